@@ -161,7 +161,7 @@ def test_a_directory_in_use_is_left_alone(stage, assert_undisturbed):
 
     assert_undisturbed(stage.play("--paced-from=3", story=story))
     assert answers[0].returncode == 2
-    assert "a live run holds its lock" in " ".join(answers[0].stderr.split())
+    assert "is in use by a live run" in " ".join(answers[0].stderr.split())
 
 
 @pytest.mark.parametrize("copies", [None, 2])

@@ -180,7 +180,7 @@ class Agent:
                 child.close()
                 self._fork_server = None
                 self.workers.detach_fork_server()
-            deaths = deaths.another(time.monotonic(), code)
+            deaths = deaths.add(time.monotonic(), code)
             if self._over is None and deaths.too_many:
                 self._give_up("fork-server", code, deaths)
             if self._over is not None:

@@ -1,4 +1,4 @@
-"""The agent's connection to whichever coordinator serves the run now."""
+"""The agent's connection to the coordinator that serves the run now."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,15 +17,15 @@ RETRY_MALFORMED_S = 1.0
 
 
 class ControlLink:
-    """Reports on every change and once a second; a report is whole, so nothing else is ever repeated.
+    """Sends a report on every change and once a second. A report is complete, so nothing else is repeated.
 
     Args:
         address: host and port.
         secret: of the run.
-        report: makes the report of this moment.
-        hear: takes what the coordinator says.
+        report: makes the current report.
+        hear: takes the messages of the coordinator.
         changed: set when there is something new to report.
-        complain: takes a sentence for the log about a coordinator that cannot be understood.
+        complain: takes a line for the log about messages that are malformed.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class ControlLink:
         self._complain = complain
 
     async def run(self) -> None:
-        """For ever: a coordinator that dies is followed by the next one on the same socket."""
+        """Stay connected until cancelled; the next coordinator listens on the same socket."""
         while True:
             try:
                 async with connect(
                     self._uri,
                     additional_headers=self._headers,
-                    # The last message of a run has its traceback, and that may be long.
+                    # The last message of a run contains its traceback, which may be long.
                     max_size=LARGEST_MESSAGE_BYTES,
                     proxy=None,
                     compression=None,
@@ -62,7 +62,7 @@ class ControlLink:
             except (OSError, TimeoutError, WebSocketException):
                 await asyncio.sleep(RETRY_S)
             except Malformed as error:
-                # A coordinator that cannot be understood is heard again, or its successor is.
+                # Connect again, to this coordinator or to its successor.
                 self._complain(f"the agent does not understand the coordinator: {escape_line(str(error))}")
                 await asyncio.sleep(RETRY_MALFORMED_S)
 

@@ -1,4 +1,4 @@
-"""One coordinator serves, another stands by, and takes over the moment the first one dies."""
+"""The coordinator processes: one serves, one stands by and takes over as soon as the first one dies."""
 
 import asyncio
 import time
@@ -15,13 +15,13 @@ GRACE_S = 2.0
 class Coordinators:
     """The terms of a run, one after the other.
 
-    Who stands by has imported everything, at low priority where there is a way back, and has opened nothing:
-    it only waits for its term. Otherwise the imports of each successor (0.2 s of processor time) would
+    The standby has imported everything and opened nothing; it waits for its term. It runs at low priority if
+    the usual priority can be restored: the imports of a successor (0.2 s of processor time) would otherwise
     compete with steps.
 
     Args:
         start: starts a process that waits for its term on its standard input.
-        changed: called whenever somebody else serves or stands by.
+        changed: called whenever another process serves or stands by.
         first_term: number of the next term; a resumed run has had some before.
     """
 
@@ -33,14 +33,14 @@ class Coordinators:
 
     @property
     def standby_pid(self) -> int | None:
-        """Of the process that stands by; None for the moment in which there is none."""
+        """Process id of the standby; None while there is none."""
         return None if self._standby is None else self._standby.pid
 
     async def keep(self) -> tuple[int, Deaths]:
-        """Keeps both alive, until it makes no sense any more or it is cancelled.
+        """Keep both running until coordinators have died too often, or until cancelled.
 
         Returns:
-            Exit code of the last coordinator that served, and when they died.
+            Exit code of the last coordinator that served, and the times of the deaths.
 
         Raises:
             OSError: a process cannot be started.
@@ -49,7 +49,7 @@ class Coordinators:
         try:
             while not deaths.too_many:
                 code = await self._serve(self._successor())
-                deaths = deaths.another(time.monotonic(), code)
+                deaths = deaths.add(time.monotonic(), code)
         finally:
             if self._standby is not None:
                 self._standby.kill()
@@ -84,7 +84,7 @@ class Coordinators:
             child.close()
 
     async def _stand_by(self) -> None:
-        """Somebody all the time; nobody once they keep dying, for nothing needs them in this term."""
+        """Keep a standby running; give up for this term once standbys have died too often."""
         deaths = Deaths(WITHIN_S)
         while not deaths.too_many:
             try:
@@ -97,4 +97,4 @@ class Coordinators:
             self._standby = None
             child.close()
             self._changed()
-            deaths = deaths.another(time.monotonic(), code)
+            deaths = deaths.add(time.monotonic(), code)

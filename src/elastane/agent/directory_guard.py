@@ -1,7 +1,8 @@
-"""Whether a run's directory is still the one that the run writes to.
+"""Detection of a run directory that was moved, removed or replaced during the run.
 
-A process goes on writing to a file that was removed or moved, and notices nothing: the lines are lost or go
-elsewhere. What is opened by name is created in the old place, or in what has taken it. So the agent compares.
+A process that writes to a removed or moved file gets no error: its lines are lost or end up elsewhere. A file
+that is opened by name is created at the old path, or in the directory that replaced it. So the agent
+compares.
 """
 
 import os
@@ -21,12 +22,12 @@ Identity: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DirectorySnapshot:
-    """What was found at one look.
+    """The identities of a run directory and its files at one moment.
 
     Args:
-        directory: what its path leads to; None: nothing.
-        place: where the run's own directory is now; None: it was removed.
-        files: what the paths of its lasting files lead to; those that do not exist are left out.
+        directory: of the directory at its path; None: there is none.
+        place: the path of the run's own directory now; None: it was removed.
+        files: of the permanent files that exist, by name.
     """
 
     directory: Identity | None
@@ -35,42 +36,42 @@ class DirectorySnapshot:
 
 
 def describe_loss(root: Path, first: DirectorySnapshot, now: DirectorySnapshot) -> RunDirectoryLost | None:
-    """Say what was lost between two looks at a run's directory; None: nothing.
+    """Return the error for a loss between two snapshots of a run directory; None: nothing was lost.
 
     Args:
         root: its path.
-        first: when the run began, with every file that was seen since.
-        now: at this moment.
+        first: the snapshot at the start of the run, with every file that appeared since.
+        now: the current snapshot.
     """
     if now.directory != first.directory:
         instead = "" if now.directory is None else "; another directory is in its place"
         if now.place is not None:
             return RunDirectoryLost(
                 f"the run directory {root} was moved to {now.place} during the run{instead}",
-                means=f"no checkpoint, model or log could be written to {root} any more, so the run was "
-                f"ended; everything it had written is in {now.place}",
-                do=f"elastane run --resume {now.place} goes on from its newest checkpoint there",
+                means=f"no checkpoint, model or log can be written to {root}, so the run was "
+                f"ended; all that it has written is in {now.place}",
+                do=f"resume it from its newest checkpoint there: elastane run --resume {now.place}",
                 moved_to=now.place,
             )
         return RunDirectoryLost(
             f"the run directory {root} was removed during the run{instead}",
-            means="its ledger, logs and the checkpoints in it are gone, and nothing could be recorded any "
-            "more, so the run was ended",
-            do="begin another run, and leave its directory in place until it is over",
+            means="its ledger, its logs and the checkpoints in it are gone and nothing can be recorded, "
+            "so the run was ended",
+            do="start a new run, and leave its directory in place until the run is over",
         )
     for name, identity in first.files.items():
         if now.files.get(name) != identity:
             how = "replaced by another file" if name in now.files else "removed"
             return RunDirectoryLost(
                 f"{root / name} was {how} during the run",
-                means="what the run writes to it would be lost, so the run was ended",
-                do="begin another run, and leave the files of its directory as they are until it is over",
+                means="all that the run writes to that file would be lost, so the run was ended",
+                do="start a new run, and leave the files of its directory in place until the run is over",
             )
     return None
 
 
 class DirectoryGuard:
-    """Knows the directory of a run by what it is, not by its name.
+    """Compares a run directory and its permanent files with what they were at the start of the run.
 
     Args:
         run_dir: of the run; it exists.
@@ -81,16 +82,16 @@ class DirectoryGuard:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._lasting = (run_dir.lock, run_dir.ledger, run_dir.events)
+        self._permanent = (run_dir.lock, run_dir.ledger, run_dir.events)
         self._fd = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._first = self._look()
 
     def check(self) -> RunDirectoryLost | None:
-        """Return what was lost since the run began; None: nothing, or nothing can be told at the moment."""
+        """Return what was lost since the run began; None: nothing, or the file system does not answer."""
         try:
             now = self._look()
         except OSError:
-            return None  # a file system that does not answer has not lost anything yet
+            return None  # nothing is known to be lost
         self._first.files.update(
             {name: of for name, of in now.files.items() if name not in self._first.files}
         )
@@ -98,8 +99,8 @@ class DirectoryGuard:
 
     @property
     def complete(self) -> bool:
-        """Every lasting file has been seen, and would be missed."""
-        return len(self._first.files) == len(self._lasting)
+        """Every permanent file exists, so the loss of any would be noticed."""
+        return len(self._first.files) == len(self._permanent)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -110,7 +111,7 @@ class DirectoryGuard:
         Raises:
             OSError: the file system does not answer.
         """
-        found = {path.name: identity for path in self._lasting if (identity := _identity(path)) is not None}
+        found = {path.name: identity for path in self._permanent if (identity := _identity(path)) is not None}
         return DirectorySnapshot(_identity(self._run_dir.root), self._place(), found)
 
     def _place(self) -> Path | None:
@@ -119,7 +120,7 @@ class DirectoryGuard:
 
 
 def _identity(path: Path) -> Identity | None:
-    """What a path leads to; None: nothing.
+    """Return the identity of the file at a path; None: there is none.
 
     Raises:
         OSError: the file system does not answer.

@@ -1,9 +1,9 @@
-"""The environment of the processes of a run: the user's own, but for what decides the order of things."""
+"""The environment of the processes of a run: the user's own, with a fixed hash seed."""
 
 from collections.abc import Mapping
 
 HASH_SEED = {"PYTHONHASHSEED": "0"}
-"""Gives a ``set`` of strings the same order in every process of a run, and in every attempt of it.
+"""Gives a ``set`` of strings the same order in every process and every attempt of a run.
 
 Python otherwise draws a seed for each process. A script that numbers its vocabulary or orders its parameter
 groups by a set would then train another model in a joiner, and in the run after a resume.
@@ -17,7 +17,7 @@ the largest that glibc takes."""
 
 
 def build_process_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process of a run; its hash seed is `HASH_SEED`, whatever ``own`` has."""
+    """Return the environment of a process of a run: ``own``, with `HASH_SEED`."""
     return {**own, **HASH_SEED}
 
 

@@ -1,7 +1,7 @@
-"""Whether any process of a run exists: each holds a lock on one file of its directory, most by inheritance.
+"""The presence lock of a run: every process of the run holds it, most of them by inheritance.
 
-A worker may outlive its agent for a moment, or, stopped or stuck in a driver, for long. Its device is not
-free before it has ended, and no other sign of that is as sure: the kernel gives the lock up with the process.
+A worker may outlive its agent, for long if it is stopped or stuck in a driver. Its device is not free before
+it has ended, and the lock is the surest sign of that: the kernel releases it with the process.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from elastane.agent import process_identity
 from elastane.api.rundir import RunDir
 
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""No run's directory is there, or none any more."""
+"""There is no run directory, or it was removed."""
 PATIENCE_S = 1.0
 RETRY_S = 0.01
 
 
 def hold_presence(run_dir: RunDir) -> int:
-    """Take part in the lock, with all who are forked from now on or inherit the descriptor.
+    """Take a shared hold of the lock, for this process and all that inherit the descriptor.
 
     Returns:
-        The descriptor; to be kept open.
+        The descriptor, which must stay open.
 
     Raises:
         OSError: the file cannot be opened, or another process keeps the lock for itself.
@@ -36,8 +36,8 @@ def hold_presence(run_dir: RunDir) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            # Whoever asks holds the lock for a moment. A process of the job that holds it alone for longer
-            # must not stop the controller.
+            # `is_any_process_present` holds the lock for a moment. A process of the job that holds it alone
+            # for longer must not stop the controller.
             if not isinstance(error, BlockingIOError) or time.monotonic() > give_up:
                 os.close(descriptor)
                 raise
@@ -47,10 +47,10 @@ def hold_presence(run_dir: RunDir) -> int:
 
 
 def is_any_process_present(run_dir: RunDir) -> bool:
-    """Whether some process holds the lock. Two who ask at once may take each other for one.
+    """Whether some process holds the lock; two simultaneous callers may report each other.
 
     Raises:
-        OSError: nobody can tell.
+        OSError: the file cannot be checked.
     """
     try:
         descriptor = _open_presence_file(run_dir.presence)
@@ -69,7 +69,7 @@ def is_any_process_present(run_dir: RunDir) -> bool:
 
 
 def _open_presence_file(presence: Path, flags: int = 0) -> int:
-    """Open the file, if it is one. A job may have put a link to another run's file there, or a pipe.
+    """Open the file if it is a regular one: a job may have put a pipe there, or a link to another run's file.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -104,8 +104,8 @@ def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[in
 
 
 def is_present(run_dir: RunDir, pid: int) -> bool:
-    """Whether this process holds it, also if the file has been removed or replaced meanwhile."""
-    # The last part of the path is not resolved: a link there would name a file of somebody else.
+    """Whether this process holds the lock, even if the file has been removed or replaced since."""
+    # The last part of the path is not resolved: a link there may lead to another run's file.
     name = os.path.join(os.path.realpath(run_dir.root), run_dir.presence.name)  # noqa: PTH118 - compared as text
     # Processes come and go, and some are not ours.
     with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def is_present(run_dir: RunDir, pid: int) -> bool:
 def move_presence_aside(run_dir: RunDir) -> None:
     """Rename what is in the file's place, if it cannot be locked and no process has the file open.
 
-    Only for whoever has ended the run's processes: else nobody could ever see that they are gone.
+    Call it once the processes of the run have been killed: otherwise their end could never be detected.
 
     Raises:
         OSError: it cannot be renamed.

@@ -1,4 +1,4 @@
-"""Who only prepares (a worker before it joins, the next coordinator) must not slow those who train."""
+"""Low CPU priority for processes that are not training yet: joining workers and the standby coordinator."""
 
 import contextlib
 import multiprocessing
@@ -8,23 +8,23 @@ from pathlib import Path
 
 LOW = 10
 USUAL = os.getpriority(os.PRIO_PROCESS, 0)
-# getrlimit counts priorities from 20 (usual) to 40; below 20 only the privileged may come back from LOW.
+# getrlimit counts priorities from 20 (usual) to 40; below 20, only privileged processes may leave LOW again.
 MAY_RETURN = 20
 
 
 def lower(pid: int = 0) -> None:
-    """Let a process yield to everyone else, unless there would be no way back.
+    """Lower the priority of a process, if its usual priority can be restored later.
 
     Args:
-        pid: of a process that has a single thread so far and is no more privileged than this one; 0 for this
-            one itself.
+        pid: of a process with a single thread so far that is no more privileged than this one; 0: this
+            process.
     """
     if USUAL < LOW and _may_return():
         os.setpriority(os.PRIO_PROCESS, pid, LOW)
 
 
 def restore(pid: int = 0) -> None:
-    """Back to the usual priority, with every thread started meanwhile; this process with its children, too.
+    """Restore the usual priority of a process and its threads; of this process, also of its children.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -43,7 +43,7 @@ def _may_return() -> bool:
     soft, _ = resource.getrlimit(resource.RLIMIT_NICE)
     if soft >= MAY_RETURN - USUAL:
         return True
-    # Being root proves nothing in a container. Trying does, and a refusal changes nothing.
+    # In a container, being root proves nothing. A refused attempt changes nothing.
     try:
         os.setpriority(os.PRIO_PROCESS, 0, USUAL - 1)
     except PermissionError:

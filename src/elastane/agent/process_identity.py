@@ -1,14 +1,14 @@
-"""The same process as then, or another with its number."""
+"""The identity of processes: another process may get the same pid, but not the same start time."""
 
 import os
 from pathlib import Path
 
 STARTED = 19
-"""Place of the start time in ``/proc/PID/stat`` behind the name in brackets: field 22, see proc(5)."""
+"""Index of the start time in ``/proc/PID/stat`` after the name in brackets: field 22, see proc(5)."""
 
 
 def read_start_time(pid: int) -> int | None:
-    """When the kernel started a process, in clock ticks since boot; None: it has ended."""
+    """Return when the kernel started a process, in clock ticks since boot; None: it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -22,17 +22,17 @@ def read_user_id(pid: int) -> int | None:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The real id, which nobody but root can change to that of another user.
+    # The real id, which only root can change to that of another user.
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:")), None)
 
 
 def open_process(pid: int, start: int) -> int | None:
-    """A pidfd of the process that began at ``start``; None: it has ended. To be closed by the caller."""
+    """Return a pidfd of the process that began at ``start``; None: it has ended. The caller closes it."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # Asked after opening: from now on the number cannot come to mean another process.
+    # Checked after opening: from now on the descriptor cannot refer to another process.
     if read_start_time(pid) == start:
         return descriptor
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Processes the agent starts and watches, by pidfd: it tells of an end at once, and of the right one."""
+"""The child processes of the agent, watched by pidfd: no poll, and no confusion after a pid is reused."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ PF_EXITING = 0x4
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """How the two kinds of process are started, up to their options.
+    """The commands of the coordinator and the fork server, up to their options.
 
-    ``-P`` keeps the working directory out of their module path: a user's ``logging.py`` is not ours.
+    ``-P`` keeps the working directory out of their module path: it may contain a user's ``logging.py``.
     """
 
     coordinator: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.coordinator")
@@ -29,10 +29,10 @@ class Commands:
 
 
 class Watch:
-    """Knows the end of a process, its own child or not.
+    """Watches for the end of a process, which need not be a child of this one.
 
     Raises:
-        ProcessLookupError: it has ended and been forgotten already.
+        ProcessLookupError: it has ended and was reaped.
     """
 
     def __init__(self, pid: int) -> None:
@@ -51,9 +51,9 @@ class Watch:
 
     @property
     def alive(self) -> bool:
-        """It has not begun to end, as the kernel knows at this moment.
+        """The process has not begun to exit.
 
-        Its peers lose their connections a little before a process has ended as a whole.
+        The peers of an exiting process lose their connections a little before it has ended.
         """
         if self._ended.is_set():
             return False
@@ -61,12 +61,12 @@ class Watch:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return False
-        # After the name in brackets, which may contain anything, flags are the seventh: see proc(5).
+        # Flags are the seventh field after the name in brackets, which may contain anything: see proc(5).
         flags = int(stat.rpartition(")")[2].split()[6])
         return not flags & PF_EXITING
 
     def send(self, number: signal.Signals) -> None:
-        """Signals the process, if it still lives and is still watched."""
+        """Signal the process, if it has not ended and is still watched."""
         if self._closed:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -80,11 +80,11 @@ class Watch:
 
 
 class Child:
-    """A process of the agent's own, in a session of its own so that Ctrl-C does not reach it.
+    """A child process of the agent, in its own session so that Ctrl-C does not reach it.
 
     Args:
         command: with options.
-        log: its standard error, and its output too unless it speaks.
+        log: gets its standard error, and its standard output unless that is a pipe.
         pass_fds: file descriptors it inherits.
         hears: its standard input is a pipe from the agent.
         speaks: its standard output is a pipe to the agent.
@@ -127,7 +127,7 @@ class Child:
         return self.process.pid
 
     async def ended(self) -> int:
-        """Its exit code, negative for a signal."""
+        """Wait for the end of the process and return its exit code, negative for a signal."""
         await self._watch.ended()
         return self.process.wait()
 
@@ -142,9 +142,9 @@ class Child:
             await self.ended()
 
     def tell(self, line: bytes) -> None:
-        """Writes one line, without its end, to a process that hears; a dead one misses it."""
+        """Write a line to the process's standard input; a line to a dead process is lost."""
         if self.process.stdin is None:
-            raise TypeError("this process was started without a pipe to hear by")
+            raise TypeError("this process was started without a pipe as its standard input")
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + b"\n")
 
@@ -153,7 +153,7 @@ class Child:
             self._watch.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """After its end."""
+        """Close the descriptors of a process that has ended."""
         self._watch.close()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -161,7 +161,7 @@ class Child:
 
 
 def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, lifeline: int) -> Child:
-    """One that stands by until `Child.tell` tells it its term."""
+    """Start a coordinator, which waits until `Child.tell` gives it its term."""
     options = ("--fd", str(socket_fd), "--lifeline", str(lifeline))
     command = (*commands.coordinator, "--run-dir", str(run_dir.root), *options)
     return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), hears=True)

@@ -1,4 +1,4 @@
-"""How often a process may die before starting it again makes no sense."""
+"""The limit on restarts of a process that keeps dying."""
 
 import signal
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ MOST_DEATHS = 5
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """When a process died lately.
+    """The recent deaths of a process.
 
     Args:
-        within_s: deaths longer ago are forgotten.
-        times: of the others, in seconds, oldest first.
+        within_s: older deaths do not count.
+        times: of the deaths that count, in seconds, oldest first.
     """
 
     within_s: float
     times: tuple[float, ...] = ()
 
-    def another(self, now: float, code: int) -> "Deaths":
-        """One more; SIGKILL and SIGTERM come from outside and say nothing against starting it again.
+    def add(self, now: float, code: int) -> "Deaths":
+        """Return the deaths with one more. SIGKILL and SIGTERM come from outside and do not count.
 
         Args:
             now: in seconds.

@@ -1,4 +1,4 @@
-"""Which workers should run and which do. Pure: the agent makes it so."""
+"""The desired and the running workers of a run. Pure: `elastane.agent.workers` acts on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,13 @@ class WorkerSet:
     """Desired and actual workers.
 
     Args:
-        target: how many should live.
-        draining: those asked to leave, as the coordinator said.
-        following: number of the next worker; none is used twice.
-        asked: workers a fork server was asked for and that have not started yet.
-        living: process ids.
-        exits: latest ones, oldest first.
-        by_hand: a human has said how many should live.
+        target: how many should run.
+        draining: those that the coordinator asked to leave.
+        following: the number of the next worker; no number is used twice.
+        asked: workers that were requested from a fork server and have not started yet.
+        living: process ids of the running workers.
+        exits: the latest ones, oldest first.
+        by_hand: a user has set the target.
     """
 
     target: int
@@ -33,14 +33,14 @@ class WorkerSet:
 
 
 def request_missing(staff: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
-    """Asks for as many workers as are missing; a surplus is the coordinator's to dismiss."""
+    """Request the missing workers and return their numbers; the coordinator dismisses a surplus."""
     missing = max(0, staff.target - len(staff.living) - len(staff.asked))
     numbers = tuple(range(staff.following, staff.following + missing))
     return replace(staff, following=staff.following + missing, asked=staff.asked + numbers), numbers
 
 
 def keep_missing_requests(staff: WorkerSet) -> WorkerSet:
-    """Of those a dead fork server was asked for, the ones that are still missing."""
+    """Keep those requests to a dead fork server that are still needed."""
     return replace(staff, asked=staff.asked[: max(0, staff.target - len(staff.living))])
 
 
@@ -50,7 +50,7 @@ def record_start(staff: WorkerSet, worker: WorkerId, pid: int) -> WorkerSet:
 
 
 def record_exit(staff: WorkerSet, ending: WorkerExit) -> WorkerSet:
-    """Counts the end of a worker; the first word about it is the one that is kept."""
+    """Record the exit of a worker; of several reports of one exit the first one counts."""
     if any(known.worker == ending.worker for known in staff.exits):
         return staff
     living = {worker: pid for worker, pid in staff.living.items() if worker != ending.worker}

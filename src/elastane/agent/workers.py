@@ -92,7 +92,7 @@ class WorkerProcesses:
         self._fork_server = fork_server
 
     def detach_fork_server(self) -> None:
-        """Forget the fork server, which has died: no exit code of its workers will be reported any more."""
+        """Forget the fork server, which has died: the exit codes of its workers stay unknown."""
         self._fork_server = None
         for code in self._codes.values():
             if not code.done():
@@ -149,7 +149,7 @@ class WorkerProcesses:
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._codes.pop(worker, None)
-        # A worker that ended before our signal came has a reason of its own.
+        # A worker that ended before our signal came did not end because of it.
         why = self._kill_reasons.get(worker, "") if code == KILLED else ""
         self.known = record_exit(
             self.known, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)

@@ -1,4 +1,4 @@
-"""One run directory and its attempts, one after the other: begun, lived, gone on with and concluded.
+"""One run directory and its attempts, one after the other: started, run to their end, resumed, reported.
 
-What ``elastane run`` does before a terminal and `elastane.attempts` as a process of its own without one.
+``elastane run`` does this in a terminal, `elastane.attempts` as a process without one.
 """

@@ -1,8 +1,8 @@
 """``python -m elastane.attempts RUN_DIR --attempt N --workers K --limits MIN:MAX``: one attempt of a job.
 
-It needs no terminal. The number fences it: an attempt that has begun, or an earlier one, is not lived again,
-however often and late it is asked for. SIGTERM stops at the next commit, with a checkpoint; a second one ends
-everything at once.
+It needs no terminal. The number fences it: an attempt that has begun, or an earlier one, is never started
+again, however often and late it is requested. SIGTERM stops at the next commit, with a checkpoint; a second
+SIGTERM ends everything at once.
 """
 
 import argparse
@@ -38,12 +38,12 @@ NOTHING_TO_DO = 0
 
 @dataclass(frozen=True, slots=True)
 class AttemptRequest:
-    """What this process was started for.
+    """The attempt that this process was started for.
 
     Args:
         attempt: its number.
-        workers: to begin with.
-        limits: fewest and most workers, as they are now.
+        workers: at the start.
+        limits: fewest and most workers at present.
     """
 
     attempt: int
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.attempts", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--attempt", type=int, required=True, help="its number")
-    parser.add_argument("--workers", type=int, required=True, help="to begin with")
+    parser.add_argument("--workers", type=int, required=True, help="at the start")
     parser.add_argument("--limits", required=True, help="fewest and most, MIN:MAX")
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
@@ -66,14 +66,14 @@ def main() -> None:
         with reclaim_run_directory(RunDir(options.run_dir.absolute())) as run_dir:
             code = run_attempt(run_dir, wish, audience)
     except BadInput as error:
-        # Another process lives this attempt or the one before: it is told by its lock, and needs no help.
-        audience.say(f"not begun: {error}")
+        # The lock shows that another process runs this attempt or the one before.
+        audience.say(f"not started: {error}")
         code = NOTHING_TO_DO
     sys.exit(code)
 
 
 def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> int:
-    """The attempt, if it is still to be lived; its exit code. The caller holds the lock."""
+    """Run the attempt unless it has begun before; return its exit code. The caller holds the lock."""
     try:
         newest = read_attempt(run_dir)
     except BadInput as error:
@@ -91,7 +91,7 @@ def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> 
     try:
         outcome = determine_outcome(run_dir, wish, audience)
     except RunDirectoryLost as lost:
-        # Its outcome has no file to go to.
+        # The file of its outcome is gone.
         audience.say(f"attempt {wish.attempt} ended: {lost}")
         return lost.exit_code
     audience.say(f"attempt {wish.attempt} ended with {outcome.code}: {outcome.why}")
@@ -100,7 +100,7 @@ def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> 
 
 
 def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> AttemptOutcome:
-    """Lives to the end. The one place where a failure becomes an outcome.
+    """Run to the end and return the outcome. This is the one place where a failure becomes an outcome.
 
     Raises:
         RunDirectoryLost: the run directory was removed, moved or replaced.
@@ -108,7 +108,7 @@ def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDispla
     try:
         require("torch", "a job on this machine needs torch")
         if has_finished(run_dir):
-            # The attempt before ended between its last word and its file.
+            # The attempt before ended after it wrote the event and before it wrote its file.
             over = RunOver(code=0, why="all steps had been made")
         else:
             over = run_to_end(run_dir, prepare_record(run_dir, wish, audience), audience)
@@ -116,7 +116,7 @@ def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDispla
     except RunDirectoryLost:
         raise
     except BadInput as error:
-        # A script that has changed, a file that is damaged: another attempt would find the same.
+        # A changed script or a damaged file: another attempt would fail in the same way.
         return AttemptOutcome(code=error.exit_code, why=str(error))
     except ElastaneError as error:
         return AttemptOutcome(code=RETRYABLE, why=str(error))
@@ -133,10 +133,12 @@ def has_finished(run_dir: RunDir) -> bool:
 
 
 def prepare_record(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> RunRecord:
-    """What the attempt begins with: the run as it was made, its newest good checkpoint, or nothing.
+    """Prepare the run directory for the attempt and return the record of the run.
+
+    The attempt begins anew, or with the newest valid checkpoint.
 
     Raises:
-        ElastaneError: there are checkpoints, and none can be had.
+        ElastaneError: there are checkpoints, and none can be read.
     """
     record = read_record(run_dir)
     spec = adapt_spec(record, wish)
@@ -155,7 +157,7 @@ def prepare_record(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) 
 
 
 def adapt_spec(record: RunRecord, wish: AttemptRequest) -> RunSpec:
-    """The run's spec with the sizes of this attempt; the number of virtual ranks, once known, bounds them."""
+    """Return the run's spec with the sizes of this attempt, at most the number of virtual ranks if known."""
     low, high = wish.limits
     if record.pinned is not None:
         high = min(high, record.pinned.virtual_ranks)

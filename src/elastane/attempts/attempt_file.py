@@ -14,7 +14,7 @@ _decode = Decoder[Attempt](Attempt, at_most_bytes=LARGEST_BYTES)
 
 
 def read_attempt(run_dir: RunDir) -> Attempt | None:
-    """The newest attempt that has begun; None: none has.
+    """Return the newest attempt that has begun; None: none has.
 
     Raises:
         BadInput: the file is damaged.
@@ -26,12 +26,13 @@ def read_attempt(run_dir: RunDir) -> Attempt | None:
         return None
     except Malformed as error:
         raise BadInput(
-            f"{run_dir.attempt} is damaged: {error}", means="nobody knows how many attempts the job has had"
+            f"{run_dir.attempt} is damaged: {error}",
+            means="the number of attempts that the job has had is unknown",
         ) from error
 
 
 def write_attempt(run_dir: RunDir, attempt: Attempt) -> None:
-    """Replaces it in one move that outlasts a power cut: no number may be lived twice.
+    """Replace the file atomically and durably: no number may be used twice, even after a power cut.
 
     Raises:
         OSError: it cannot be written.

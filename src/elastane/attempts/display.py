@@ -1,4 +1,4 @@
-"""Whoever looks on while a run lives: a terminal, or a log."""
+"""Where the progress of a run is shown: on a terminal, or in a log."""
 
 import asyncio
 from typing import Protocol
@@ -8,30 +8,30 @@ from elastane.api.spec import RunRecord
 
 
 class AttemptView(Protocol):
-    """One attempt as somebody sees it."""
+    """The display of one attempt."""
 
     async def follow(self) -> None:
-        """Shows it until cancelled."""
+        """Show the attempt until cancelled."""
 
     def say(self, words: str) -> None:
-        """A sentence about what happens to the run now."""
+        """Show a sentence about the run."""
 
     def close(self, *, look: bool) -> None:
-        """Takes a last look, if wanted, and ends."""
+        """End the display; with ``look``, show the last state first."""
 
 
 class Display(Protocol):
-    """Nothing it does changes what becomes of the run."""
+    """Shows a run. Its failures do not affect the run."""
 
     def say(self, line: str) -> None:
-        """A line between two attempts."""
+        """Show a line between two attempts."""
 
     def view(self, record: RunRecord) -> AttemptView:
-        """Opens the view of an attempt that begins now."""
+        """Open the view of an attempt that begins now."""
 
 
 class LogDisplay:
-    """Standard output, when that is a file that nobody watches: the run's own files say the rest."""
+    """Prints to standard output, if that is a log file; all other facts are in the run's own files."""
 
     def say(self, line: str) -> None:
         print(format_entry(line), flush=True)  # noqa: T201 - standard output is the log

@@ -1,4 +1,4 @@
-"""What is written down of a run whose coordinator could not do so any more."""
+"""The event that ends a run whose coordinator was killed before it could write one."""
 
 import time
 
@@ -15,10 +15,10 @@ KINDS: dict[int, str] = {code: kind for kind, code in OUTCOMES.items()}
 
 
 def write_final_event(run_dir: RunDir, over: RunOver) -> None:
-    """Cut off torn lines, and add how the run ended if nobody has.
+    """Cut off torn lines, and add the event that ends the run if there is none.
 
-    Only for whoever holds the run's lock once every other process of the run is gone: a second Ctrl-C kills
-    the coordinator in the middle of whatever it was writing.
+    The caller holds the run's lock, and every other process of the run has ended. A second Ctrl-C may have
+    killed the coordinator in the middle of a line.
     """
     for path in (run_dir.ledger, run_dir.events):
         if path.exists():

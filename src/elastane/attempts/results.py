@@ -1,4 +1,4 @@
-"""What is drawn up of a run that is over: report, metrics and card."""
+"""The report, the metrics and the card of a run that is over."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,11 @@ from elastane.observability.report import write_report
 from elastane.observability.run_files import Recorded, read_run
 
 MOST_PROVED_SAMPLES = 2_000_000
-"""Above this many samples, proving coverage takes too long to do in passing (about 5 us each)."""
+"""Above this number of samples, verifying coverage would delay the end (about 5 us each)."""
 
 
 class RunResults(msgspec.Struct, frozen=True):
-    """What could be made of a run's files; None: they are damaged, or the disk is full."""
+    """The results made from a run's files; None: the files are damaged, or the disk is full."""
 
     recorded: Recorded | None = None
     facts: Facts | None = None
@@ -26,7 +26,7 @@ class RunResults(msgspec.Struct, frozen=True):
 
 
 def write_results(run_dir: RunDir, say: Callable[[str], None]) -> RunResults:
-    """Write what can be written; ``say`` takes a line about what cannot."""
+    """Write all results that can be written; ``say`` takes a line about each that cannot."""
     recorded = facts = report = None
     try:
         recorded = read_run(run_dir)
@@ -43,7 +43,7 @@ def write_results(run_dir: RunDir, say: Callable[[str], None]) -> RunResults:
 
 
 def draw_report(run: Recorded) -> Path:
-    """Write the page of a run, with the proof of its samples where that is quick.
+    """Write the report of a run, with the verification of its samples if that is quick.
 
     Raises:
         BadInput: it cannot be written.

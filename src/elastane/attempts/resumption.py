@@ -30,17 +30,17 @@ Say = Callable[[str], None]
 def prepare_resumption(
     run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "asked to", adapted: bool = False
 ) -> RunRecord:
-    """Make the run directory ready for another attempt. The caller holds its lock.
+    """Prepare the run directory for another attempt from a checkpoint. The caller holds its lock.
 
-    The ledger goes back to the checkpoint: what it loses is kept in ``ledger.lost.jsonl`` and trained again,
-    to the same bytes.
+    The ledger is cut at the checkpoint. The lines after it move to ``ledger.lost.jsonl``; their steps are
+    made again, to the same bytes.
 
     Args:
         run_dir: of the run.
-        spec: for the new attempt; what decides about the trained bytes must be as it was.
-        say: takes lines for a person.
-        why: goes into the event.
-        adapted: the script or the software has changed, and the user knows.
+        spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
+        say: takes lines for the user.
+        why: for the event.
+        adapted: the user has accepted that the script or the software has changed.
 
     Raises:
         BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
@@ -52,8 +52,8 @@ def prepare_resumption(
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
-            means="all its steps are made; there is nothing to resume",
-            do="elastane export writes its model in other formats; elastane run begins another run",
+            means="all its steps are made, so there is nothing to resume",
+            do="export its model (elastane export), or start a new run (elastane run)",
         )
     if not adapted:
         _check_unchanged(record, spec)
@@ -63,18 +63,18 @@ def prepare_resumption(
     pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
     lost = _record_begin(run_dir, record, f"{why}: from {manifest.name}", lines)
-    say(f"resumes from {manifest.name}; {lost} steps after it are made again")
+    say(f"resuming from {manifest.name}; {lost} later steps are made again")
     return record
 
 
 def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
-    """Make the run directory ready for another attempt without a checkpoint. The caller holds its lock.
+    """Prepare the run directory for another attempt from the start. The caller holds its lock.
 
     All steps are made again, to the same bytes; the lines that the ledger loses are kept as after
     `prepare_resumption`.
 
     Args:
-        run_dir: of the run; some process of it has written an event.
+        run_dir: of the run; it has events.
         spec: for the new attempt.
         say: takes lines for a person.
         why: goes into the event.
@@ -86,8 +86,8 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
     beginning = Resumed("", 0, *_compute_next_numbers(record, events))
     record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
-    lost = _record_begin(run_dir, record, f"{why}: from the beginning, for no checkpoint was finished", lines)
-    say(f"begins again; {lost} steps are made again")
+    lost = _record_begin(run_dir, record, f"{why}: from the beginning, as no checkpoint was finished", lines)
+    say(f"starting again; {lost} steps are made again")
     return record
 
 
@@ -96,16 +96,16 @@ def _read_events(run_dir: RunDir) -> tuple[EventLine, ...]:
 
 
 def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
-    """How often the run has been resumed, and the numbers of its next worker and coordinator."""
+    """Return how often the run has been resumed, and the numbers of its next worker and coordinator."""
     times = record.resumed.times + 1 if record.resumed is not None else 1
     first_worker = 1 + max((worker for event in events for worker in event.workers), default=-1)
     return times, first_worker, 1 + sum(event.kind == "coordinator.started" for event in events)
 
 
 def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
-    """Write down that an attempt begins; how many steps of a ledger of so many lines are made again."""
+    """Record that an attempt begins; return how many of the ledger's ``lines`` are made again."""
     resumed = record.resumed
-    assert resumed is not None, "the caller has said what it begins with"  # noqa: S101
+    assert resumed is not None, "the caller has set it"  # noqa: S101
     now, last_word = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
     # No two attempts may have the same number, not even after a power cut.
@@ -131,13 +131,13 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
 
 
 def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
-    """The newest checkpoint of which every byte is as it was written.
+    """Return the newest checkpoint whose bytes are all as they were written.
 
     Args:
         run_dir: of the run.
         spec: likewise.
-        say: takes lines for a person.
-        within: steps in the ledger; later checkpoints will not do. None: any will.
+        say: takes lines for the user.
+        within: the last step in the ledger; later checkpoints do not count. None: all count.
 
     Raises:
         BadInput: the run keeps none.
@@ -146,13 +146,13 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         StorageError: the storage does not answer.
     """
     if spec.checkpoints is None:
-        raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
+        raise BadInput("the run was started with --checkpoint-every never", means="so it has no checkpoint")
     catalog = Catalog(open_storage(spec.checkpoints.root(run_dir)))
 
     def proved(manifest: Manifest) -> None:
         damages: tuple[FileDamage, ...]
         if within is not None and manifest.step > within:
-            # Lines of it were removed, or it was left behind when the run went back to an older checkpoint.
+            # Lines of the ledger were removed, or the run went back to an older checkpoint before.
             damages = (FileDamage(run_dir.ledger.name, f"ends at step {within}, before this checkpoint"),)
         else:
             damages = catalog.verify(manifest.name)
@@ -163,16 +163,16 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
     _, manifest, passed = catalog.restore_newest(proved)
     seconds = time.perf_counter() - begun
     for damaged in passed:
-        say(f"checkpoint {damaged.checkpoint} is passed over: " + "; ".join(map(str, damaged.damages)))
-    say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
+        say(f"skipping checkpoint {damaged.checkpoint}: " + "; ".join(map(str, damaged.damages)))
+    say(f"checkpoint {manifest.name} is valid: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
     return manifest
 
 
 def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
-    """Workers would refuse another script too, but only after the ledger has been cut.
+    """Check that the script is unchanged; workers would refuse another one only after the ledger was cut.
 
     Raises:
-        BadInput: it is not the script the run began with.
+        BadInput: it has changed since the run began.
     """
     script = Path(spec.script)
     if record.pinned is None or not script.is_file():
@@ -180,25 +180,25 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
     if hashlib.sha256(script.read_bytes()).hexdigest() != record.pinned.script_digest:
         raise BadInput(
             f"{script} has changed since the run {spec.name} began",
-            means="with another script it may not end with the bytes it would have ended with",
-            do="put it back as it was, or add --accept-changes",
+            means="with another script the run may end with other bytes",
+            do="restore the script, or add --accept-changes",
         )
 
 
 def _find_last_timestamp(run_dir: RunDir) -> float:
-    """When the attempt before wrote something down for the last time."""
+    """Return the time of the last line that the attempt before wrote."""
     newest = read_last_line(run_dir.ledger, decode_ledger_line)
     said = [event.time for event in _read_events(run_dir)] + ([newest.time] if newest is not None else [])
     return max(said, default=time.time())
 
 
 def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
-    # Copies of the optimizer state decide who keeps it, not what it is.
+    # The number of copies of the optimizer state does not affect its content.
     return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
 
 
 def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
-    """Take the lines after ``step`` out of the ledger of so many; how many they were."""
+    """Move the lines after ``step`` out of the ledger; return their number."""
     if not lines:
         return 0
     text = run_dir.ledger.read_bytes().split(b"\n")

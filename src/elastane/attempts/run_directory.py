@@ -1,4 +1,4 @@
-"""Making a run's directory: claimed, written, and to be found by name."""
+"""Creation and locking of run directories."""
 
 import errno
 import fcntl
@@ -26,16 +26,16 @@ SECRET_BYTES = 32
 def claim_run_directory(
     spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None = None, *, linked: bool = True
 ) -> Iterator[RunDir]:
-    """A new run directory, locked for as long as the context lasts.
+    """Create a run directory and hold its lock for as long as the context lasts.
 
     Args:
-        spec: of the run; goes into ``run.json``.
-        directory: where; None is ``$ELASTANE_HOME/runs/NAME``. Elsewhere, a link there makes the name known.
+        spec: of the run, for ``run.json``.
+        directory: its path; None: ``$ELASTANE_HOME/runs/NAME``.
         typed: see `RunRecord`.
-        linked: make that link.
+        linked: link another ``directory`` there, so that its name can be resolved.
 
     Raises:
-        BadInput: in use, holding another run, not writable, or the disk is full. Nothing was overwritten.
+        BadInput: the directory is in use, has another run, or cannot be written. Nothing was overwritten.
     """
     run_dir = RunDir((directory or runs_home() / spec.name).absolute())
     try:
@@ -59,15 +59,15 @@ def claim_run_directory(
 
 @contextmanager
 def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
-    """An existing run directory whose processes are gone, locked for as long as the context lasts.
+    """Lock an existing run directory, whose processes have ended, for as long as the context lasts.
 
     Raises:
-        BadInput: a live run holds it, or a process that it has left behind.
+        BadInput: a live run, or a process that it has left behind, holds the lock.
     """
     lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         acquire_lock(lock, run_dir)
-        # Of an `elastane run` that was killed the coordinator may be writing its last line.
+        # The coordinator of a killed `elastane run` may still be writing its last line.
         if run_dir.events.exists():
             with run_dir.events.open("r+b") as events:
                 acquire_lock(events.fileno(), run_dir)
@@ -77,17 +77,21 @@ def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
 
 
 def acquire_lock(lock: int, run_dir: RunDir) -> None:
-    """Take the lock, or fail once it is clear that a run holds it."""
+    """Take the lock; fail if a run holds it.
+
+    Raises:
+        BadInput: a live run holds it.
+    """
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Whoever merely asks whether a run lives holds the lock for a moment; a run holds it for good.
+            # A check whether the run is live holds the lock for a moment; a run holds it until its end.
             if time.monotonic() > give_up:
                 raise BadInput(
-                    f"{run_dir.root} is in use: a live run holds its lock",
-                    do="choose another --run-dir, or end that run with elastane stop",
+                    f"{run_dir.root} is in use by a live run",
+                    do="choose another --run-dir, or stop that run: elastane stop",
                 ) from None
             time.sleep(0.02)
 
@@ -96,13 +100,13 @@ def refuse_another_run(run_dir: RunDir) -> None:
     if run_dir.run.exists():
         raise BadInput(
             f"{run_dir.root} already holds a run",
-            means="a run's directory is written once, so that its ledger stays a proof",
+            means="a run directory is for one run, so that its ledger stays a proof",
             do="choose another --run-dir or --name, or remove the directory",
         )
 
 
 def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | None) -> None:
-    """The secret first: whoever sees ``run.json`` may ask for the rest."""
+    """Write the secret, then ``run.json``: once that exists, other processes may read the secret."""
     run_dir.secret.unlink(missing_ok=True)
     secret = os.open(run_dir.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(secret, "w") as file:
@@ -115,27 +119,27 @@ def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | N
 
 
 def link_run_name(name: str, run_dir: RunDir) -> None:
-    """A link in the home, so that other terminals may call the run by its name."""
+    """Link the run directory in the home, so that commands in other terminals can name the run."""
     link = runs_home() / name
     if link.resolve() == run_dir.root.resolve():
         return
     link.parent.mkdir(parents=True, exist_ok=True)
     if link.is_symlink() and not link.exists():
-        link.unlink()  # the run it led to has been removed
+        link.unlink()  # its target was removed
     link.symlink_to(run_dir.root)
 
 
 def check_name_is_free(name: str, directory: Path | None) -> None:
-    """Refuse a name that already leads to another run, before anything is written.
+    """Check that a name does not belong to another run.
 
     Raises:
-        BadInput: it does.
+        BadInput: it does belong to one.
     """
     there = runs_home() / name
     if directory is None or not there.exists() or there.resolve() == directory.resolve():
         return
     raise BadInput(
-        f"the name {name} already leads to the run in {there.resolve()}",
+        f"the name {name} belongs to the run in {there.resolve()}",
         do="choose another --name, or remove that run",
     )
 
@@ -144,6 +148,6 @@ def explain_unwritable(run_dir: RunDir, error: OSError) -> BadInput:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return BadInput(
         f"cannot write the run directory {run_dir.root}: {error.strerror}",
-        means="a run that could not keep its ledger would prove nothing, so it was not started",
+        means="without a ledger the run would prove nothing, so it was not started",
         do="free some space there, or choose another --run-dir" if full else "choose another --run-dir",
     )

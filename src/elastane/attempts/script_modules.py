@@ -1,4 +1,4 @@
-"""``python -m``: the file that a module's name stands for, found without importing anything of it."""
+"""The file of a module that ``python -m`` would run, found without importing the module."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,14 +10,14 @@ MAIN = "__main__"
 
 
 def find_module_file(module: str, folder: Path | None) -> Path:
-    """The file that ``python -m module`` would run in this folder.
+    """Return the file that ``python -m module`` would run in this folder.
 
     Args:
-        module: its name, with those of the packages it is in.
-        folder: absolute, looked into before what is installed; None: only that is.
+        module: its dotted name.
+        folder: absolute; searched before the installed packages. None: only those are searched.
 
     Raises:
-        BadInput: there is no such module, or nothing of it to run.
+        BadInput: there is no such module, or it cannot be run.
     """
     outermost, *inner = module.split(".")
     if outermost != MAIN and all(name.isidentifier() for name in (outermost, *inner)):
@@ -36,25 +36,25 @@ def find_module_file(module: str, folder: Path | None) -> Path:
     where = f"in {folder}, nor is it installed" if folder is not None else "installed"
     raise BadInput(
         f"there is no Python module {module} {where}",
-        means="it is looked for as python -m does it, first in the directory that it is started in",
-        do="correct its name, start it where its outermost package is, or install that",
+        means="modules are searched as python -m does it, first in the working directory",
+        do="correct the name, start in the directory of its outermost package, or install that package",
     )
 
 
 def find_package_root(module: str, file: Path) -> Path:
-    """The directory in which the outermost package of a module is, or the module itself."""
+    """Return the directory that contains the outermost package of a module, or the module itself."""
     return file.parents[module.removesuffix(f".{MAIN}").count(".") + (file.stem == MAIN)]
 
 
 def _find_packages(outermost: str, folder: Path | None) -> Iterator[Path]:
-    """Where the outermost package may be, or the module, without its suffix; the first first.
+    """Yield the possible paths of the outermost package or module, without suffix, in order of precedence.
 
     A folder without ``__init__.py`` is a package too, but hides none that is installed (PEP 420).
     """
     here = None if folder is None else folder / outermost
     if here is not None and ((here / "__init__.py").is_file() or here.with_name(f"{outermost}.py").is_file()):
         yield here
-    # What has no package above it is found without an import.
+    # A module without a package is found without an import.
     found = find_spec(outermost)
     if found is not None and found.submodule_search_locations is not None:
         yield from (Path(place) for place in found.submodule_search_locations)

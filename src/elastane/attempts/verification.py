@@ -1,4 +1,4 @@
-"""A run judged by its files, with the rules by which the runtime deals samples."""
+"""Verification of a run from its files, with the rules by which the runtime assigns samples."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ from elastane.protocol.sampling import find_sample_index, hash_sample
 
 
 def verify_run(run: Recorded) -> Verdict:
-    """Whether every step, virtual rank and sample was there once, and the finished model is what was written.
+    """Verify that every step, virtual rank and sample occurs once, and that the model is as it was written.
 
     Raises:
         BadInput: a file of the finished model cannot be read.
@@ -29,7 +29,7 @@ def verify_run(run: Recorded) -> Verdict:
 
 
 def verify_samples(run: Recorded) -> Verdict:
-    """Whether every step, virtual rank and sample was there once; no file of the model is read."""
+    """Verify that every step, virtual rank and sample occurs once, without reading the model."""
     outcome, _ = outcome_of(run.events, live=run.live)
     rules = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
     ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)

@@ -52,6 +52,6 @@ def test_an_end_is_told_once() -> None:
 def test_only_deaths_close_together_are_too_many() -> None:
     deaths = Deaths(within_s=10)
     for now in (0, 3, 6, 9, 12):
-        deaths = deaths.another(now, 1)
+        deaths = deaths.add(now, 1)
     assert not deaths.too_many
-    assert deaths.another(12.5, 1).too_many
+    assert deaths.add(12.5, 1).too_many

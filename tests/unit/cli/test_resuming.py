@@ -100,7 +100,7 @@ def test_the_ledger_goes_back_to_the_checkpoint_and_what_it_loses_is_kept(died):
         3,
         1,
     )
-    assert died.said[-1] == f"resumes from {format_checkpoint_name(3)}; 1 steps after it are made again"
+    assert died.said[-1] == f"resuming from {format_checkpoint_name(3)}; 1 later steps are made again"
 
 
 def test_no_number_of_a_worker_or_term_is_used_twice(died):
@@ -145,8 +145,8 @@ def test_the_pins_stay_but_for_the_copies(died):
 def test_a_damaged_one_is_named_and_the_one_before_it_taken(died):
     damage(died.catalog, 3)
     assert died.resume().resumed.step == 2
-    (named,) = [line for line in died.said if "passed over" in line]
-    assert f"checkpoint {format_checkpoint_name(3)} is passed over: part-0.distcp: its checksum is" in named
+    (named,) = [line for line in died.said if "skipping" in line]
+    assert f"skipping checkpoint {format_checkpoint_name(3)}: part-0.distcp: its checksum is" in named
 
 
 def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
@@ -159,7 +159,7 @@ def test_one_past_the_end_of_the_ledger_is_passed_over(died):
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
     assert (
-        f"checkpoint {format_checkpoint_name(9)} is passed over: ledger.jsonl: ends at step 4" in died.said[0]
+        f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
     )
 
 

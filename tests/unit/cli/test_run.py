@@ -245,6 +245,6 @@ def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -
     monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", no_attempt)
     result = elastane("run", script)
     assert result.exit_code == 1
-    assert "no way back: there is no checkpoint" in result.stdout
+    assert "cannot resume: there is no checkpoint" in result.stdout
     assert "every copy died" in result.stdout
     assert "elastane run --resume" not in result.stdout

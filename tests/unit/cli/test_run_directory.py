@@ -53,7 +53,7 @@ def test_a_name_whose_run_was_removed_is_free_again(home, tmp_path) -> None:
 def test_a_name_that_leads_elsewhere_is_taken(home, tmp_path) -> None:
     with claim_run_directory(SPEC, None):
         pass
-    with pytest.raises(BadInput, match="already leads to the run"):
+    with pytest.raises(BadInput, match="belongs to the run"):
         check_name_is_free("trial", tmp_path / "other")
 
 
