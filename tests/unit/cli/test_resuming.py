@@ -158,9 +158,7 @@ def test_one_past_the_end_of_the_ledger_is_passed_over(died):
     """It was left behind when an earlier attempt went back to an older one."""
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
-    assert (
-        f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
-    )
+    assert f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
 
 
 def test_any_checkpoint_will_do_for_whoever_does_not_resume(died):
