@@ -19,16 +19,19 @@ import time
 from pathlib import Path
 
 import httpx
+import msgspec
 import uvicorn
 from elastane.api.job_records import HeldWorkers, ObservedJob, State
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
 from elastane.controller.access.rates import Rate
-from elastane.controller.first_token import first_token
-from elastane.controller.noting import Noted
+from elastane.controller.bootstrap import make_first_token
+from elastane.controller.jobs.observation_record import close_job
+from elastane.controller.jobs.requests import create_job
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller, Settings
-from elastane.controller.store import jobs, snapshots
+from elastane.controller.snapshot import take_snapshot
+from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
 
 TEAMS = 50
@@ -41,7 +44,6 @@ def fill(store: Store, count: int) -> None:
     drawn = random.Random(1)  # noqa: S311 - the same jobs each time
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.writing() as tx:
-            seen = []
             for number in range(begin, min(begin + IN_ONE_TRANSACTION, count)):
                 spec = JobSpec(
                     name=f"job-{number}",
@@ -51,14 +53,14 @@ def fill(store: Store, count: int) -> None:
                     env={"OMP_NUM_THREADS": "4"},
                     elastic_policy=ElasticPolicy(min_replicas=1, max_replicas=16),
                 )
-                jobs.submit(tx, spec, "ada", time.time())
+                job = jobs.insert_job(tx, create_job(spec, "ada", time.time()))
                 speeds = tuple((workers, workers * 90.0) for workers in (1, 2, 4, 8))
                 observed = ObservedJob(
                     seen_s=time.time(), held={"h100": HeldWorkers(workers=4)}, step=number, speeds=speeds
                 )
                 state: State = "finished" if drawn.random() < 1 / 3 else "running"
-                seen.append(Noted(job=spec.name, observed=observed, state=state))
-            jobs.note(tx, seen, time.time())
+                after = msgspec.structs.replace(job, observed=observed, step=number, state=state)
+                jobs.write_job(tx, job, after if state == "running" else close_job(after, time.time()))
 
 
 def serve(url: str, listening: socket.socket) -> None:
@@ -131,15 +133,15 @@ def main() -> None:
         store = Store(url)
         fill(store, asked.jobs)
         with store.writing() as tx:
-            token = first_token(tx, "benchmark", time.time())
+            token = make_first_token(tx, "benchmark", time.time())
         if token is None:
             parser.error("the store is not empty")
         begin_s = time.monotonic()
         with store.reading() as tx:
-            alive = len(snapshots.snapshot(tx, time.time()).snapshot.jobs)
+            alive = len(take_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
-        # As the controller listens: see `elastane.controller.serving`.
+        # As the controller listens: see `elastane.controller.server`.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
         listening.listen(1024)

@@ -46,7 +46,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts.attempt_file import write_attempt
 from elastane.client.cluster import Cluster
-from elastane.controller.noting import Noted
+from elastane.controller.jobs.requests import create_job
 from elastane.controller.store import jobs, tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
@@ -178,19 +178,13 @@ def fill(store: Store, count: int, running: int, home: Path) -> None:
         with store.writing() as tx:
             numbers = range(begin, min(begin + IN_ONE_TRANSACTION, count))
             for number in numbers:
-                jobs.submit(tx, spec_of(number), "ada", time.time())
+                job = jobs.insert_job(tx, create_job(spec_of(number), "ada", time.time()))
+                if number < running:
+                    observed = ObservedJob(seen_s=time.time(), held={"local": HeldWorkers(workers=1)})
+                    run_dir = str(RunDir(home / "runs" / job.name).root)
+                    after = msgspec.structs.replace(job, state="running", observed=observed, run_dir=run_dir)
+                    jobs.write_job(tx, job, after)
             run = [number for number in numbers if number < running]
-            held = {"local": HeldWorkers(workers=1)}
-            noted = [
-                Noted(
-                    job=f"job-{number}",
-                    state="running",
-                    observed=ObservedJob(seen_s=time.time(), held=held),
-                    run_dir=str(RunDir(home / "runs" / f"job-{number}").root),
-                )
-                for number in run
-            ]
-            jobs.note(tx, noted, time.time())
             granted = {
                 "granted": text_of(Grant(workers={"local": 1})),
                 "workers": 1,

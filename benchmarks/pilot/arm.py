@@ -16,9 +16,9 @@ from elastane.api.controller_start import ControllerReady
 from elastane.api.errors import ElastaneError
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import JobSpec
-from elastane.api.rest import Job, NewToken
+from elastane.api.rest import Job
 from elastane.api.rundir import RunDir
-from elastane.api.tokens import Role
+from elastane.api.tokens import NewToken, Role
 from elastane.attempts.attempt_file import read_attempt
 from elastane.client.channel import ask
 from elastane.client.cluster import Cluster

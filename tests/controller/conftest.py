@@ -15,11 +15,11 @@ import uvicorn
 from elastane.api.controller_start import ControllerSettings
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
-from elastane.api.rest import NewToken
+from elastane.api.tokens import NewToken
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller
-from elastane.controller.serving import configured
+from elastane.controller.server import configure_server
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain_decision
@@ -112,7 +112,7 @@ class Api:
         secret = new_secret()
         new = NewToken(user=user, role=role, team="" if role in {"operator", "reporter"} else team)
         with self.store.writing() as tx:
-            tokens.add(tx, new_id(), digest_of(secret), new, self.clock.now_s)
+            tokens.insert_token(tx, new_id(), digest_of(secret), new, self.clock.now_s)
         return secret
 
     def user(self, role="submitter", team="vision", user="ada"):
@@ -182,7 +182,7 @@ def api_over():
 @contextmanager
 def _served(api, port=0):
     """The API over a real socket; yields its URL."""
-    config = configured(api.app, ControllerSettings(home="", store=""))
+    config = configure_server(api.app, ControllerSettings(home="", store=""))
     config.port = port
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

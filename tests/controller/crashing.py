@@ -17,10 +17,10 @@ from elastane.api.job_records import HeldWorkers, ObservedJob
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision, MinimumFits
 from elastane.api.usage import Use
-from elastane.controller.noting import Noted
-from elastane.controller.store import audit, events, jobs, rows, tables
+from elastane.controller.planning import WordedDecision, write_decisions
+from elastane.controller.store import audit, events, rows, tables
 from elastane.controller.store.database import Store, change
-from elastane.controller.store.deciding import Worded, decide
+from tests.controller import job_rows
 
 ID = "tok-1"
 LONGEST_S = 0.05
@@ -36,7 +36,7 @@ def write_for_ever(url, prefix, seed, acknowledged):
         with store.writing() as tx:
             if not names or drawn.random() < 0.4:
                 verb, name = "submit", f"{prefix}-{number}"
-                jobs.submit(tx, JobSpec(name=name, team="t", script="x.py"), "ada", now_s)
+                job_rows.submit(tx, JobSpec(name=name, team="t", script="x.py"), "ada", now_s)
                 names.append(name)
             else:
                 verb, name = drawn.choice(["grown", "finish"]), drawn.choice(names)
@@ -48,16 +48,18 @@ def write_for_ever(url, prefix, seed, acknowledged):
                         workers={"p": workers} if workers else {},
                         why=(MinimumFits(node=""),),
                     )
-                    decide(tx, [Worded(decision=one, sentences=("so",))], at=change(tx), now_s=now_s)
-                    jobs.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
+                    write_decisions(
+                        tx, [WordedDecision(decision=one, sentences=("so",))], at=change(tx), now_s=now_s
+                    )
+                    job_rows.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
                 else:
                     observed = ObservedJob(held={"p": HeldWorkers(workers=1)})
-                    jobs.note(tx, [Noted(job=name, state="finished", observed=observed)], now_s)
+                    job_rows.observe(tx, name, now_s, state="finished", observed=observed)
                     names.remove(name)
             if verb != "grown":
                 # Of which deciding tells by itself.
-                events.append(tx, f"job.{verb}", name, now_s, team="t", job=name)
-            audit.append(
+                events.append_event(tx, f"job.{verb}", name, now_s, team="t", job=name)
+            audit.append_audit_line(
                 tx,
                 token=ID,
                 user="ada",
@@ -81,7 +83,9 @@ def look(url, promised, changes):
     with store.reading() as tx:
         if store.engine.dialect.name == "sqlite":
             assert tx.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
-        told = [f"{one.kind.removeprefix('job.')} {one.job}" for one in events.after(tx, 0, 1_000_000)]
+        told = [
+            f"{one.kind.removeprefix('job.')} {one.job}" for one in events.list_events_after(tx, 0, 1_000_000)
+        ]
         lines = tx.execute(select(tables.audit.c.action, tables.audit.c.target).order_by(tables.audit.c.id))
         audited = [f"{action} {target}" for action, target in lines]
         assert told == audited, "an event without its line in the audit log, or the other way round"
@@ -102,7 +106,7 @@ def look(url, promised, changes):
             ).all()
         )
         for row in found:
-            job = rows.job_of(row)
+            job = rows.read_job(row)
             decided = msgspec.json.decode(last[job.name], type=Decision).workers if job.name in last else {}
             expected = {} if job.state == "finished" else decided
             assert job.grant.workers == expected, f"{job.name} has what nobody decided"

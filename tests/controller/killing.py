@@ -35,8 +35,8 @@ from elastane.agent.presence import is_any_process_present, list_present_process
 from elastane.api.controller_start import ControllerSettings
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.rest import NewToken
 from elastane.api.scheduling_rules import SchedulingRules
+from elastane.api.tokens import NewToken
 from elastane.attempts.verification import verify_run
 from elastane.client.cluster import Cluster, RequestRefused
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
@@ -329,8 +329,8 @@ def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) ->
         Wrong: it does not hold.
     """
     with store.reading() as tx:
-        found = {job.name: job for job in jobs.named(tx, list(asked.submitted))}
-        told = events.after(tx, 0, 10**9)
+        found = {job.name: job for job in jobs.find_jobs(tx, list(asked.submitted))}
+        told = events.list_events_after(tx, 0, 10**9)
         count = len(tx.execute(select(tables.jobs.c.number)).all())
         usage = tx.execute(select(tables.usage).order_by(tables.usage.c.job, tables.usage.c.from_s)).all()
     lost = asked.submitted.keys() - found.keys()
@@ -444,7 +444,9 @@ def token_in(url: str, role: str, team: str) -> str:
     secret = new_secret()
     store = Store(url)
     with store.writing() as tx:
-        tokens.add(tx, new_id(), digest_of(secret), NewToken(user=role, role=role, team=team), time.time())
+        tokens.insert_token(
+            tx, new_id(), digest_of(secret), NewToken(user=role, role=role, team=team), time.time()
+        )
     store.close()
     return secret
 
@@ -512,7 +514,7 @@ def asked_step(places: EngineDirectories, name: str) -> int:
 
 def at_rest(store: Store, places: EngineDirectories) -> bool:
     with store.reading() as tx:
-        return not jobs.alive(tx) and not places.list_unsettled()
+        return not jobs.list_living_jobs(tx) and not places.list_unsettled()
 
 
 def wait_for(done, what: str) -> None:

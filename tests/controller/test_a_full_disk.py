@@ -99,7 +99,7 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
     def ended() -> bool:
         machine.pass_time()
         with store.reading() as tx:
-            return jobs.find(tx, "before").state == "cancelled"
+            return jobs.find_job(tx, "before").state == "cancelled"
 
     eventually(ended, "what is asked for is done again")
     assert machine.jobs["before"].attempt == attempt

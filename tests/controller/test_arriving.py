@@ -8,7 +8,7 @@ import pytest
 
 from elastane.api.unproven_connections import AdmissionRules
 from elastane.controller import arriving, serving
-from elastane.controller.arriving import waiting_rules
+from elastane.controller.rest.connections import waiting_rules
 from elastane.controller.store import events
 
 SOON_S = 0.3
@@ -100,7 +100,7 @@ def test_a_connection_is_asked_on_again_and_answered_for_longer_than_that(api, c
 
 def happen(store, message):
     with store.writing() as tx:
-        events.append(tx, "node.drain", message, 0.0)
+        events.append_event(tx, "node.drain", message, 0.0)
 
 
 def ended(line):

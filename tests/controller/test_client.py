@@ -12,8 +12,8 @@ from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.reports import Capacity
-from elastane.api.rest import NewToken
 from elastane.api.scheduling_rules import SchedulingRules
+from elastane.api.tokens import NewToken
 from elastane.client.cluster import (
     Cluster,
     ControllerUnreachable,
@@ -91,7 +91,7 @@ def test_operators_declare_compare_and_account(operator, sqlite_store):
     assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
     assert operator.declared(Team) == ()
     with sqlite_store.writing() as tx:
-        nodes.seen(tx, "n1", "h100", 8, NOW_S)
+        nodes.record_node(tx, "n1", "h100", 8, NOW_S)
     assert operator.set_node("n1", "drain", "new disk").why == "new disk"
     assert operator.set_node("n1", "use").wanted == "use"
     assert [one.name for one in operator.nodes()] == ["n1"]
@@ -122,7 +122,7 @@ def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_s
 
     def happen():
         with sqlite_store.writing() as tx:
-            events.append(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
+            events.append_event(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
 
     threading.Timer(0.1, happen).start()
     assert next(stream).message == "it grew"
@@ -131,9 +131,9 @@ def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_s
 
 def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_store):
     with sqlite_store.writing() as tx:
-        events.append(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
-        events.append(tx, "node.drain", "everybody's", NOW_S)
-        events.append(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
+        events.append_event(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
+        events.append_event(tx, "node.drain", "everybody's", NOW_S)
+        events.append_event(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
     stream = ada.watch(after=0)
     assert [next(stream).message for _ in range(2)] == ["everybody's", "ours"]
     stream.close()
@@ -142,7 +142,7 @@ def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_s
 def test_a_watcher_is_told_whatever_people_have_written(ada, sqlite_store):
     odd = "a\u2028b\u2029c\x85d\x0ce\r\nf"
     with sqlite_store.writing() as tx:
-        events.append(tx, "node.drain", odd, NOW_S)
+        events.append_event(tx, "node.drain", odd, NOW_S)
     stream = ada.watch(after=0)
     assert next(stream).message == odd
     stream.close()
@@ -174,7 +174,7 @@ def test_a_watcher_that_has_seen_nothing_yet_misses_nothing_while_the_controller
 ):
     def happen(message):
         with sqlite_store.writing() as tx:
-            events.append(tx, "node.drain", message, NOW_S)
+            events.append_event(tx, "node.drain", message, NOW_S)
 
     happen("before")
     secret, begun, told = api.token(), threading.Event(), []

@@ -10,6 +10,7 @@ import pytest
 from elastane.controller.store import events, jobs
 from elastane.controller.store.database import Store, change
 from elastane.controller.store.failures import StoreFull
+from tests.controller import job_rows
 
 NOW_S = 1_800_000_000.0
 ROUNDS = 30
@@ -45,8 +46,8 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
         nonlocal written
         while True:
             with store.writing() as tx:
-                jobs.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
-                events.append(tx, "job.submitted", "x" * 20_000, NOW_S)
+                job_rows.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
+                events.append_event(tx, "job.submitted", "x" * 20_000, NOW_S)
             written += 1
 
     with pytest.raises(StoreFull, match="disk under the store"):
@@ -60,9 +61,9 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
     store.close()
     again = Store(f"sqlite:///{small_disk}/store.db")
     with again.reading() as tx:
-        assert len(jobs.alive(tx)) == written + 1
+        assert len(jobs.list_living_jobs(tx)) == written + 1
         assert change(tx) == written + 1
-        assert events.newest(tx) == written + 1
+        assert events.find_newest_event(tx) == written + 1
     again.close()
 
 

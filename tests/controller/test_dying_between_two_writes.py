@@ -146,7 +146,7 @@ class Story:
         if self.turns <= max(wish.turn for wish in SCRIPT):
             return False
         with self.api.store.reading() as tx:
-            return not jobs.alive(tx) and not self.machine.unsettled
+            return not jobs.list_living_jobs(tx) and not self.machine.unsettled
 
 
 def look(story: Story) -> None:
@@ -156,12 +156,12 @@ def look(story: Story) -> None:
     for name, job in machine.jobs.items():
         assert job.begun == list(range(1, len(job.begun) + 1)), f"{name} lived {job.begun}"
     with store.reading() as tx:
-        found = {job.name: job for job in jobs.named(tx, ENDS)}
+        found = {job.name: job for job in jobs.find_jobs(tx, ENDS)}
         assert {name: job.state for name, job in found.items()} == ENDS
         for job in found.values():
             assert (job.grant.workers, job.observed.held, job.workers, job.crashes) == ({}, {}, 0, 0), job
             assert job.attempts == machine.jobs[job.name].attempt
-        told = [one.kind for one in events.after(tx, 0, 10_000)]
+        told = [one.kind for one in events.list_events_after(tx, 0, 10_000)]
         for kind in ("job.submitted", "job.scaled", "job.paused", "job.resumed"):
             assert told.count(kind) == sum(kind.startswith(f"job.{verb(wish)}") for wish in SCRIPT), kind
         rows = tx.execute(select(tables.usage).order_by(tables.usage.c.job, tables.usage.c.from_s)).all()

@@ -75,4 +75,7 @@ def test_nothing_of_it_counts_as_a_crash(turns, machine, sqlite_store):
     until, _ = turns
     until(lambda: "b" in machine.jobs)
     with sqlite_store.reading() as tx:
-        assert {(job.name, job.crashes, job.attempts) for job in jobs.alive(tx)} == {("a", 0, 0), ("b", 0, 0)}
+        assert {(job.name, job.crashes, job.attempts) for job in jobs.list_living_jobs(tx)} == {
+            ("a", 0, 0),
+            ("b", 0, 0),
+        }

@@ -24,12 +24,13 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.controller.access.rates import Rate
-from elastane.controller.declared import config_of, diff
+from elastane.controller.cluster.declarations import build_config, diff_configs
 from elastane.controller.rest.app import description
 from elastane.controller.rest.context import Settings
 from elastane.controller.rest.links import links
 from elastane.controller.store import documents, jobs, nodes
 from elastane.controller.store.database import Store
+from tests.controller import job_rows
 
 NOW_S = 1_800_000_000.0
 SEED, WALKS, STEPS = 14, 60, 10
@@ -64,11 +65,11 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     logs.mkdir(parents=True)
     (logs / "worker-0.log").write_text("loss 3.2\n" * 100)
     with store.writing() as tx:
-        documents.write(tx, diff(config_of([]), config), NOW_S)
+        documents.write_documents(tx, diff_configs(build_config([]), config), NOW_S)
         # Not seen for long, so that it may be forgotten.
-        nodes.seen(tx, "n1", "h100", 8, NOW_S - 1e6)
+        nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
         for name in ("first", "second"):
-            jobs.submit(tx, make_spec(name), "ada", NOW_S)
+            job_rows.submit(tx, make_spec(name), "ada", NOW_S)
         tx.execute(update(jobs.jobs).values(run_dir=str(home / "run")))
     operator = api.user("operator", user="olga")
     for verb in ("pause", "resume"):
@@ -117,11 +118,11 @@ def good_request(label, cluster):
             return {"path_parameters": {"job": "first"}, **limit}
         case _ if "/{node}" in label:
             with cluster.store.writing() as tx:
-                nodes.seen(tx, "n1", "h100", 8, NOW_S - 1e6)
+                nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
             return {"path_parameters": {"node": "n1"}, "body": {"why": name}}
         case "GET /v1/nodes":
             with cluster.store.writing() as tx:
-                nodes.seen(tx, "n1", "h100", 8, NOW_S - 1e6)
+                nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
             return {}
         case "GET /v1/jobs" | "GET /v1/audit":
             return {"query": {"limit": 1}}

@@ -17,11 +17,12 @@ from elastane.api.config import Config
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
 from elastane.controller.access.rates import Rate
-from elastane.controller.declared import config_of, diff
+from elastane.controller.cluster.declarations import build_config, diff_configs
 from elastane.controller.rest.app import description
 from elastane.controller.rest.context import Settings
-from elastane.controller.store import documents, jobs, nodes
+from elastane.controller.store import documents, nodes
 from elastane.controller.store.database import Store
+from tests.controller import job_rows
 
 NOW_S = 1_800_000_000.0
 EXAMPLES = 5
@@ -43,10 +44,10 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
         pools=(Pool(name="h100", device="h100", devices=8),), teams=(Team(name="vision"), Team(name=THEIRS))
     )
     with store.writing() as tx:
-        documents.write(tx, diff(config_of([]), config), NOW_S)
-        nodes.seen(tx, "n1", "h100", 8, NOW_S)
-        jobs.submit(tx, make_spec("mine"), "ada", NOW_S)
-        jobs.submit(tx, make_spec("theirs", team=THEIRS), "eve", NOW_S)
+        documents.write_documents(tx, diff_configs(build_config([]), config), NOW_S)
+        nodes.record_node(tx, "n1", "h100", 8, NOW_S)
+        job_rows.submit(tx, make_spec("mine"), "ada", NOW_S)
+        job_rows.submit(tx, make_spec("theirs", team=THEIRS), "eve", NOW_S)
     with served(api) as url:
         yield url, api.token("operator"), api.token("team-admin", "vision")
     store.close()

@@ -20,6 +20,7 @@ from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
+from tests.controller import job_rows
 from tests.hostile import DEEP
 
 from .conftest import Api, spec
@@ -81,7 +82,7 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
 
     def job(name):
         with store.reading() as tx:
-            return jobs.find(tx, name)
+            return jobs.find_job(tx, name)
 
     async def story():
         loop = Loop(store, engine, Scheduler(plan=plan, words=explain_decision), api.clock)
@@ -91,7 +92,7 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
         turns = iter([False] * 10 + [True])
         await until(loop, lambda: next(turns))
         with store.writing() as tx:
-            jobs.cancel(tx, "bad", api.clock())
+            job_rows.cancel(tx, "bad", api.clock())
         # Nobody can tell which attempt it is: its processes are ended once they have lingered.
         await until(loop, lambda: job("bad").state == "cancelled")
 

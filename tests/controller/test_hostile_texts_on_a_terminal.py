@@ -27,6 +27,7 @@ from elastane.client.context import Context, connect, save_context
 from elastane.controller.store import audit, events, jobs
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.tables import decisions, documents, nodes, tokens, usage
+from tests.controller import job_rows
 
 MARK = "hostile"
 EVIL = (
@@ -50,8 +51,8 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
     logs.mkdir(parents=True)
     (logs / "worker-0.log").write_bytes(EVIL.encode() + b"\n\xff\xfe\n")
     with store.writing() as tx:
-        jobs.submit(tx, make_spec("train"), "ada", NOW_S)
-        jobs.submit(tx, make_spec("over"), EVIL, NOW_S)
+        job_rows.submit(tx, make_spec("train"), "ada", NOW_S)
+        job_rows.submit(tx, make_spec("over"), EVIL, NOW_S)
         told = text_of(Explanation(sentences=(EVIL, EVIL), decided_s=NOW_S))
         values = {"spec": text_of(spec), "queue": EVIL, "priority_class": EVIL, "explained": told}
         tx.execute(
@@ -62,8 +63,8 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
         over = update(jobs.jobs).where(jobs.jobs.c.name == "over")
         tx.execute(over.values(state="failed", ended_s=NOW_S))
         for kind in ("job.crashed", EVIL):
-            events.append(tx, kind, EVIL, NOW_S, team="vision", job="train")
-        audit.append(
+            events.append_event(tx, kind, EVIL, NOW_S, team="vision", job="train")
+        audit.append_audit_line(
             tx,
             token=EVIL,
             user=EVIL,

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from elastane.api.job_records import ObservedJob
-from elastane.controller.noting import Noted
-from elastane.controller.store import jobs
+from tests.controller import job_rows
 
 NOW_S = 1_800_000_000.0
 
@@ -16,8 +15,8 @@ def run_dir(api, sqlite_store, make_spec, tmp_path):
     api.user().post("/jobs", make_spec())
     (tmp_path / "run" / "logs").mkdir(parents=True)
     with sqlite_store.writing() as tx:
-        seen = Noted(job="train", state="running", observed=ObservedJob(), run_dir=str(tmp_path / "run"))
-        jobs.note(tx, [seen], NOW_S)
+        run_dir = str(tmp_path / "run")
+        job_rows.observe(tx, "train", NOW_S, state="running", observed=ObservedJob(), run_dir=run_dir)
     return tmp_path / "run"
 
 

@@ -12,7 +12,9 @@ from elastane.api.plans import Decision, MinimumFits, Plan
 from elastane.api.rest import Forecast, Page
 from elastane.api.usage import Use
 from elastane.controller.rest.app import description
-from elastane.controller.store import jobs, nodes, snapshots
+from elastane.controller.snapshot import take_snapshot
+from elastane.controller.store import nodes
+from tests.controller import job_rows
 
 POOL = {"name": "h100", "device": "h100", "devices": 16}
 
@@ -241,12 +243,12 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
 def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
     operator.put("/pools/h100", POOL)
     with sqlite_store.writing() as tx:
-        nodes.seen(tx, "n1", "h100", 8, api.clock())
-        nodes.seen(tx, "n2", "h100", 8, api.clock())
+        nodes.record_node(tx, "n1", "h100", 8, api.clock())
+        nodes.record_node(tx, "n2", "h100", 8, api.clock())
 
     def devices():
         with sqlite_store.reading() as tx:
-            (pool,) = snapshots.snapshot(tx, api.clock()).snapshot.pools
+            (pool,) = take_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices, pool.leaving
 
     assert devices() == (16, 0)
@@ -266,7 +268,7 @@ def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
 
 def test_a_node_is_forgotten_once_nobody_sees_it(operator, api, sqlite_store):
     with sqlite_store.writing() as tx:
-        nodes.seen(tx, "n1", "h100", 8, api.clock())
+        nodes.record_node(tx, "n1", "h100", 8, api.clock())
     refused = operator.delete("/nodes/n1")
     assert (refused.status_code, refused.json()["detail"]) == (409, "node n1 was seen 0 s ago")
     assert len(operator.get("/nodes").json()["items"]) == 1
@@ -284,12 +286,12 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
         {"name": "busy", "metric": "inference_qps", "above": 100, "pool": "h100", "limit": 4},
     )
     with sqlite_store.writing() as tx:
-        nodes.seen(tx, "n1", "h100", 16, api.clock())
+        nodes.record_node(tx, "n1", "h100", 16, api.clock())
     reporter = api.user("reporter", user="meter")
 
     def staying():
         with sqlite_store.reading() as tx:
-            (pool,) = snapshots.snapshot(tx, api.clock()).snapshot.pools
+            (pool,) = take_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices - pool.leaving
 
     def report(**said):
@@ -342,7 +344,7 @@ def test_usage_is_what_was_held_times_how_long(operator, api, sqlite_store, make
 
     def use(job, *uses):
         with sqlite_store.writing() as tx:
-            jobs.use(tx, job, uses, api.clock())
+            job_rows.use(tx, job, uses, api.clock())
 
     begin = api.clock()
     use("a", Use(pool="h100", terms="owned", devices=4, price=3.6))

@@ -315,7 +315,7 @@ def test_the_audit_log_is_read_newest_first_and_refusals_alone(olga, terminal, c
     assert [(one["user"], one["allowed"]) for one in lines] == [("eve", False)]
     assert len(olga.rows("audit", "-n", "1")) == 1
     with cluster.api.store.reading() as tx:
-        assert events.newest(tx) == 1
+        assert events.find_newest_event(tx) == 1
 
 
 GROUPS = ("pool", "team", "cohort", "quota", "priority", "calendar", "trigger", "node", "token", "config")

@@ -11,7 +11,7 @@ import pytest
 from elastane.controller import loop as loops
 from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner, PlannerGone
-from elastane.controller.planning import Scheduler, planned
+from elastane.controller.planning import Scheduler, make_plan
 from elastane.controller.store import jobs
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
@@ -39,7 +39,7 @@ def planner(store_url):
 
 def here(cluster):
     with cluster.store.reading() as tx:
-        return planned(tx, cluster.clock(), SCHEDULER)
+        return make_plan(tx, cluster.clock(), SCHEDULER)
 
 
 def test_a_process_of_its_own_plans_what_would_be_planned_here(cluster, planner):
@@ -60,7 +60,7 @@ def test_what_is_there_with_reasons_that_are_there_is_not_decided_again(cluster,
     engine = MachineEngine(Machine(4, steps=10**9))
     asyncio.run(Loop(cluster.store, engine, SCHEDULER, cluster.clock, planner=planner).turn())
     with cluster.store.reading() as tx:
-        assert {job.workers for job in jobs.alive(tx)} == {1, 2}
+        assert {job.workers for job in jobs.list_living_jobs(tx)} == {1, 2}
     assert planner.plan(cluster.clock()).worded == here(cluster).worded
     assert not [one for one in here(cluster).worded if one.decision.action == "start"]
 
@@ -93,4 +93,4 @@ def test_those_who_change_something_all_the_time_hold_up_no_plan_for_ever(cluste
 
     asyncio.run(several_turns())
     with cluster.store.reading() as tx:
-        assert sum(job.workers for job in jobs.alive(tx)) == 4
+        assert sum(job.workers for job in jobs.list_living_jobs(tx)) == 4

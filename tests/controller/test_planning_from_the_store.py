@@ -5,9 +5,9 @@ import pytest
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.rest import Forecast, Job
-from elastane.controller.store import snapshots
+from elastane.controller.planning import WordedDecision, write_decisions
+from elastane.controller.snapshot import take_snapshot
 from elastane.controller.store.database import change
-from elastane.controller.store.deciding import Worded, decide
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
@@ -23,12 +23,12 @@ def planned(store, api_over):
 def turn(api):
     """One turn of the loop, without an engine."""
     with api.store.reading() as tx:
-        taken = snapshots.snapshot(tx, api.clock())
+        taken = take_snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
     made = plan(taken.snapshot)
-    worded = [Worded(decision=one, sentences=explain_decision(one, teams)) for one in made.decisions]
+    worded = [WordedDecision(decision=one, sentences=explain_decision(one, teams)) for one in made.decisions]
     with api.store.writing() as tx:
-        decide(tx, worded, at=taken.change, now_s=api.clock())
+        write_decisions(tx, worded, at=taken.change, now_s=api.clock())
 
 
 def test_a_submitted_job_is_granted_what_fits_and_says_why(planned, make_spec):

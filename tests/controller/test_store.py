@@ -15,23 +15,23 @@ from elastane.api.job_records import HeldWorkers, ObservedJob
 from elastane.api.jobs import RunPolicy
 from elastane.api.plans import Decision, GivesWay, MinimumFits
 from elastane.api.usage import Use
-from elastane.controller.first_token import first_token
-from elastane.controller.noting import Noted
+from elastane.controller.bootstrap import make_first_token
+from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
+from elastane.controller.snapshot import take_snapshot
 from elastane.controller.store import (
     accounting,
-    deciding,
+    decisions,
     documents,
     events,
     forgetting,
     jobs,
     nodes,
     replies,
-    snapshots,
 )
 from elastane.controller.store.database import Store, change
-from elastane.controller.store.deciding import Outdated, Worded, decide, newest
 from elastane.controller.store.failures import StoreError, StoreNewer
 from elastane.controller.store.tables import metadata
+from tests.controller import job_rows
 
 NOW_S = 1_800_000_000.0
 
@@ -40,7 +40,7 @@ TAKEN = GivesWay(job="other", pool="h100", devices=3, because="minimum")
 
 
 def decision(job, workers, drain=0):
-    return Worded(
+    return WordedDecision(
         decision=Decision(
             job=job,
             action="start" if workers else "preempt",
@@ -55,23 +55,23 @@ def decision(job, workers, drain=0):
 
 def submit(store, spec):
     with store.writing() as tx:
-        return jobs.submit(tx, spec, "ada", NOW_S)
+        return job_rows.submit(tx, spec, "ada", NOW_S)
 
 
 def grant(store, job, workers, drain=0):
     with store.writing() as tx:
-        decide(tx, [decision(job, workers, drain)], at=change(tx), now_s=NOW_S)
+        write_decisions(tx, [decision(job, workers, drain)], at=change(tx), now_s=NOW_S)
 
 
 def see(store, job, workers, state="running"):
     held = {"h100": HeldWorkers(workers=workers)} if workers else {}
     with store.writing() as tx:
-        jobs.note(tx, [Noted(job=job, state=state, observed=ObservedJob(held=held))], NOW_S)
+        job_rows.observe(tx, job, NOW_S, state=state, observed=ObservedJob(held=held))
 
 
 def taken(store):
     with store.reading() as tx:
-        return snapshots.snapshot(tx, NOW_S)
+        return take_snapshot(tx, NOW_S)
 
 
 def test_the_migrations_make_exactly_the_tables_that_the_code_reads(store):
@@ -97,7 +97,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
     store.close()
     again = Store(store_url)
     with again.reading() as tx:
-        assert jobs.find(tx, "train") == job
+        assert jobs.find_job(tx, "train") == job
         assert change(tx) == 1
     again.close()
 
@@ -105,7 +105,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
 def test_a_store_has_one_first_token_and_another_only_if_that_is_wanted(store):
     def told(**wish):
         with store.writing() as tx:
-            return first_token(tx, "ada", NOW_S, **wish)
+            return make_first_token(tx, "ada", NOW_S, **wish)
 
     first = told()
     assert first
@@ -148,9 +148,9 @@ def write_down(store, spec):
     submit(store, spec)
     grant(store, "train", 1)
     with store.writing() as tx:
-        events.append(tx, "job.submitted", "it was", NOW_S)
-        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
-        jobs.use(tx, "train", (), NOW_S + 1)
+        events.append_event(tx, "job.submitted", "it was", NOW_S)
+        job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
+        job_rows.use(tx, "train", (), NOW_S + 1)
         tx.execute(
             text(
                 'INSERT INTO audit (time_s, token, "user", action, target, team, allowed, detail)'
@@ -162,34 +162,34 @@ def write_down(store, spec):
 def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
     def fail():
         with store.writing() as tx:
-            jobs.submit(tx, make_spec(), "ada", NOW_S)
-            events.append(tx, "job.submitted", "it was", NOW_S)
+            job_rows.submit(tx, make_spec(), "ada", NOW_S)
+            events.append_event(tx, "job.submitted", "it was", NOW_S)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     with store.reading() as tx:
-        assert jobs.find(tx, "train") is None
-        assert events.newest(tx) == 0
+        assert jobs.find_job(tx, "train") is None
+        assert events.find_newest_event(tx) == 0
         assert change(tx) == 0
 
 
 def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
     with store.writing() as tx:
-        jobs.submit(tx, make_spec(), "ada", NOW_S)
-        with pytest.raises(jobs.NameTaken):
-            jobs.submit(tx, make_spec(), "bob", NOW_S)
-        jobs.submit(tx, make_spec("other"), "bob", NOW_S)
+        job_rows.submit(tx, make_spec(), "ada", NOW_S)
+        with pytest.raises(jobs.JobNameTaken):
+            job_rows.submit(tx, make_spec(), "bob", NOW_S)
+        job_rows.submit(tx, make_spec("other"), "bob", NOW_S)
     with store.reading() as tx:
-        assert [job.user for job in jobs.alive(tx)] == ["ada", "bob"]
+        assert [job.user for job in jobs.list_living_jobs(tx)] == ["ada", "bob"]
 
 
 def test_a_plan_that_is_outdated_decides_nothing(store, make_spec):
     submit(store, make_spec())
     at = taken(store).change
     submit(store, make_spec("other"))
-    with pytest.raises(Outdated), store.writing() as tx:
-        decide(tx, [decision("train", 2)], at=at, now_s=NOW_S)
+    with pytest.raises(PlanOutdated), store.writing() as tx:
+        write_decisions(tx, [decision("train", 2)], at=at, now_s=NOW_S)
     assert taken(store).snapshot.jobs[0].holds == ()
 
 
@@ -202,9 +202,9 @@ def test_of_two_who_decide_at_once_one_succeeds(store, make_spec):
         gate.wait()
         try:
             with store.writing() as tx:
-                decide(tx, [decision("train", workers)], at=at, now_s=NOW_S)
+                write_decisions(tx, [decision("train", workers)], at=at, now_s=NOW_S)
             outcomes.append(workers)
-        except Outdated:
+        except PlanOutdated:
             outcomes.append(None)
 
     threads = [threading.Thread(target=decided, args=(workers,)) for workers in (1, 2)]
@@ -223,21 +223,23 @@ def test_a_grant_is_explained_and_counted(store, make_spec):
     grant(store, "train", 3)
     grant(store, "train", 0, drain=3)
     with store.reading() as tx:
-        job = jobs.find(tx, "train")
-        decided = deciding.newest(tx, "train", 10).items
+        job = jobs.find_job(tx, "train")
+        decided = decisions.list_decisions(tx, "train", 10).items
     assert (job.resizes, job.preemptions, job.started_s) == (1, 1, NOW_S)
-    assert job.explained.sentences == ("its minimum fits",)
-    assert [sum(one.workers.values()) for one in decided] == [0, 3, 1]
+    assert job.reason.sentences == ("its minimum fits",)
+    assert [sum(one.decision.workers.values()) for one in decided] == [0, 3, 1]
 
 
 def test_reasons_alone_are_no_decision(store, make_spec):
     submit(store, make_spec())
     kept = Decision(job="train", action="wait", why=(MinimumFits(node=""),))
     with store.writing() as tx:
-        decide(tx, [Worded(decision=kept, sentences=("no room",))], at=change(tx), now_s=NOW_S)
+        write_decisions(
+            tx, [WordedDecision(decision=kept, sentences=("no room",))], at=change(tx), now_s=NOW_S
+        )
     with store.reading() as tx:
-        assert jobs.find(tx, "train").explained.sentences == ("no room",)
-        assert deciding.newest(tx, "train", 10).items == ()
+        assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
+        assert decisions.list_decisions(tx, "train", 10).items == ()
 
 
 def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
@@ -267,18 +269,18 @@ def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make
     assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
     assert [one.workers for one in job.draining] == [3]
     with store.reading() as tx:
-        assert jobs.find(tx, "train").observed.held == {"h100": HeldWorkers(workers=4, absent=3)}
+        assert jobs.find_job(tx, "train").observed.held == {"h100": HeldWorkers(workers=4, absent=3)}
 
 
 def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.writing() as tx:
-        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
+        job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
     see(store, "train", 2, state="finished")
     assert taken(store).snapshot.jobs == ()
     with store.reading() as tx:
-        job = jobs.find(tx, "train")
+        job = jobs.find_job(tx, "train")
         assert accounting.used(tx, ("job",), 0, NOW_S + 1000, None) == ()
     assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
 
@@ -287,7 +289,7 @@ def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.writing() as tx:
-        assert jobs.cancel(tx, "train", NOW_S).state == "running"
+        assert job_rows.cancel(tx, "train", NOW_S).state == "running"
     (job,) = taken(store).snapshot.jobs
     assert (job.ends, job.spec.run_policy.suspend) == ("cancelled", False)
 
@@ -299,15 +301,15 @@ def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_n
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.writing() as tx:
-        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
+        job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
     grant(store, "train", 0, drain=2)
     see(store, "train", 0, state="paused")
     with store.writing() as tx:
-        assert jobs.cancel(tx, "train", NOW_S + 100).state == "cancelled"
+        assert job_rows.cancel(tx, "train", NOW_S + 100).state == "cancelled"
     with store.reading() as tx:
         (row,) = accounting.used(tx, ("job",), 0, NOW_S + 1000, None)
         assert row.owned_device_s == 200
-        assert jobs.find(tx, "train").active_since_s is None
+        assert jobs.find_job(tx, "train").active_since_s is None
 
 
 def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_spec):
@@ -316,22 +318,22 @@ def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_
         submit(store, make_spec(name, run_policy=policy))
         grant(store, name, 1)
         with store.writing() as tx:
-            events.append(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
+            events.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
     see(store, "train", 0, state="finished")
     with store.reading() as tx:
-        assert forgetting.due(tx, NOW_S) == ()
-        (job,) = forgetting.due(tx, NOW_S + 20)
+        assert forgetting.list_due_jobs(tx, NOW_S) == ()
+        (job,) = forgetting.list_due_jobs(tx, NOW_S + 20)
     assert job.name == "train"
     with store.writing() as tx:
-        forgetting.forget(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
+        forgetting.forget_job(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
     with store.reading() as tx:
-        assert jobs.find(tx, "train") is None
-        assert events.after(tx, 0, 100, job="train") == ()
-        assert newest(tx, "train", 10).items == ()
-        assert len(events.after(tx, 0, 100, job="other")) == 2
-        assert len(newest(tx, "other", 10).items) == 1
-        assert forgetting.files_of(tx, "train") == "/runs/train"
-        assert forgetting.files_of(tx, "other") == ""
+        assert jobs.find_job(tx, "train") is None
+        assert events.list_events_after(tx, 0, 100, job="train") == ()
+        assert decisions.list_decisions(tx, "train", 10).items == ()
+        assert len(events.list_events_after(tx, 0, 100, job="other")) == 2
+        assert len(decisions.list_decisions(tx, "other", 10).items) == 1
+        assert forgetting.find_left_files(tx, "train") == "/runs/train"
+        assert forgetting.find_left_files(tx, "other") == ""
 
 
 def test_watchers_see_events_in_the_order_of_their_numbers(store):
@@ -341,14 +343,14 @@ def test_watchers_see_events_in_the_order_of_their_numbers(store):
     def write(name):
         for number in range(20):
             with store.writing() as tx:
-                events.append(tx, "note", f"{name}-{number}", NOW_S)
+                events.append_event(tx, "note", f"{name}-{number}", NOW_S)
 
     def watch():
         last = 0
         while True:
             over = done.is_set()
             with store.reading() as tx:
-                found = events.after(tx, last, 1000)
+                found = events.list_events_after(tx, last, 1000)
             seen.extend(one.id for one in found)
             last = seen[-1] if seen else 0
             if over:
@@ -372,22 +374,22 @@ def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
     with store.writing() as tx:
         (token,) = tx.execute(text("SELECT id FROM tokens")).scalars()
         first = replies.Reply(status=201, body=b"{}", etag='"1"')
-        replies.keep(tx, token, "k", b"digest", first, now_s=NOW_S)
-        assert replies.find(tx, token, "k") == replies.Kept(b"digest", first)
-        replies.keep(tx, token, "other", b"digest", first, now_s=NOW_S + replies.KEPT_S + 1)
-        assert replies.find(tx, token, "k") is None
+        replies.keep_reply(tx, token, "k", b"digest", first, now_s=NOW_S)
+        assert replies.find_reply(tx, token, "k") == replies.Kept(b"digest", first)
+        replies.keep_reply(tx, token, "other", b"digest", first, now_s=NOW_S + replies.KEPT_S + 1)
+        assert replies.find_reply(tx, token, "k") is None
 
 
 def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
     with store.writing() as tx:
-        nodes.seen(tx, "n1", "h100", 8, NOW_S)
-        nodes.want(tx, "n1", "drain", "new disk")
+        nodes.record_node(tx, "n1", "h100", 8, NOW_S)
+        nodes.update_node(tx, "n1", "drain", "new disk")
         before = change(tx)
-        nodes.seen(tx, "n1", "h100", 8, NOW_S + 1)
+        nodes.record_node(tx, "n1", "h100", 8, NOW_S + 1)
         assert change(tx) == before
-        nodes.seen(tx, "n1", "h100", 7, NOW_S + 2)
+        nodes.record_node(tx, "n1", "h100", 7, NOW_S + 2)
         assert change(tx) == before + 1
-        (node,) = nodes.every(tx)
+        (node,) = nodes.list_nodes(tx)
     assert (node.wanted, node.devices, node.heard_s) == ("drain", 7, NOW_S + 2)
 
 
@@ -397,12 +399,12 @@ def test_readers_see_one_moment(store, make_spec):
         before = change(tx)
         submit(store, make_spec("other"))
         assert change(tx) == before
-        assert len(jobs.alive(tx)) == 1
+        assert len(jobs.list_living_jobs(tx)) == 1
 
 
 def test_a_reader_cannot_write(store, make_spec):
     with pytest.raises(StoreError, match=r"read-?only"), store.reading() as tx:
-        jobs.submit(tx, make_spec(), "ada", NOW_S)
+        job_rows.submit(tx, make_spec(), "ada", NOW_S)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense://"])
@@ -427,7 +429,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_repeating_its_password(url
 
 def test_documents_count_their_versions(store):
     with store.reading() as tx:
-        assert documents.find(tx, "pools", "h100") is None
+        assert documents.find_document(tx, "pools", "h100") is None
 
 
 def test_errors_of_the_database_are_not_swallowed(store):

@@ -12,7 +12,7 @@ from elastane.api.jobs import ElasticPolicy, JobTarget, WorkerResources
 from elastane.api.nodes import UNSEEN_S
 from elastane.api.observations import ObservedNode
 from elastane.api.orders import KillAttempt
-from elastane.controller.reconciling import HOPELESS_S
+from elastane.controller.jobs.reconciliation import HOPELESS_S
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreFull
 

@@ -32,7 +32,7 @@ def listening(api, served):
 def happen(store, *messages):
     with store.writing() as tx:
         for message in messages:
-            events.append(tx, "node.drain", message, NOW_S)
+            events.append_event(tx, "node.drain", message, NOW_S)
 
 
 def test_a_stream_begins_with_what_happens_next(api, listening, sqlite_store):
@@ -100,8 +100,8 @@ def test_a_token_that_is_revoked_is_told_nothing_more_and_its_stream_ends(api, l
     for lines in streams:
         assert [next(lines) for _ in range(3)][1] == ": from here on"
     with sqlite_store.writing() as tx:
-        tokens.revoke(tx, made["token"]["id"], api.clock.now_s)
-        events.append(tx, "node.drain", "too late", NOW_S)
+        tokens.revoke_token(tx, made["token"]["id"], api.clock.now_s)
+        events.append_event(tx, "node.drain", "too late", NOW_S)
     assert [line for lines in streams for line in lines] == []
 
 

@@ -73,7 +73,7 @@ def test_tokens_that_are_made_at_one_moment_do_not_exceed_the_limit_together(api
     assert statuses.count(201) == 3
     assert statuses.count(409) == AT_ONCE - 6
     with api.store.reading() as tx:
-        assert tokens.valid_in(tx, "vision", api.clock()) == AT_ONCE
+        assert tokens.count_valid_tokens(tx, "vision", api.clock()) == AT_ONCE
     mine = next(one["id"] for one in admins[0].get("/tokens").json()["items"] if one["user"] == "vision+ci")
     assert admins[0].delete(f"/tokens/{mine}").status_code == 204
     assert admins[0].post("/tokens", new).status_code == 201

@@ -27,7 +27,8 @@ from elastane.api.rest import Job
 from elastane.api.usage import Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
-from elastane.controller.store import jobs, snapshots
+from elastane.controller.snapshot import take_snapshot
+from elastane.controller.store import jobs
 from elastane.observability.pace import Speed
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
@@ -266,7 +267,7 @@ class Cluster:
         """Devices by job and pool: the larger of what is granted and what was seen."""
         found: dict[tuple[str, str], int] = {}
         with self.api.store.reading() as tx:
-            for job in jobs.alive(tx):
+            for job in jobs.list_living_jobs(tx):
                 granted, held = job.grant.workers, job.observed.held
                 for pool in granted.keys() | held.keys():
                     seen = held[pool].workers if pool in held else 0
@@ -282,7 +283,7 @@ class Cluster:
 
     def job(self, name: str) -> Job:
         with self.api.store.reading() as tx:
-            found = jobs.find(tx, name)
+            found = jobs.find_job(tx, name)
         assert found is not None
         return found
 
@@ -293,7 +294,7 @@ class Cluster:
     def state(self, name: str):
         """As the scheduler sees the job."""
         with self.api.store.reading() as tx:
-            taken = snapshots.snapshot(tx, self.clock())
+            taken = take_snapshot(tx, self.clock())
         return next(one for one in taken.snapshot.jobs if one.name == name)
 
     def usage(self, *by: str) -> tuple:

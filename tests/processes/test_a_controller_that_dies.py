@@ -16,9 +16,8 @@ from elastane.agent.presence import list_present_processes
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
 from elastane.attempts.verification import verify_run
-from elastane.controller.course import Course
-from elastane.controller.observing import observed
-from elastane.controller.reconciling import due
+from elastane.controller.jobs.lifecycle import JobLifecycle, apply_observation
+from elastane.controller.jobs.reconciliation import choose_order
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
@@ -41,7 +40,7 @@ LONGEST_CONTROLLER_S = 0.4
 class Stored(msgspec.Struct):
     """What survives: in place of the controller's database."""
 
-    courses: dict[str, Course]
+    courses: dict[str, JobLifecycle]
     granted: dict[str, int]
     turns: int = 0
 
@@ -78,7 +77,7 @@ class Driver:
         seen = await self._engine.observe([job for job, at in stored.courses.items() if at.ended is None])
         self._call()
         for job, sight in seen.items():
-            stored.courses[job] = observed(stored.courses[job], sight, time.time())
+            stored.courses[job] = apply_observation(stored.courses[job], sight, time.time())
         self._store.write(stored)
         self._call()
         for job, course in stored.courses.items():
@@ -90,18 +89,18 @@ class Driver:
         self._store.write(stored)
         self._call()
         for job, sight in seen.items():
-            order = due(stored.courses[job], sight, time.time())
+            order = choose_order(stored.courses[job], sight, time.time())
             if order is not None:
                 await self._engine.carry_out([order])
             self._call()
         return bool(seen)
 
 
-def wished(course: Course, wish: int) -> Course:
+def wished(course: JobLifecycle, wish: int) -> JobLifecycle:
     return cancelling(course, time.time()) if wish == CANCEL else granting(course, wish, time.time())
 
 
-def is_so(course: Course, seen: Observation) -> bool:
+def is_so(course: JobLifecycle, seen: Observation) -> bool:
     if course.granted == 0:
         return course.uses == 0
     return seen.workers == seen.target == course.granted and course.granted in trained_by(seen)
@@ -155,7 +154,9 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     dice = Random(seed)  # noqa: S311 - a death, not a secret
     warm = stage.program("elastane.attempts.__main__")
     places, store = EngineDirectories(tmp_path), Store(tmp_path / "stored.json")
-    courses = {job: granting(Course(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES}
+    courses = {
+        job: granting(JobLifecycle(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES
+    }
     store.write(Stored(courses, dict.fromkeys(WISHES, 0)))
     killed, give_up = 0, time.monotonic() + LONGEST_S
     try:

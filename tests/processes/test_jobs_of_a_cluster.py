@@ -20,8 +20,8 @@ from elastane.api.config import Config
 from elastane.api.pools import Pool
 from elastane.cli.main import app
 from elastane.client.context import Context, save_context
-from elastane.controller.declared import diff
-from elastane.controller.first_token import first_token
+from elastane.controller.bootstrap import make_first_token
+from elastane.controller.cluster.declarations import diff_configs
 from elastane.controller.loop import Loop, Scheduler
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller
@@ -49,8 +49,8 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.writing() as tx:
         pool = Pool(name="local", device="cpu", devices=6)
-        documents.write(tx, diff(Config(), Config(pools=(pool,))), time.time())
-        token = first_token(tx, "ada", time.time())
+        documents.write_documents(tx, diff_configs(Config(), Config(pools=(pool,))), time.time())
+        token = make_first_token(tx, "ada", time.time())
     loop = Loop(
         store,
         LocalEngine(home, agent=stage.program("elastane.attempts.__main__")),

@@ -17,9 +17,8 @@ from elastane.api.observations import Observation
 from elastane.api.orders import KillAttempt, StartAttempt
 from elastane.attempts.attempt_file import read_attempt
 from elastane.attempts.verification import verify_run
-from elastane.controller.course import Course
-from elastane.controller.observing import observed
-from elastane.controller.reconciling import due
+from elastane.controller.jobs.lifecycle import JobLifecycle, apply_observation
+from elastane.controller.jobs.reconciliation import choose_order
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
@@ -50,14 +49,14 @@ class Loop:
 
     def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
         self.engine = engine
-        self.course = granting(Course(job=spec.name, spec=spec), workers, time.time())
+        self.course = granting(JobLifecycle(job=spec.name, spec=spec), workers, time.time())
         self.run_dir = EngineDirectories(home).run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
     async def turn(self) -> None:
         self.seen = (await self.engine.observe([self.course.job]))[self.course.job]
-        self.course = observed(self.course, self.seen, time.time())
-        order = due(self.course, self.seen, time.time())
+        self.course = apply_observation(self.course, self.seen, time.time())
+        order = choose_order(self.course, self.seen, time.time())
         if order is not None:
             await self.engine.carry_out([order])
 

@@ -13,7 +13,7 @@ from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.api.plans import Decision, Plan
 from elastane.api.quotas import Quota
-from elastane.controller.standing import AT_REST, Standing, standing_after
+from elastane.controller.jobs.size_history import AT_REST, SizeHistory, record_decision
 from elastane.scheduler.plan import plan
 
 replace, asdict = msgspec.structs.replace, msgspec.structs.asdict
@@ -251,7 +251,7 @@ class Cluster:
                         pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s
                     ),
                 )
-            before = Standing(
+            before = SizeHistory(
                 started_s=state.started_s,
                 resized_s=state.resized_s,
                 setbacks=state.setbacks,
@@ -265,7 +265,7 @@ class Cluster:
                     holds=held_after(state, decision),
                     faulty_since_s=faulty_after(state, decision),
                     draining=draining,
-                    **asdict(standing_after(before, decision, now_s)),
+                    **asdict(record_decision(before, decision, now_s)),
                 )
             )
         self.snapshot = replace(self.snapshot, jobs=tuple(jobs))

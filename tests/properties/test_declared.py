@@ -11,8 +11,15 @@ from elastane.api.nodes import UNSEEN_S, Node
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reports import Capacity, Metric
-from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
-from elastane.controller.limits import limited
+from elastane.controller.cluster.capacity import limit_pools
+from elastane.controller.cluster.declarations import (
+    KINDS,
+    build_config,
+    check_config,
+    diff_configs,
+    map_documents,
+    merge_configs,
+)
 
 names = st.sampled_from(["a", "b", "c", "d"])
 teams = st.builds(Team, name=names, weight=st.sampled_from([1.0, 2.0]))
@@ -25,28 +32,28 @@ configs = st.builds(
 
 
 def applied(standing, changes):
-    documents = documents_of(standing)
+    documents = map_documents(standing)
     for one in changes:
         if one.after is None:
             del documents[one.kind, one.name]
         else:
             documents[one.kind, one.name] = msgspec.convert(one.after, KINDS[one.kind])
-    return config_of((kind, document) for (kind, _), document in documents.items())
+    return build_config((kind, document) for (kind, _), document in documents.items())
 
 
 @given(configs, configs)
 def test_the_changes_of_a_difference_make_one_of_the_other(some, other):
-    standing = config_of((kind, document) for (kind, _), document in documents_of(some).items())
-    result = applied(standing, diff(standing, other))
-    assert documents_of(result) == documents_of(merged(standing, other))
-    assert diff(result, other) == ()
+    standing = build_config((kind, document) for (kind, _), document in map_documents(some).items())
+    result = applied(standing, diff_configs(standing, other))
+    assert map_documents(result) == map_documents(merge_configs(standing, other))
+    assert diff_configs(result, other) == ()
 
 
 @given(configs)
 def test_a_configuration_differs_from_itself_in_nothing(config):
-    standing = config_of((kind, document) for (kind, _), document in documents_of(config).items())
-    assert diff(standing, standing) == ()
-    assert diff(standing, Config()) == ()
+    standing = build_config((kind, document) for (kind, _), document in map_documents(config).items())
+    assert diff_configs(standing, standing) == ()
+    assert diff_configs(standing, Config()) == ()
 
 
 @given(st.dictionaries(names, names | st.just("")))
@@ -62,10 +69,10 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
 
     config = Config(cohorts=tuple(Cohort(name=name, parent=parent) for name, parent in parents.items()))
     if all(rooted(name) for name in parents):
-        check(config)
+        check_config(config)
     else:
         with pytest.raises(BadField):
-            check(config)
+            check_config(config)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,7 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
 )
 def test_what_is_wrong_is_named(config, field):
     with pytest.raises(BadField) as wrong:
-        check(config)
+        check_config(config)
     assert wrong.value.field == field
 
 
@@ -108,17 +115,17 @@ def node(name, devices, wanted="use", seen_s=NOW_S):
 
 def test_devices_are_those_of_the_nodes_that_are_there():
     nodes = (node("a", 8), node("b", 8, "drain"), node("c", 8, "failed"))
-    (found,) = limited((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
+    (found,) = limit_pools((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
     assert (found.devices, found.leaving) == (16, 8)
 
 
 def test_a_node_that_nobody_sees_any_more_has_no_devices():
     """A machine that came back under another name must not count twice."""
     nodes = (node("before", 8, seen_s=NOW_S - UNSEEN_S - 1), node("after", 8))
-    (found,) = limited((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
+    (found,) = limit_pools((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
     assert found.devices == 8
     # Nor has a pool whose only node is gone those that somebody once declared.
-    (found,) = limited((pool(devices=100),), nodes[:1], (), (), (), now_s=NOW_S)
+    (found,) = limit_pools((pool(devices=100),), nodes[:1], (), (), (), now_s=NOW_S)
     assert (found.devices, found.leaving) == (0, 0)
 
 
@@ -126,8 +133,10 @@ def test_a_capacity_and_a_trigger_take_devices_away_as_leaving():
     capacity = Capacity(pool="p", devices=6)
     trigger = Trigger(name="t", metric="inference_qps", above=100, pool="p", limit=4)
     metric = Metric(metric="inference_qps", value=101)
-    assert limited((pool(devices=8),), (), (capacity,), (), (trigger,), now_s=NOW_S)[0].leaving == 2
-    assert limited((pool(devices=8),), (), (capacity,), (metric,), (trigger,), now_s=NOW_S)[0].leaving == 4
+    assert limit_pools((pool(devices=8),), (), (capacity,), (), (trigger,), now_s=NOW_S)[0].leaving == 2
+    assert (
+        limit_pools((pool(devices=8),), (), (capacity,), (metric,), (trigger,), now_s=NOW_S)[0].leaving == 4
+    )
 
 
 @given(
@@ -138,7 +147,7 @@ def test_a_capacity_and_a_trigger_take_devices_away_as_leaving():
 )
 def test_a_limited_pool_never_leaves_more_than_it_has_or_than_was_said(devices, nodes, capacity, metric):
     trigger = Trigger(name="t", metric="m", above=5, below=-5, pool="p", limit=3)
-    (found,) = limited(
+    (found,) = limit_pools(
         (pool(devices=devices),),
         [node(str(number), *one) for number, one in enumerate(nodes)],
         [] if capacity is None else [Capacity(pool="p", devices=capacity)],

@@ -21,9 +21,8 @@ from elastane.api.orders import (
     StartAttempt,
     StopAttempt,
 )
-from elastane.controller.course import Course
-from elastane.controller.observing import observed
-from elastane.controller.reconciling import LINGER_S, due
+from elastane.controller.jobs.lifecycle import JobLifecycle, apply_observation
+from elastane.controller.jobs.reconciliation import LINGER_S, choose_order
 from tests.courses import cancelling, granting
 
 SPEC = JobSpec(
@@ -131,7 +130,7 @@ class World:
 class Turns:
     """The controller's loop, with whatever happens between its parts."""
 
-    course: Course = field(default_factory=lambda: Course(job="j", spec=SPEC))
+    course: JobLifecycle = field(default_factory=lambda: JobLifecycle(job="j", spec=SPEC))
     world: World = field(default_factory=World)
     now_s: float = 1000.0
     late: list[Order] = field(default_factory=list)
@@ -139,8 +138,8 @@ class Turns:
     def turn(self, fate: str = "done") -> Order | None:
         self.now_s += TURN_S
         seen = self.world.seen()
-        self.course = observed(self.course, seen, self.now_s)
-        order = due(self.course, seen, self.now_s)
+        self.course = apply_observation(self.course, seen, self.now_s)
+        order = choose_order(self.course, seen, self.now_s)
         if order is None:
             return None
         if fate in ("done", "twice"):
@@ -262,8 +261,8 @@ def test_seeing_the_same_again_changes_nothing(history) -> None:
     for what, number, fate, passing in history:
         turns.happens(what, number)
         seen = turns.world.seen()
-        once = observed(turns.course, seen, turns.now_s)
-        assert observed(once, seen, turns.now_s + 1) == once
+        once = apply_observation(turns.course, seen, turns.now_s)
+        assert apply_observation(once, seen, turns.now_s + 1) == once
         turns.turn(fate)
         for _ in range(passing):
             turns.world.go_on()

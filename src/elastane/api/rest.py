@@ -14,7 +14,7 @@ from elastane.api.config import Change
 from elastane.api.history import DecisionRecord
 from elastane.api.job_records import Explanation, Grant, ObservedJob, State, Wanted
 from elastane.api.jobs import JobSpec
-from elastane.api.tokens import Role, Token
+from elastane.api.tokens import Role
 
 T = TypeVar("T")
 
@@ -242,31 +242,6 @@ class Me(AnswerBody, frozen=True, kw_only=True):
     user: str
     role: Role
     team: str
-
-
-class NewToken(RequestBody, frozen=True, kw_only=True):
-    """A token to be made.
-
-    Args:
-        user: whom it speaks for.
-        role: what it may do.
-        team: in which team; ``*``: in every one; empty for operators and reporters.
-        note: what it is for.
-        valid_s: seconds until it ends; None: when it is revoked.
-    """
-
-    user: str
-    role: Role
-    team: str = ""
-    note: str = ""
-    valid_s: float | None = None
-
-
-class MadeToken(AnswerBody, frozen=True, kw_only=True):
-    """A new token with its secret, which is told only this once."""
-
-    secret: str
-    token: Token
 
 
 class Version(AnswerBody, frozen=True, kw_only=True):

@@ -42,9 +42,7 @@ from elastane.api.rest import (
     Job,
     JobExplanation,
     JobSummary,
-    MadeToken,
     Me,
-    NewToken,
     NodeChange,
     Page,
     PriorityChange,
@@ -53,7 +51,7 @@ from elastane.api.rest import (
     Version,
 )
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.api.tokens import Token
+from elastane.api.tokens import MadeToken, NewToken, Token
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.api.usage import Occupancy, Usage
 

@@ -49,7 +49,7 @@ def main() -> None:
 
     try:
         require("controller", "a controller needs its packages")
-        from elastane.controller.serving import serve  # noqa: PLC0415 - it needs them
+        from elastane.controller.server import serve  # noqa: PLC0415 - it needs them
 
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), tell, time.time)
     except ElastaneError as error:

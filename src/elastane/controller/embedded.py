@@ -111,14 +111,15 @@ class Embedded:
             store.close()
 
     def _submit(self, store: "Store") -> None:
-        from elastane.controller.declared import diff  # noqa: PLC0415 - as above
+        from elastane.controller.cluster.declarations import diff_configs  # noqa: PLC0415 - as above
+        from elastane.controller.jobs.requests import create_job  # noqa: PLC0415
         from elastane.controller.store import documents, jobs  # noqa: PLC0415
 
         now_s = time.time()
         with store.writing() as tx:
             wanted = Config(pools=(self._pool,))
-            documents.write(tx, diff(documents.config(tx), wanted), now_s)
-            jobs.submit(tx, self._job, "", now_s)
+            documents.write_documents(tx, diff_configs(documents.read_config(tx), wanted), now_s)
+            jobs.insert_job(tx, create_job(self._job, "", now_s))
 
 
 @contextmanager
@@ -147,15 +148,18 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
     if not run_dir.controller.exists():
         return None
     with require_for_import("controller", "to read why a run has its size"):
-        from elastane.controller.store import deciding, jobs  # noqa: PLC0415 - as above
+        from elastane.controller.rest.job_bodies import render_explanation  # noqa: PLC0415 - as above
+        from elastane.controller.store import decisions, jobs  # noqa: PLC0415
         from elastane.controller.store.database import Store  # noqa: PLC0415
 
     store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
     try:
         with store.reading() as tx:
-            newest = jobs.page(tx, jobs.Filters(), after=None, limit=1).items
-            job = jobs.find(tx, newest[0].name) if newest else None
-            return None if job is None else deciding.explained(tx, job, DECISIONS)
+            newest = jobs.list_job_page(tx, jobs.JobFilters(), after=None, limit=1).items
+            job = jobs.find_job(tx, newest[0].name) if newest else None
+            if job is None:
+                return None
+            return render_explanation(job, decisions.list_decisions(tx, job.name, DECISIONS).items)
     finally:
         store.close()
 

@@ -14,25 +14,33 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
-from elastane.api.job_records import ENDED
 from elastane.api.observations import Observation
-from elastane.api.orders import Order, SettleJob, StartAttempt
-from elastane.api.rest import Job
+from elastane.api.orders import Order, StartAttempt, StopAttempt
 from elastane.api.safe_text import escape_line
-from elastane.controller.charging import charged
-from elastane.controller.course import Course, Ended, course_of
-from elastane.controller.elapsed import elapsed
-from elastane.controller.ending import Ending, ending
-from elastane.controller.noting import Noted, changes_the_plan, how_it_ended, matters, noted, told
-from elastane.controller.observing import observed
+from elastane.controller.clock import has_elapsed
+from elastane.controller.jobs.end_rules import EndRequest, check_end_rules, end_by_rule
+from elastane.controller.jobs.explanation import describe_end
+from elastane.controller.jobs.lifecycle import read_lifecycle
+from elastane.controller.jobs.observation_record import (
+    changes_the_plan,
+    is_worth_storing,
+    list_events,
+    observe_job,
+)
+from elastane.controller.jobs.reconciliation import choose_order, choose_order_after_end
+from elastane.controller.jobs.stored_job import StoredJob
+from elastane.controller.jobs.unreadable import RELEASED, choose_kill, release_job
 from elastane.controller.planner import Planner
-from elastane.controller.planning import Planned, Scheduler, planned
-from elastane.controller.reconciling import due
-from elastane.controller.store import events, forgetting, jobs, nodes, records, snapshots
-from elastane.controller.store.database import Store
-from elastane.controller.store.deciding import Outdated, decide
+from elastane.controller.planning import (
+    PlannedChanges,
+    PlanOutdated,
+    Scheduler,
+    carry_out_plan,
+    make_plan,
+)
+from elastane.controller.store import events, forgetting, jobs, nodes, rows
+from elastane.controller.store.database import Store, changed
 from elastane.controller.store.failures import UnreadableRecord
-from elastane.controller.unreadable import Released, order, released
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
@@ -55,25 +63,18 @@ READ_LOG = "read the controller's log ($ELASTANE_HOME/controller.log), which say
 logger = logging.getLogger(__name__)
 
 
-class _Found(NamedTuple):
-    """What is new about a job.
+class _Change(NamedTuple):
+    """The change of a job by an observation.
 
     Args:
-        job: as it is stored.
-        after: as it was seen.
-        over: why it is to end by its own rules; None: it goes on.
+        job: as stored.
+        after: as observed.
+        end: required by its own rules; None: it goes on.
     """
 
-    job: Job
-    after: Noted
-    over: Ending | None
-
-
-class _Let(NamedTuple):
-    """A job whose record cannot be read, and that was seen to hold nothing any more."""
-
-    job: Job
-    after: Released
+    job: StoredJob
+    after: StoredJob
+    end: EndRequest | None
 
 
 class Loop:
@@ -184,7 +185,7 @@ class Loop:
             return
         # A store that is away is the first turn's to tell.
         with contextlib.suppress(ElastaneError), self._store.reading() as tx:
-            if jobs.waiting_and_running(tx) > HERE_JOBS:
+            if jobs.count_living_jobs(tx) > HERE_JOBS:
                 self._planner.start()
 
     async def _rest(self) -> None:
@@ -202,14 +203,14 @@ class Loop:
             look: at what there is; else what was seen last still holds.
         """
         # A machine that slept has nodes that nobody has seen for long.
-        if look or elapsed(self._nodes_s, NODES_S, self._clock()):
+        if look or has_elapsed(self._nodes_s, NODES_S, self._clock()):
             begin_s, busy_s = time.monotonic(), time.thread_time()
             await self._observe()
             end_s = time.monotonic()
             self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
         undecided: UnreadableRecord | None = None
-        if self._stale or elapsed(self._planned_s, REPLAN_S, now_s):
+        if self._stale or has_elapsed(self._planned_s, REPLAN_S, now_s):
             try:
                 await self._plan(now_s)
             except UnreadableRecord as error:
@@ -218,99 +219,104 @@ class Loop:
             else:
                 self._forget(now_s)
                 self._planned_s = now_s
-        await self._tell(self._due())
+        await self._tell(self._choose_orders())
         if undecided is not None:
             raise undecided
 
     async def _observe(self) -> None:
         with self._store.reading() as tx:
-            unsettled = jobs.unsettled(tx)
+            unsettled = jobs.list_unsettled_jobs(tx)
         self._seen = await self._engine.observe(unsettled)
         now_s = self._clock()
         with self._store.reading() as tx:
-            known = jobs.named(tx, self._seen.keys())
-        self._let(known, now_s)
-        found = self._found(known, now_s)
-        if found:
-            with self._store.writing() as tx:
-                # Somebody may have asked for something since they were read.
-                found = self._found(jobs.named(tx, [one.job.name for one in found]), now_s)
-                jobs.note(tx, (one.after for one in found), now_s)
-                for job, after, over in found:
-                    for said in told(job, after):
-                        events.append(tx, said.kind, said.message, now_s, team=job.team, job=job.name)
-                    if over is not None:
-                        jobs.end(tx, job.name, over)
-                        message = f"{job.name} is to end: {over.why}"
-                        events.append(tx, "job.ending", message, now_s, team=job.team, job=job.name)
-            self._stale |= any(changes_the_plan(one.job, one.after) or one.over for one in found)
-        if elapsed(self._nodes_s, NODES_S, now_s):
+            known = jobs.find_jobs(tx, self._seen.keys())
+        self._release_unreadable(known, now_s)
+        if names := [one.job.name for one in self._find_changes(known, now_s)]:
+            self._record_changes(names, now_s)
+        if has_elapsed(self._nodes_s, NODES_S, now_s):
             with self._store.writing() as tx:
                 for node in self._engine.nodes():
-                    nodes.seen(tx, node.name, node.pool, node.devices, now_s)
-            # Not before: once a full disk has room again, nobody must have gone unheard for long.
+                    nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
+            # Not before: after a full disk has room again, the nodes have been observed recently.
             self._nodes_s = now_s
 
-    def _found(self, known: Iterable[Job], now_s: float) -> list[_Found]:
-        """What is new about these jobs."""
+    def _record_changes(self, names: list[str], now_s: float) -> None:
+        with self._store.writing() as tx:
+            # People may have changed the jobs since they were read.
+            changes = self._find_changes(jobs.find_jobs(tx, names), now_s)
+            for job, after, end in changes:
+                last = after if end is None else end_by_rule(after, end)
+                jobs.write_job(tx, job, last, always=("observed",))
+                for event in list_events(job, after):
+                    events.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
+                if end is not None:
+                    message = f"{job.name} is to end: {end.why}"
+                    events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
+            if changes:
+                changed(tx)
+        self._stale |= any(changes_the_plan(one.job, one.after) or one.end for one in changes)
+
+    def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
+        """Return the changes of these jobs that are worth storing."""
         found = []
         for job in known:
-            if job.state not in ENDED and not job.unreadable:
+            if not job.has_ended and not job.unreadable:
                 seen = self._seen[job.name]
-                after = noted(job, observed(course_of(job), seen, now_s), seen, now_s)
-                over = None if after.state in ENDED else ending(job, seen.progress, now_s)
-                if over is not None or matters(job, after):
-                    storable = self._storable(job, after, seen, now_s)
+                after = observe_job(job, seen, now_s)
+                end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
+                if end is not None or is_worth_storing(job, after):
+                    storable = self._make_storable(job, after, seen, now_s)
                     if storable is not None:
-                        found.append(_Found(job, storable, over))
+                        found.append(_Change(job, storable, end))
         return found
 
-    def _storable(self, job: Job, after: Noted, seen: Observation, now_s: float) -> Noted | None:
-        """The job after an observation; None: nothing of it can be stored.
+    def _make_storable(
+        self, job: StoredJob, after: StoredJob, seen: Observation, now_s: float
+    ) -> StoredJob | None:
+        """Return the job after an observation; None: nothing of it can be stored.
 
-        What engines see of a job's progress are the job's own words: what could not be read back is left out.
+        Engines pass on what a job says of its progress. What could not be read back is left out.
         """
-        why = records.not_storable(after.observed)
+        why = rows.explain_unstorable(after.observed)
         if not why:
             return after
         if self._left_out.get(job.name) != why:
             self._left_out[job.name] = why
-            logger.warning("what was seen of job %s is left out: %s", job.name, why)
-        bare = msgspec.structs.replace(seen, progress=None)
-        after = noted(job, observed(course_of(job), bare, now_s), bare, now_s)
-        return None if records.not_storable(after.observed) else after
+            logger.warning("part of the observation of job %s is left out: %s", job.name, why)
+        after = observe_job(job, msgspec.structs.replace(seen, progress=None), now_s)
+        return None if rows.explain_unstorable(after.observed) else after
 
-    def _let(self, known: Iterable[Job], now_s: float) -> None:
-        """Those whose record cannot be read and whose processes are gone give back what they held."""
-        unreadable = [job for job in known if job.unreadable and job.state not in ENDED]
+    def _release_unreadable(self, known: Iterable[StoredJob], now_s: float) -> None:
+        """Free the devices of jobs whose record cannot be read and whose processes are gone."""
         gone = [
-            _Let(job, after)
-            for job in unreadable
-            if (after := released(job, self._seen[job.name])) is not None
+            job.name
+            for job in known
+            if job.unreadable and not job.has_ended and release_job(job, self._seen[job.name], now_s)
         ]
         if not gone:
             return
         with self._store.writing() as tx:
-            for job, after in gone:
-                jobs.release(tx, job.name, after.state, after.why, now_s)
-                kind = f"job.{after.state}" if after.state in ENDED else "job.stopped"
-                how = (
-                    how_it_ended(after.state, after.why)
-                    if after.state in ENDED
-                    else "has given its devices back"
-                )
-                events.append(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
+            for job in jobs.find_jobs(tx, gone):
+                after = release_job(job, self._seen[job.name], now_s)
+                if after is None:
+                    continue
+                jobs.update_job(tx, job, after, always=RELEASED)
+                kind = f"job.{after.state}" if after.has_ended else "job.stopped"
+                how = "has given its devices back"
+                if after.has_ended:
+                    how = describe_end(after.state, after.why)
+                events.append_event(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
         self._stale = True
 
     def _forget(self, now_s: float) -> None:
         """Jobs whose time to be remembered is over, unless their engine has not heard of their end."""
         with self._store.reading() as tx:
-            due_now = [job for job in forgetting.due(tx, now_s) if job.name not in self._seen]
+            due_now = [job for job in forgetting.list_due_jobs(tx, now_s) if job.name not in self._seen]
         for job in due_now:
             with self._store.writing() as tx:
-                forgetting.forget(tx, job, now_s)
+                forgetting.forget_job(tx, job, now_s)
                 message = f"{job.name} is forgotten, as its ttlSecondsAfterFinished says; its files stay"
-                events.append(tx, "job.forgotten", message, now_s, team=job.team)
+                events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
 
     async def _plan(self, now_s: float) -> None:
         """Decides, or finds that somebody was quicker: then the next turn does."""
@@ -321,12 +327,12 @@ class Loop:
             if self._outdated < OUTDATED_PLANS:
                 found = await self._planned(now_s)
                 with self._store.writing() as tx:
-                    self._decide(tx, found, now_s)
+                    self._carry_out(tx, found, now_s)
             else:
                 with self._store.writing() as tx:
-                    self._decide(tx, await self._planned(now_s), now_s)
+                    self._carry_out(tx, await self._planned(now_s), now_s)
             self._outdated = 0
-        except Outdated:
+        except PlanOutdated:
             self._outdated += 1
             self._awaken()
         except BaseException:
@@ -335,22 +341,17 @@ class Loop:
         finally:
             self._plan_took_s = time.monotonic() - begin_s
 
-    async def _planned(self, now_s: float) -> Planned:
+    async def _planned(self, now_s: float) -> PlannedChanges:
         with self._store.reading() as tx:
-            if self._planner is None or jobs.waiting_and_running(tx) <= HERE_JOBS:
-                return planned(tx, now_s, self._scheduler)
+            if self._planner is None or jobs.count_living_jobs(tx) <= HERE_JOBS:
+                return make_plan(tx, now_s, self._scheduler)
         return await asyncio.to_thread(self._planner.plan, now_s)
 
-    def _decide(self, tx: Connection, found: Planned, now_s: float) -> None:
-        self._tell_what_is_wrong(found.wrong)
-        decide(tx, found.worded, at=found.change, now_s=now_s)
-        uses, before = charged(snapshots.snapshot(tx, now_s, running=True).snapshot), jobs.using(tx)
-        # What others use stays as it is until they are gone.
-        for name in (uses.keys() | before.keys()) - found.undecidable:
-            if uses.get(name, ()) != before.get(name, ()):
-                jobs.use(tx, name, uses.get(name, ()), now_s)
+    def _carry_out(self, tx: Connection, found: PlannedChanges, now_s: float) -> None:
+        self._log_unreadable(found.wrong)
+        carry_out_plan(tx, found, now_s)
 
-    def _tell_what_is_wrong(self, wrong: Mapping[str, str]) -> None:
+    def _log_unreadable(self, wrong: Mapping[str, str]) -> None:
         """Of records that cannot be read: once each, not at every turn."""
         for job, why in wrong.items():
             if self._wrong.get(job) != why:
@@ -359,20 +360,24 @@ class Loop:
 
     # -- orders ------------------------------------------------------------------------------------------
 
-    def _due(self) -> list[Order]:
+    def _choose_orders(self) -> list[Order]:
         now_s = self._clock()
         with self._store.reading() as tx:
-            known = jobs.named(tx, self._seen.keys() | jobs.unsettled(tx))
-        # The engine was not asked about those that were granted something a moment ago: they are not there.
-        seen = ((job, self._seen.get(job.name) or Observation(job=job.name)) for job in known)
-        return [order for job, sight in seen if (order := self._order(job, sight, now_s)) is not None]
+            known = jobs.find_jobs(tx, self._seen.keys() | jobs.list_unsettled_jobs(tx))
+            # The engine was not asked about jobs whose grant is new: these have no processes yet.
+            seen = ((job, self._seen.get(job.name) or Observation(job=job.name)) for job in known)
+            found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]
+            stops = any(isinstance(order, StopAttempt) for _, order in found)
+            teams = jobs.map_teams(tx) if stops else {}
+        return [self._word_order(job, order, teams) for job, order in found]
 
-    def _order(self, job: Job, seen: Observation, now_s: float) -> Order | None:
-        if job.state in ENDED:
-            return _of_the_dead(job, seen, now_s)
-        if job.unreadable:
-            return order(job, seen)
-        return due(course_of(job), seen, now_s)
+    def _word_order(self, job: StoredJob, order: Order, teams: Mapping[str, str]) -> Order:
+        """Add the reason to a stop, in words for the user of the job."""
+        if not isinstance(order, StopAttempt):
+            return order
+        return msgspec.structs.replace(
+            order, why=self._scheduler.explain_stop(job.name, job.reason.stop, teams)
+        )
 
     async def _tell(self, orders: Iterable[Order]) -> None:
         told_now = list(orders)
@@ -394,9 +399,9 @@ class Loop:
         if new:
             now_s = self._clock()
             with self._store.writing() as tx:
-                for job in jobs.named(tx, new):
+                for job in jobs.find_jobs(tx, new):
                     message = f"{job.name} has its devices and cannot begin now: {new[job.name]}"
-                    events.append(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
+                    events.append_event(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
         self._refused, self._held_up = refused, held_up
 
 
@@ -411,12 +416,9 @@ def resting_s(took_s: float, busy_s: float) -> float:
     return min(LONGEST_REST_S, max(0.0, LOOK_S - took_s, 10 * busy_s - took_s))
 
 
-def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
-    """Of a job whose end is written down."""
-    if not seen.present:
-        return SettleJob(job=job.name)
-    over = course_of(job)
-    gone = Course(
-        job=over.job, spec=over.spec, over=max(over.over, seen.attempt - 1), ending=Ended("cancelled")
-    )
-    return due(gone, seen, now_s)
+def _choose_order(job: StoredJob, seen: Observation, now_s: float) -> Order | None:
+    if job.has_ended:
+        return choose_order_after_end(job, seen, now_s)
+    if job.unreadable:
+        return choose_kill(job, seen)
+    return choose_order(read_lifecycle(job), seen, now_s)

@@ -1,7 +1,7 @@
 """A process that plans, so that whoever asks the controller does not wait for a plan's arithmetic.
 
 It only reads. ``python -m elastane.controller.planner`` takes the store's URL as its first line and then one
-time after the other; it answers each with a `Planned`, and ends with its standard input.
+time after the other; it answers each with a `PlannedChanges`, and ends with its standard input.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
-from elastane.controller.planning import Planned, Scheduler, planned
+from elastane.controller.planning import PlannedChanges, Scheduler, make_plan
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.scheduler.explain import explain_decision
@@ -28,7 +28,7 @@ class PlannerGone(ElastaneError):
     """It has ended; the next plan starts another one."""
 
 
-class NotPlanned(msgspec.Struct, frozen=True, tag=True):
+class PlanImpossible(msgspec.Struct, frozen=True, tag=True):
     """Nothing could be decided; the arguments of an `UnreadableRecord`."""
 
     what: str
@@ -52,7 +52,7 @@ class Planner:
         if self._process is None:
             self._process = self._started()
 
-    def plan(self, now_s: float) -> Planned:
+    def plan(self, now_s: float) -> PlannedChanges:
         """What is to be decided now.
 
         Raises:
@@ -65,7 +65,7 @@ class Planner:
             requests, answers = _pipes(self._process)
             requests.write(b"%r\n" % now_s)
             requests.flush()
-            answer = msgspec.msgpack.decode(_read(answers), type=Planned | NotPlanned)
+            answer = msgspec.msgpack.decode(_read(answers), type=PlannedChanges | PlanImpossible)
         except (OSError, EOFError) as error:
             code = self._process.wait()
             self.close()
@@ -74,7 +74,7 @@ class Planner:
                 means="nothing was decided this time; jobs go on, and another one is started",
                 do="look above in the controller's log",
             ) from error
-        if isinstance(answer, NotPlanned):
+        if isinstance(answer, PlanImpossible):
             raise UnreadableRecord(answer.what, answer.why, do=answer.do)
         return answer
 
@@ -115,11 +115,11 @@ def _read(answers: BinaryIO) -> bytes:
     return answer
 
 
-def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned | NotPlanned:
+def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges | PlanImpossible:
     try:
-        return planned(tx, now_s, scheduler)
+        return make_plan(tx, now_s, scheduler)
     except UnreadableRecord as error:
-        return NotPlanned(error.record, error.why, error.do)
+        return PlanImpossible(error.record, error.why, error.do)
 
 
 def main() -> None:

@@ -1,64 +1,176 @@
-"""From what is stored to what is to be decided: a snapshot, the plan, and the words for what is new in it."""
+"""The plan: read from the store, made by the scheduler, and written back with its reasons."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.cluster import Snapshot
-from elastane.api.plans import Decision, Plan
-from elastane.controller.standing import AT_REST
-from elastane.controller.store import jobs, snapshots
-from elastane.controller.store.deciding import Worded
+from elastane.api.plans import Decision, Plan, Why
+from elastane.controller.cluster.charges import charge_jobs
+from elastane.controller.jobs.accounts import charge
+from elastane.controller.jobs.grants import apply_decision
+from elastane.controller.jobs.size_history import AT_REST, is_stop
+from elastane.controller.jobs.stored_job import SizeReason, require_alive
+from elastane.controller.snapshot import take_snapshot
+from elastane.controller.store import decisions, events, jobs
+from elastane.controller.store.database import change, changed
+from elastane.controller.store.jobs import PlannedSize
+
+EVENTS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "moved", "preempt": "preempted"}
+"""The event of each action. A job that people or its own rules stop is not preempted."""
 
 
 class Scheduler(NamedTuple):
     """The pure part.
 
     Args:
-        plan: what becomes of every job.
-        words: a decision's reasons as sentences, given the team of each job.
+        plan: decides about every job.
+        words: the headline of a decision, and a sentence for each of its reasons, given the team of each job.
     """
 
     plan: Callable[[Snapshot], Plan]
     words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
 
+    def explain_stop(self, job: str, why: Why | None, teams: Mapping[str, str]) -> str:
+        """Return the reason of a stop as a sentence; None has no words."""
+        if why is None:
+            return ""
+        _, sentence, *_ = self.words(Decision(job=job, action="preempt", why=(why,)), teams)
+        return sentence
 
-class Planned(msgspec.Struct, frozen=True, tag=True):
-    """What a plan changes.
+
+class WordedDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision, and its reason in sentences."""
+
+    decision: Decision
+    sentences: tuple[str, ...]
+
+
+class PlannedChanges(msgspec.Struct, frozen=True, tag=True):
+    """The changes of a plan.
 
     Args:
         change: number of the last change that the plan knows of.
-        worded: decisions with another size than is stored, or with other reasons.
-        wrong: what cannot be read of which job's record.
+        worded: decisions with another size than the stored one, or with other reasons.
+        wrong: by job, the part of its record that cannot be read.
         undecidable: names of jobs about which therefore nothing is decided.
     """
 
     change: int
-    worded: tuple[Worded, ...]
+    worded: tuple[WordedDecision, ...]
     wrong: dict[str, str] = {}
     undecidable: frozenset[str] = frozenset()
 
 
-def planned(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned:
-    """Plans from what is stored now. For ten thousand jobs this takes a second of one core.
+class PlanOutdated(Exception):
+    """Something that the plan depended on has changed since; nothing was decided."""
+
+
+def make_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges:
+    """Plan from the store. For ten thousand jobs this takes a second of one core.
 
     Raises:
-        UnreadableRecord: something that every job's share depends on cannot be read.
+        UnreadableRecord: something that the share of every job depends on cannot be read.
     """
-    taken = snapshots.snapshot(tx, now_s)
+    taken = take_snapshot(tx, now_s)
     plan = scheduler.plan(taken.snapshot)
-    known = jobs.told(tx)
+    known = jobs.map_planned_sizes(tx)
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
-    decisions = (one for one in plan.decisions if one.job not in taken.undecidable)
-    worded = (Worded(decision=one, sentences=scheduler.words(one, teams)) for one in decisions)
-    new = tuple(one for one in worded if _is_new(one, known))
-    return Planned(taken.change, new, taken.wrong, taken.undecidable)
+    decided = (one for one in plan.decisions if one.job not in taken.undecidable)
+    worded = (WordedDecision(decision=one, sentences=scheduler.words(one, teams)) for one in decided)
+    new = tuple(one for one in worded if one.decision.action not in AT_REST or _is_new(one, known))
+    return PlannedChanges(taken.change, new, taken.wrong, taken.undecidable)
 
 
-def _is_new(one: Worded, known: dict[str, jobs.Told]) -> bool:
+def _is_new(one: WordedDecision, known: Mapping[str, PlannedSize]) -> bool:
+    """Whether the stored words or the stored size differ.
+
+    The words are compared, not the values: they round numbers that change with every plan.
+    """
+    stored = known[one.decision.job]
+    has_stop = stored.reason.stop is not None
+    return (stored.reason.sentences, stored.promised, has_stop) != (
+        one.sentences,
+        one.decision.entitled,
+        not one.decision.workers,
+    )
+
+
+def carry_out_plan(tx: Connection, found: PlannedChanges, now_s: float) -> None:
+    """Write the decisions of a plan, and charge the jobs for the devices that they use from now on.
+
+    Raises:
+        PlanOutdated: there was another change since.
+    """
+    write_decisions(tx, found.worded, at=found.change, now_s=now_s)
+    uses, before = charge_jobs(take_snapshot(tx, now_s, running=True).snapshot), jobs.map_uses(tx)
+    # Jobs about which nothing is decided use what they use until they are gone.
+    differing = {
+        name
+        for name in (uses.keys() | before.keys()) - found.undecidable
+        if uses.get(name, ()) != before.get(name, ())
+    }
+    for job in jobs.find_jobs(tx, differing):
+        jobs.write_job(tx, job, charge(job, uses.get(job.name, ()), now_s))
+
+
+def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int, now_s: float) -> int:
+    """Write the grants of a plan with their reasons, or nothing.
+
+    A plan at rest, whose sizes and reasons are the stored ones, writes nothing at all.
+
+    Args:
+        tx: a transaction that writes.
+        worded: a decision for each job.
+        at: number of the change that the plan's snapshot was made at.
+        now_s: the time.
+
+    Returns:
+        Number of the change that these decisions are; ``at``, if no size changes.
+
+    Raises:
+        PlanOutdated: there was another change since.
+    """
+    if change(tx) != at:
+        raise PlanOutdated
+    sizes = [one for one in worded if one.decision.action not in AT_REST]
+    reasons = [one for one in worded if one.decision.action in AT_REST]
+    known = jobs.map_planned_sizes(tx, [one.decision.job for one in reasons])
+    new = {
+        one.decision.job: PlannedSize(_state_reason(one, now_s), one.decision.entitled)
+        for one in reasons
+        if _is_new(one, known)
+    }
+    jobs.update_reasons(tx, new)
+    if not sizes:
+        return at
+    number = changed(tx)
+    for one in sizes:
+        _write_size(tx, one, number, now_s)
+    return number
+
+
+def _state_reason(one: WordedDecision, now_s: float) -> SizeReason:
+    stop = None if one.decision.workers else one.decision.why[0]
+    return SizeReason(stop=stop, sentences=one.sentences, decided_s=now_s)
+
+
+def _write_size(tx: Connection, one: WordedDecision, number: int, now_s: float) -> None:
+    """Give a job another size: the only place where devices change hands."""
     decision = one.decision
-    return decision.action not in AT_REST or known[decision.job] != jobs.Told(
-        one.sentences, decision.entitled
+    (before,) = jobs.find_jobs(tx, [decision.job])
+    require_alive(before)
+    after = apply_decision(before, decision, _state_reason(one, now_s), now_s)
+    jobs.write_job(tx, before, after, always=("grant", "observed", "reason"))
+    decisions.insert_decision(tx, decision, one.sentences, number, now_s)
+    events.append_event(
+        tx,
+        "job.stopping" if is_stop(decision) else f"job.{EVENTS[decision.action]}",
+        " ".join(one.sentences[:2]),
+        now_s,
+        team=before.team,
+        job=before.name,
+        detail={"from": before.workers, "to": after.workers},
     )

@@ -9,8 +9,8 @@ from pilot.scenario import Scenario, capacity_of, device_s, fixed, read_scenario
 
 from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadInput
-from elastane.controller.declared import check
-from elastane.controller.submission import check as check_job
+from elastane.controller.admission import check_job
+from elastane.controller.cluster.declarations import check_config
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT / "benchmarks" / "pilot" / "shared.yaml"
@@ -37,7 +37,7 @@ def looks(job, *sizes):
 
 def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
     shared = read_scenario(SHARED)
-    check(shared.cluster)
+    check_config(shared.cluster)
     priorities = {one.name for one in shared.cluster.priorities}
     for job in shared.jobs:
         spec = shared.spec(job, ROOT, {})

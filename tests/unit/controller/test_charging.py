@@ -5,7 +5,7 @@ from elastane.api.jobs import JobSpec, WorkerResources
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.usage import Use
-from elastane.controller.charging import charged
+from elastane.controller.cluster.charges import charge_jobs
 
 POOLS = (
     Pool(name="owned", device="h100", devices=8, price=2.0),
@@ -31,11 +31,11 @@ def quotas(devices: int) -> tuple[Quota, ...]:
 
 
 def terms(taken: Snapshot) -> dict[str, dict[str, int]]:
-    return {job: {use.terms: use.devices for use in uses} for job, uses in charged(taken).items()}
+    return {job: {use.terms: use.devices for use in uses} for job, uses in charge_jobs(taken).items()}
 
 
 def test_the_oldest_jobs_of_a_team_use_its_own_quota() -> None:
-    found = charged(snapshot(state(2, owned=3), state(1, owned=3)))
+    found = charge_jobs(snapshot(state(2, owned=3), state(1, owned=3)))
     assert found["job-1"] == (Use(pool="owned", terms="owned", devices=3, price=2.0),)
     assert found["job-2"] == (
         Use(pool="owned", terms="owned", devices=1, price=2.0),
@@ -44,7 +44,7 @@ def test_the_oldest_jobs_of_a_team_use_its_own_quota() -> None:
 
 
 def test_a_team_without_a_quota_borrows() -> None:
-    assert charged(snapshot(state(1, team="guest", owned=1)))["job-1"][0].terms == "borrowed"
+    assert charge_jobs(snapshot(state(1, team="guest", owned=1)))["job-1"][0].terms == "borrowed"
 
 
 def test_what_a_cohort_owns_is_its_teams_own() -> None:
@@ -74,7 +74,7 @@ def test_what_a_sibling_owns_and_leaves_idle_is_borrowed() -> None:
 
 
 def test_spot_is_spot_whoever_owns_it() -> None:
-    assert charged(snapshot(state(1, spot=2)))["job-1"] == (
+    assert charge_jobs(snapshot(state(1, spot=2)))["job-1"] == (
         Use(pool="spot", terms="spot", devices=2, price=0.5),
     )
 
@@ -87,8 +87,8 @@ def test_workers_on_their_way_out_are_paid_until_they_are_gone() -> None:
         holds=(Holding(pool="owned", workers=1),),
         draining=(Draining(pool="owned", workers=1, deadline_s=9.0),),
     )
-    assert [use.devices for use in charged(snapshot(leaving))["job-1"]] == [4]
+    assert [use.devices for use in charge_jobs(snapshot(leaving))["job-1"]] == [4]
 
 
 def test_a_job_that_waits_uses_nothing() -> None:
-    assert charged(snapshot(state(1))) == {}
+    assert charge_jobs(snapshot(state(1))) == {}

@@ -3,65 +3,41 @@
 import msgspec
 
 from elastane.api.attempts import AttemptOutcome
-from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
+from elastane.api.job_records import Grant, HeldWorkers, ObservedJob
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.api.rest import Job
-from elastane.controller.course import course_of
-from elastane.controller.noting import Noted, noted
-from elastane.controller.observing import observed
+from elastane.controller.jobs.lifecycle import apply_observation, read_lifecycle
+from elastane.controller.jobs.observation_record import record_observation
+from elastane.controller.jobs.stored_job import StoredJob
 
 SPEC = JobSpec(name="j", team="t", script="/train.py", elastic_policy=ElasticPolicy(max_replicas=8))
-JOB = Job(
+JOB = StoredJob(
     number=1,
     name="j",
     team="t",
     user="ada",
-    queue="",
-    priority_class="",
     state="running",
-    wanted="run",
     workers=3,
-    min_workers=1,
-    max_workers=8,
     step=7,
-    steps=0,
-    loss=None,
-    samples_per_s=0.0,
-    submitted_s=0.0,
     started_s=1.0,
-    ended_s=None,
-    version=1,
     spec=SPEC,
     grant=Grant(workers={"p": 3}),
     observed=ObservedJob(seen_s=9.0, held={"p": HeldWorkers(workers=3)}),
-    explained=Explanation(),
     run_dir="/runs/j",
-    attempts=0,
-    crashes=0,
-    resizes=0,
-    preemptions=0,
-    resized_s=None,
-    retry_at_s=0.0,
-    spent=0.0,
-    spending_per_h=0.0,
-    spending_since_s=0.0,
     active_s=8.0,
     active_since_s=1.0,
-    why="",
-    traceback="",
 )
 
 
-def after(seen: Observation, job: Job = JOB, now_s: float = 10.0) -> Noted:
-    return noted(job, observed(course_of(job), seen, now_s), seen, now_s)
+def after(seen: Observation, job: StoredJob = JOB, now_s: float = 10.0) -> StoredJob:
+    return record_observation(job, apply_observation(read_lifecycle(job), seen, now_s), seen, now_s)
 
 
 def living(workers: int | None) -> Observation:
     return Observation(job="j", attempt=1, present=True, agent=True, workers=workers, target=workers)
 
 
-def missing_since(found: Noted) -> tuple[float | None, float | None]:
+def missing_since(found: StoredJob) -> tuple[float | None, float | None]:
     return found.observed.starting_since_s, found.observed.faulty_since_s
 
 
@@ -100,7 +76,7 @@ def test_a_dead_worker_that_has_a_successor_is_expected_from_its_death_on() -> N
     assert missing_since(after(growing(3, 2), job, 11.0)) == (10.0, None)
 
 
-def then(found: Noted, seen: Observation, now_s: float, job: Job = GROWN) -> Noted:
+def then(found: StoredJob, seen: Observation, now_s: float, job: StoredJob = GROWN) -> StoredJob:
     """What is noted next."""
     return after(seen, msgspec.structs.replace(job, observed=found.observed), now_s)
 

@@ -2,7 +2,7 @@
 
 from elastane.api.pools import Pool
 from elastane.api.usage import Use
-from elastane.controller.occupancy import occupied
+from elastane.controller.cluster.occupancy import measure_occupancy
 
 
 def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
@@ -11,14 +11,14 @@ def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
         (Use(pool="a", terms="owned", devices=2), Use(pool="a", terms="borrowed", devices=1)),
         (Use(pool="a", terms="spot", devices=1), Use(pool="b", terms="owned", devices=2)),
     )
-    first, second = occupied(pools, (), uses, {})
+    first, second = measure_occupancy(pools, (), uses, {})
     assert (first.pool, first.used, first.free) == ("a", 4, 1)
     assert (second.pool, second.used, second.free) == ("b", 2, 0)
 
 
 def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> None:
     pools = (Pool(name="a", device="h100", devices=8, leaving=3),)
-    (pool,) = occupied(
+    (pool,) = measure_occupancy(
         pools,
         (),
         ((Use(pool="a", terms="owned", devices=1),), (Use(pool="b", terms="owned", devices=9),)),
@@ -28,7 +28,7 @@ def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> Non
 
 
 def test_a_pool_that_a_limit_has_left_full_has_nothing_free() -> None:
-    (pool,) = occupied(
+    (pool,) = measure_occupancy(
         (Pool(name="a", device="h100", devices=6, leaving=4),),
         (),
         ((Use(pool="a", terms="owned", devices=2),),),
@@ -40,6 +40,6 @@ def test_a_pool_that_a_limit_has_left_full_has_nothing_free() -> None:
 def test_what_the_calendar_has_is_not_free() -> None:
     pools = (Pool(name="a", device="h100", devices=8), Pool(name="b", device="h100", devices=8, leaving=6))
     uses = ((Use(pool="a", terms="owned", devices=1),),)
-    first, second = occupied(pools, (), uses, {"a": 4, "b": 4})
+    first, second = measure_occupancy(pools, (), uses, {"a": 4, "b": 4})
     assert (first.reserved, first.free) == (4, 3)
     assert (second.reserved, second.free) == (2, 0)

@@ -16,7 +16,7 @@ from elastane.api.plans import (
     Suspended,
     TargetMet,
 )
-from elastane.controller.standing import Standing, standing_after, stopped_for_others
+from elastane.controller.jobs.size_history import SizeHistory, is_preempted, record_decision
 
 TAKEN = GivesWay(job="other", pool="a", devices=1, because="minimum")
 
@@ -45,8 +45,8 @@ def decision(action, *why):
     ],
 )
 def test_only_what_others_take_is_a_setback(action, why, setbacks):
-    before = Standing(started_s=0.0, resized_s=50.0, setbacks=3)
-    assert standing_after(before, decision(action, *why), 100.0).setbacks == setbacks
+    before = SizeHistory(started_s=0.0, resized_s=50.0, setbacks=3)
+    assert record_decision(before, decision(action, *why), 100.0).setbacks == setbacks
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_only_what_others_take_is_a_setback(action, why, setbacks):
     ],
 )
 def test_stopped_for_others_is_who_loses_all_to_them(action, why, for_others):
-    assert stopped_for_others(decision(action, *why)) == for_others
+    assert is_preempted(decision(action, *why)) == for_others

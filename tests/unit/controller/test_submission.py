@@ -4,9 +4,7 @@ import pytest
 
 from elastane.api.errors import BadField
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.rest import ScaleRequest
-from elastane.controller.scaling import scaled
-from elastane.controller.submission import MOST_WORKERS, check
+from elastane.controller.admission import MOST_WORKERS, check_job, scale_policy
 
 MORE = MOST_WORKERS + 1
 
@@ -20,19 +18,19 @@ TOO_MANY = {
     "a range": ElasticPolicy(min_replicas=1, max_replicas=MORE),
     "a claim": ElasticPolicy(min_replicas=MORE, max_replicas=MORE),
     "a list": ElasticPolicy(replica_discrete_values=(1, MORE)),
-    "a range that was scaled": scaled(RANGE, ScaleRequest(max_replicas=MORE)),
-    "a claim that was scaled": scaled(RANGE, ScaleRequest(min_replicas=MORE, max_replicas=MORE)),
-    "a list that was scaled": scaled(RANGE, ScaleRequest(replica_discrete_values=(1, MORE))),
+    "a range that was scaled": scale_policy(RANGE, max_replicas=MORE),
+    "a claim that was scaled": scale_policy(RANGE, min_replicas=MORE, max_replicas=MORE),
+    "a list that was scaled": scale_policy(RANGE, replica_discrete_values=(1, MORE)),
 }
 
 
 @pytest.mark.parametrize("how", TOO_MANY)
 def test_no_job_has_more_workers_than_can_be_counted_out(how: str) -> None:
     with pytest.raises(BadField, match=f"{MORE} is more than {MOST_WORKERS}") as refused:
-        check(job(TOO_MANY[how]), ())
+        check_job(job(TOO_MANY[how]), ())
     assert refused.value.field.endswith("replicaDiscreteValues" if "list" in how else "maxReplicas")
 
 
 def test_the_most_workers_are_allowed_however_they_are_written() -> None:
-    check(job(ElasticPolicy(max_replicas=MOST_WORKERS)), ())
-    check(job(ElasticPolicy(replica_discrete_values=(1, MOST_WORKERS))), ())
+    check_job(job(ElasticPolicy(max_replicas=MOST_WORKERS)), ())
+    check_job(job(ElasticPolicy(replica_discrete_values=(1, MOST_WORKERS))), ())

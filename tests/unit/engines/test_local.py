@@ -23,7 +23,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.attempts.run_directory import claim_run_directory
-from elastane.controller.observing import is_permanent
+from elastane.controller.jobs.retries import is_permanent
 from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.engines.local.job_environment import build_job_environment

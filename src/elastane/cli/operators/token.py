@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.quotas import Team
-from elastane.api.rest import NewToken
-from elastane.api.tokens import Role, Token
+from elastane.api.tokens import NewToken, Role, Token
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table

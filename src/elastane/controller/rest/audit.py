@@ -19,5 +19,7 @@ def read(caller: Asking, after: After = None, limit: Limit = 100) -> Response:
     """Who did what, or was not allowed to; newest first. Lines are never changed or deleted."""
     caller.must("audit.read", Target(name="the audit log", team=caller.principal.team))
     with caller.reading() as tx:
-        found = audit.page(tx, teams=caller.teams, of_none=caller.of_the_cluster, before=after, limit=limit)
-    return response(reply(found))
+        found = audit.list_audit_page(
+            tx, teams=caller.teams, of_none=caller.of_the_cluster, before=after, limit=limit
+        )
+    return response(reply(Page(items=found.items, after=found.after)))

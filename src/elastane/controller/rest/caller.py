@@ -102,7 +102,7 @@ class Caller:
     def audit(
         self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
     ) -> None:
-        audit.append(
+        audit.append_audit_line(
             tx,
             token=self.principal.token,
             user=self.principal.user,
@@ -150,12 +150,12 @@ class Changer(Caller):
         """
         digest = self._digest()
         with self.controller.store.writing() as tx:
-            if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
+            if self._key and (kept := replies.find_reply(tx, self.principal.token, self._key)):
                 return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
             done = do(tx)
             self.audit(tx, action, target, self._about.team, allowed=True, detail=self._detail)
             if self._key:
-                replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
+                replies.keep_reply(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
         self.controller.wake()
         return response(done)
 
@@ -249,7 +249,7 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
     # on loopback everybody has the same.
     if scheme.lower() == "bearer" and secret.startswith(PREFIX):
         with controller.store.reading() as tx:
-            token = tokens.with_digest(tx, digest_of(secret), now_s)
+            token = tokens.find_token_by_digest(tx, digest_of(secret), now_s)
     if token is None:
         _paced(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
         raise Refusal(

@@ -23,7 +23,7 @@ MADE_A_DAY = 10
 
 def limits_of(tx: Connection, team: str) -> Limits:
     """The limits of a team, declared or not."""
-    found = documents.find(tx, "teams", team) if team else None
+    found = documents.find_document(tx, "teams", team) if team else None
     return found.value.limits if found and isinstance(found.value, Team) else Limits()
 
 
@@ -33,7 +33,7 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
     Raises:
         Refusal: the team, or this user of it, has as many jobs as they may, or there is no room for the spec.
     """
-    limits, taken = limits_of(tx, spec.team), jobs.taken_by(tx, spec.team, user)
+    limits, taken = limits_of(tx, spec.team), jobs.measure_team(tx, spec.team, user)
     means = "the job was not submitted; the others go on"
     if taken.jobs >= limits.jobs:
         raise _full(
@@ -61,7 +61,7 @@ def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
     """
     added_bytes = _size_bytes(after) - _size_bytes(before)
     if added_bytes > SMALL_CHANGE_BYTES:
-        stored_bytes = jobs.taken_by(tx, after.team, "").spec_bytes
+        stored_bytes = jobs.measure_team(tx, after.team, "").spec_bytes
         _check_room(after.team, limits_of(tx, after.team), stored_bytes, added_bytes)
 
 
@@ -89,7 +89,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
         return
     most = limits_of(tx, team).tokens
     raise_it = f"elastane team set {team} --max-tokens N" if team != "*" else ""
-    valid = tokens.valid_in(tx, team, now_s)
+    valid = tokens.count_valid_tokens(tx, team, now_s)
     if valid >= most:
         raise _full(
             f"team {team} has {valid} of at most {most} valid tokens",
@@ -97,7 +97,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
             free="revoke some (elastane token list, elastane token revoke TOKEN)",
             raise_it=raise_it,
         )
-    made = tokens.made_since(tx, team, now_s - DAY_S)
+    made = tokens.count_tokens_since(tx, team, now_s - DAY_S)
     if made >= MADE_A_DAY * most:
         raise _full(
             f"{made} of at most {MADE_A_DAY * most} tokens of team {team} were made within a day",

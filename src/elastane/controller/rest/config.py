@@ -9,16 +9,16 @@ from elastane.api.config import Change, Config
 from elastane.api.plans import Decision, Plan
 from elastane.api.rest import Forecast, Page, ResizedJob
 from elastane.controller.access.roles import Target
-from elastane.controller.declared import check, diff, merged
-from elastane.controller.differing import redeclared, told
+from elastane.controller.cluster.changes import add_words, describe_document_change
+from elastane.controller.cluster.declarations import check_config, diff_configs, merge_configs
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Caller, Changing
 from elastane.controller.rest.context import Controller
 from elastane.controller.rest.description import says
-from elastane.controller.rest.removing import check_removals
+from elastane.controller.rest.removals import check_removals
+from elastane.controller.snapshot import take_snapshot
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
-from elastane.controller.store.snapshots import snapshot
 
 router = APIRouter(prefix="/v1", tags=["what operators declare"])
 ALL = Target(name="the configuration")
@@ -31,7 +31,7 @@ def get_config(caller: Asking) -> Response:
     """Everything that is declared, as one document that can be kept in git and applied."""
     caller.must("config.read", ALL)
     with caller.reading() as tx:
-        return response(reply(documents.config(tx)))
+        return response(reply(documents.read_config(tx)))
 
 
 @router.post("/config/diff", **says(Page[Change], takes=Config))
@@ -46,18 +46,19 @@ def config_apply(caller: Changing, config: Wanted) -> Response:
 
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", ALL)
-        standing, lost = documents.readable(tx)
-        check(merged(standing, config))
-        changes = (*diff(standing, config), *documents.removals_of(lost, config))
+        standing, lost = documents.read_documents(tx)
+        check_config(merge_configs(standing, config))
+        changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
         check_removals(tx, changes, caller.now_s)
-        documents.write(tx, changes, caller.now_s)
+        documents.write_documents(tx, changes, caller.now_s)
         said = []
         for one in changes:
-            words = told(f"{one.change} {one.kind} {one.name}", redeclared(one.before, one.after))
+            changed = describe_document_change(one.before, one.after)
+            words = add_words(f"{one.change} {one.kind} {one.name}", changed)
             said.append(words)
             message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
-            events.append(tx, "config.applied", message, caller.now_s, team=team)
+            events.append_event(tx, "config.applied", message, caller.now_s, team=team)
         caller.tells("; ".join(said))
         return reply(Page(items=changes))
 
@@ -69,8 +70,8 @@ def policy_check(caller: Asking, config: Wanted) -> Response:
     """What would change if this document were applied now: documents and sizes of jobs. Changes nothing."""
     changes, wanted = _checked(caller, config)
     with caller.reading() as tx:
-        now = snapshot(tx, caller.now_s)
-        then = snapshot(tx, caller.now_s, wanted)
+        now = take_snapshot(tx, caller.now_s)
+        then = take_snapshot(tx, caller.now_s, wanted)
     controller = caller.controller
     teams = {job.name: job.spec.team for job in now.snapshot.jobs}
     moved = moves(controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller)
@@ -86,10 +87,10 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
     """
     caller.must("config.read", ALL)
     with caller.reading() as tx:
-        standing, lost = documents.readable(tx)
-        wanted = merged(standing, config)
-        check(wanted)
-        changes = (*diff(standing, config), *documents.removals_of(lost, config))
+        standing, lost = documents.read_documents(tx)
+        wanted = merge_configs(standing, config)
+        check_config(wanted)
+        changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
         check_removals(tx, changes, caller.now_s)
     return changes, wanted
 

@@ -11,26 +11,26 @@ from elastane.api.errors import BadField
 from elastane.api.rest import Page
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.access.roles import Target, within
-from elastane.controller.declared import (
+from elastane.controller.cluster.changes import add_words, describe_document_change
+from elastane.controller.cluster.declarations import (
     KINDS,
     NAMED,
     ONE,
     Document,
     Kind,
-    Named,
-    check,
-    diff,
-    having,
-    lacking,
-    plain,
+    NamedDocument,
+    check_config,
+    diff_configs,
+    encode_document,
+    put_document,
+    remove_document,
 )
-from elastane.controller.differing import redeclared, told
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Editing, Editor
 from elastane.controller.rest.description import says
 from elastane.controller.rest.parameters import Name
 from elastane.controller.rest.problems import missing
-from elastane.controller.rest.removing import check_mentions, check_removals
+from elastane.controller.rest.removals import check_mentions, check_removals
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 
@@ -55,17 +55,18 @@ def _target(kind: Kind, name: str) -> Target:
 def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", _target(kind, name))
-        found = documents.find(tx, kind, name)
+        found = documents.find_document(tx, kind, name)
         # Rules are there before anybody sets them.
         caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
-        check(having(documents.readable(tx)[0], kind, document))
+        check_config(put_document(documents.read_documents(tx)[0], kind, document))
         if found and found.value == document:
             return reply(document, version=found.version)
-        before = plain(found.value) if found and found.value is not None else None
-        after = plain(document)
+        before = encode_document(found.value) if found and found.value is not None else None
+        after = encode_document(document)
         change = Change(kind=kind, name=name, change="change" if found else "add", after=after)
-        documents.write(tx, (change,), caller.now_s)
-        _tell(tx, caller, kind, name, "changed" if found else "added", words=redeclared(before, after))
+        documents.write_documents(tx, (change,), caller.now_s)
+        words = describe_document_change(before, after)
+        _tell(tx, caller, kind, name, "changed" if found else "added", words=words)
         status = HTTPStatus.OK if found else HTTPStatus.CREATED
         return reply(document, status=status, version=found.version + 1 if found else 1)
 
@@ -73,9 +74,9 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
 
 
 def _tell(tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, words: str = "") -> None:
-    message = told(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
+    message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
     caller.tells(words)
-    events.append(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
+    events.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
 
 def _install(kind: Kind) -> None:
@@ -85,7 +86,7 @@ def _install(kind: Kind) -> None:
     def list_all(caller: Asking) -> Response:
         caller.must("documents.read", Target(name=kind))
         with caller.reading() as tx:
-            found = getattr(documents.config(tx), kind)
+            found = getattr(documents.read_config(tx), kind)
         operator = caller.principal.role == "operator"
         items = tuple(
             one for one in found if operator or kind != "teams" or within(caller.principal, one.name)
@@ -95,13 +96,13 @@ def _install(kind: Kind) -> None:
     def get(caller: Asking, name: Name) -> Response:
         with caller.reading() as tx:
             caller.must("documents.read", _target(kind, name))
-            found = documents.find(tx, kind, name)
+            found = documents.find_document(tx, kind, name)
         if found is None:
             raise missing(f"{noun} {name}")
-        value = documents.readable_value(found, kind, name)
+        value = documents.require_document(found, kind, name)
         return response(reply(value, version=found.version))
 
-    def put(caller: Editing, name: Name, document: Annotated[Named, body(shape)]) -> Response:
+    def put(caller: Editing, name: Name, document: Annotated[NamedDocument, body(shape)]) -> Response:
         if document.name != name:
             raise BadField(
                 "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
@@ -111,19 +112,19 @@ def _install(kind: Kind) -> None:
     def delete(caller: Editing, name: Name) -> Response:
         def do(tx: Connection) -> Reply:
             caller.must("documents.write", _target(kind, name))
-            found = documents.find(tx, kind, name)
+            found = documents.find_document(tx, kind, name)
             if found is None:
                 raise missing(f"{noun} {name}")
             caller.expect(found.version)
-            standing, _ = documents.readable(tx)
+            standing, _ = documents.read_documents(tx)
             check_mentions(standing, kind, name)
-            wanted = lacking(standing, kind, name)
-            check(wanted)
-            changes = diff(standing, wanted)
+            wanted = remove_document(standing, kind, name)
+            check_config(wanted)
+            changes = diff_configs(standing, wanted)
             if found.value is None:
                 changes = (*changes, Change(kind=kind, name=name, change="remove"))
             check_removals(tx, changes, caller.now_s)
-            documents.write(tx, changes, caller.now_s)
+            documents.write_documents(tx, changes, caller.now_s)
             _tell(tx, caller, kind, name, "removed")
             return Reply(status=HTTPStatus.NO_CONTENT)
 
@@ -162,8 +163,8 @@ def get_rules(caller: Asking) -> Response:
     """How eager the scheduler is."""
     caller.must("documents.read", Target(name="rules"))
     with caller.reading() as tx:
-        found = documents.find(tx, "rules", ONE)
-    value = documents.readable_value(found, "rules", ONE) if found else SchedulingRules()
+        found = documents.find_document(tx, "rules", ONE)
+    value = documents.require_document(found, "rules", ONE) if found else SchedulingRules()
     return response(reply(value, version=found.version if found else 0))
 
 

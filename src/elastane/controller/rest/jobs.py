@@ -10,38 +10,41 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from elastane.api.history import Event
-from elastane.api.job_records import ENDED, State
+from elastane.api.job_records import State
 from elastane.api.jobs import JobSpec
 from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, Page, PriorityChange, ScaleRequest
 from elastane.controller.access.roles import Action, Target
-from elastane.controller.differing import respecified, told
+from elastane.controller.admission import check_busy, check_job, check_shape, scale_policy
+from elastane.controller.cluster.changes import add_words, describe_spec_change
+from elastane.controller.jobs.requests import cancel_job, change_spec, create_job
+from elastane.controller.jobs.stored_job import JobNameTaken, StoredJob, require_alive, require_readable
 from elastane.controller.rest import caps
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Caller, Changing, Editing, Editor
 from elastane.controller.rest.description import says
+from elastane.controller.rest.job_bodies import render_explanation, render_job, render_summary
 from elastane.controller.rest.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.rest.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.rest.problems import missing
-from elastane.controller.scaling import scaled
-from elastane.controller.store import deciding, documents, events, forgetting, jobs
+from elastane.controller.store import decisions, documents, events, forgetting, jobs
+from elastane.controller.store.jobs import JobFilters
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import check, check_busy, check_shape
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
-def target_of(job: Job) -> Target:
+def target_of(job: StoredJob) -> Target:
     return Target(name=f"job {job.name}", team=job.team, user=job.user)
 
 
-def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> Job:
+def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> StoredJob:
     """The job, if the caller may do this with it.
 
     Raises:
         Refusal: there is none, or none that they may see.
         NotAllowed: they may see it, but not do this.
     """
-    job = jobs.find(tx, name)
+    job = jobs.find_job(tx, name)
     if job is None:
         raise missing(f"job {name}")
     caller.must(action, target_of(job))
@@ -56,34 +59,34 @@ def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Respons
 
     def do(tx: Connection) -> Reply:
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
-        check(spec, _priorities(tx))
+        check_job(spec, _priorities(tx))
         caps.check_jobs(tx, spec, caller.principal.user)
         caller.controller.check_team(spec.team)
-        _claim(tx, spec.name)
-        job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
+        _claim_name(tx, spec.name)
+        job = jobs.insert_job(tx, create_job(spec, caller.principal.user, caller.now_s))
         message = f"{caller.principal.user} submitted {job.name}"
-        events.append(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
-        return reply(job, status=HTTPStatus.CREATED, version=job.version)
+        events.append_event(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
+        return reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)
 
     return caller.change("job.submit", f"job {spec.name}", do)
 
 
-def _claim(tx: Connection, name: str) -> None:
-    """Goes on if nothing that a forgotten job of this name has left would be in the way.
+def _claim_name(tx: Connection, name: str) -> None:
+    """Check that no files of a forgotten job of this name are left.
 
     Raises:
-        NameTaken: its files are still there.
+        JobNameTaken: its files are still there.
     """
-    left = forgetting.files_of(tx, name)
+    left = forgetting.find_left_files(tx, name)
     if not left:
         return
     if Path(left).exists():
-        raise jobs.NameTaken(
+        raise JobNameTaken(
             f"the name {name!r} is taken",
             means="a job of that name has ended and is forgotten, but its files are still there",
             do=f"choose another, such as {name}-2, or move its run directory away",
         )
-    forgetting.release(tx, name)
+    forgetting.release_name(tx, name)
 
 
 @router.get("", **says(Page[JobSummary]))
@@ -99,12 +102,13 @@ def list_jobs(
     limit: Limit = 100,
 ) -> Response:
     """Jobs that the token may see, newest first."""
-    filters = jobs.Filters(
+    filters = JobFilters(
         teams=caller.teams, team=team, states=tuple(state or ()), user=user, queue=queue, prefix=prefix
     )
     with caller.reading() as tx:
         caller.must("job.read", Target(name="jobs", team=caller.principal.team))
-        return response(reply(jobs.page(tx, filters, after=after, limit=limit)))
+        found = jobs.list_job_page(tx, filters, after=after, limit=limit)
+    return response(reply(Page(items=tuple(render_summary(job) for job in found.items), after=found.after)))
 
 
 @router.get("/{job}", **says(Job))
@@ -112,11 +116,11 @@ def describe(caller: Asking, job: Name) -> Response:
     """All that is known about a job."""
     with caller.reading() as tx:
         found = allowed_job(tx, caller, job, "job.read")
-    return response(reply(found, version=found.version))
+    return response(reply(render_job(found), version=found.version))
 
 
 def _priorities(tx: Connection) -> set[str]:
-    return {one.name for one in documents.config(tx).priorities or ()}
+    return {one.name for one in documents.read_config(tx).priorities or ()}
 
 
 def _respecified(
@@ -125,21 +129,22 @@ def _respecified(
     def do(tx: Connection) -> Reply:
         before = allowed_job(tx, caller, name, "job.change")
         caller.expect(before.version)
-        jobs.living(name, before.state)
-        jobs.check_readable(before)
+        require_alive(before)
+        require_readable(before)
         spec = changed(before.spec)
         if spec == before.spec:
-            return reply(before, version=before.version)
-        check(spec, _priorities(tx))
+            return reply(render_job(before), version=before.version)
+        check_job(spec, _priorities(tx))
         if spec.elastic_policy != before.spec.elastic_policy:
             check_busy(spec.elastic_policy, before.observed.virtual_ranks)
         caps.check_growth(tx, before.spec, spec)
-        after = jobs.respecify(tx, name, spec)
-        words = respecified(before.spec, spec)
+        after = change_spec(before, spec)
+        jobs.update_job(tx, before, after)
+        words = describe_spec_change(before.spec, spec)
         caller.tells(words)
-        said = told(f"{caller.principal.user} {message} {name}", words)
-        events.append(tx, f"job.{kind}", said, caller.now_s, team=after.team, job=name)
-        return reply(after, version=after.version)
+        said = add_words(f"{caller.principal.user} {message} {name}", words)
+        events.append_event(tx, f"job.{kind}", said, caller.now_s, team=after.team, job=name)
+        return reply(render_job(after), version=after.version)
 
     return caller.change(f"job.{kind}", f"job {name}", do)
 
@@ -152,7 +157,9 @@ def scale(caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(Scale
         job,
         "scaled",
         "scaled",
-        lambda spec: msgspec.structs.replace(spec, elastic_policy=scaled(spec.elastic_policy, wanted)),
+        lambda spec: msgspec.structs.replace(
+            spec, elastic_policy=scale_policy(spec.elastic_policy, **msgspec.structs.asdict(wanted))
+        ),
     )
 
 
@@ -206,13 +213,14 @@ def cancel(caller: Editing, job: Name) -> Response:
     def do(tx: Connection) -> Reply:
         before = allowed_job(tx, caller, job, "job.change")
         caller.expect(before.version)
-        after = jobs.cancel(tx, job, caller.now_s)
+        after = cancel_job(before, caller.now_s)
         if after.version != before.version:
-            # One that has workers is told once more when they are gone.
-            kind = "job.cancelled" if after.state in ENDED else "job.ending"
+            jobs.update_job(tx, before, after)
+            # A job with workers gets another event when they are gone.
+            kind = "job.cancelled" if after.has_ended else "job.ending"
             message = f"{caller.principal.user} cancelled {job}"
-            events.append(tx, kind, message, caller.now_s, team=after.team, job=job)
-        return reply(after, version=after.version)
+            events.append_event(tx, kind, message, caller.now_s, team=after.team, job=job)
+        return reply(render_job(after), version=after.version)
 
     return caller.change("job.cancelled", f"job {job}", do)
 
@@ -222,7 +230,8 @@ def explain(caller: Asking, job: Name, limit: Limit = 20) -> Response:
     """Why the job has the size it has, what it waits for, and the decisions that led there."""
     with caller.reading() as tx:
         found = allowed_job(tx, caller, job, "job.read")
-        return response(reply(deciding.explained(tx, found, limit)))
+        newest = decisions.list_decisions(tx, job, limit)
+    return response(reply(render_explanation(found, newest.items)))
 
 
 @router.get("/{job}/events", **says(Page[Event]))
@@ -230,7 +239,7 @@ def events_of(caller: Asking, job: Name, after: After = None, limit: Limit = 100
     """What has happened to the job, oldest first. To be told as it happens, see /v1/watch."""
     with caller.reading() as tx:
         allowed_job(tx, caller, job, "job.read")
-        found = events.after(tx, after or 0, limit + 1, job=job)
+        found = events.list_events_after(tx, after or 0, limit + 1, job=job)
     items = found[:limit]
     return response(reply(Page(items=items, after=str(items[-1].id) if len(found) > limit else "")))
 
@@ -240,7 +249,7 @@ def processes_of(caller: Asking, job: Name) -> Response:
     """Processes of the job that have a log: workers in the order of their numbers, then the others."""
     with caller.reading() as tx:
         allowed_job(tx, caller, job, "job.read")
-        run_dir = jobs.run_dir(tx, job)
+        run_dir = jobs.find_run_dir(tx, job)
     return response(reply(Page(items=processes(run_dir))))
 
 
@@ -259,7 +268,7 @@ def logs(
     """A part of a log, as it is. The header Elastane-Next-Offset says where the next part begins."""
     with caller.reading() as tx:
         allowed_job(tx, caller, job, "job.read")
-        run_dir = jobs.run_dir(tx, job)
+        run_dir = jobs.find_run_dir(tx, job)
     part = read(run_dir, process, offset, limit)
     if part is None:
         raise missing(f"log of {process} of job {job}")

@@ -28,7 +28,7 @@ def list_nodes(caller: Asking) -> Response:
     """All nodes that engines have seen."""
     caller.must("nodes.read", Target(name="nodes"))
     with caller.reading() as tx:
-        return response(reply(Page(items=nodes.every(tx))))
+        return response(reply(Page(items=nodes.list_nodes(tx))))
 
 
 @router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
@@ -64,8 +64,9 @@ def forget(caller: Editing, node: Name) -> Response:
                 means="its engine would bring it back within a minute",
                 do=f"elastane node fail {node}; forget it once its machine is gone for {UNSEEN_S:g} s",
             )
-        nodes.forget(tx, node)
-        events.append(tx, "node.forgotten", f"{caller.principal.user}: forgot node {node}", caller.now_s)
+        nodes.forget_node(tx, node)
+        message = f"{caller.principal.user}: forgot node {node}"
+        events.append_event(tx, "node.forgotten", message, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("node.forget", f"node {node}", do)
@@ -77,7 +78,7 @@ def _known(tx: Connection, name: str) -> Node:
     Raises:
         Refusal: no engine has ever seen it.
     """
-    found = nodes.find(tx, name)
+    found = nodes.find_node(tx, name)
     if found is None:
         raise missing(f"node {name}")
     return found
@@ -92,9 +93,9 @@ def _want(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Response:
         caller.expect(before.version)
         if (before.wanted, before.why) == (wanted, why):
             return reply(before, version=before.version)
-        after = nodes.want(tx, name, wanted, why)
+        after = nodes.update_node(tx, name, wanted, why)
         message = f"{caller.principal.user}: {wanted} node {name}" + (f", {why}" if why else "")
-        events.append(tx, f"node.{wanted}", message, caller.now_s)
+        events.append_event(tx, f"node.{wanted}", message, caller.now_s)
         return reply(after, version=after.version)
 
     return caller.change(f"node.{wanted}", f"node {name}", do)

@@ -14,6 +14,7 @@ from starlette.routing import compile_path
 from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.rest import Problem
 from elastane.api.safe_text import escape_line
+from elastane.controller.jobs.stored_job import JobEnded, JobNameTaken, JobUnreadable
 from elastane.controller.rest.parameters import WORDS
 from elastane.controller.store.failures import (
     StoreBusy,
@@ -22,7 +23,6 @@ from elastane.controller.store.failures import (
     StoreUnusable,
     UnreadableRecord,
 )
-from elastane.controller.store.jobs import Ended, NameTaken, Unreadable
 
 LONGEST_DETAIL = 2000
 LONGEST_FIELD = 300
@@ -68,9 +68,9 @@ def missing(what: str) -> Refusal:
 
 
 STATUS: tuple[tuple[type[ElastaneError], HTTPStatus], ...] = (
-    (NameTaken, HTTPStatus.CONFLICT),
-    (Ended, HTTPStatus.CONFLICT),
-    (Unreadable, HTTPStatus.CONFLICT),
+    (JobNameTaken, HTTPStatus.CONFLICT),
+    (JobEnded, HTTPStatus.CONFLICT),
+    (JobUnreadable, HTTPStatus.CONFLICT),
     (BadField, HTTPStatus.UNPROCESSABLE_ENTITY),
     (BadInput, HTTPStatus.BAD_REQUEST),
     (StoreFull, HTTPStatus.INSUFFICIENT_STORAGE),

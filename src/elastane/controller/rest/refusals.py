@@ -119,7 +119,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
     """
     last, several = tally.last, tally.pending > 1
     since = f"{datetime.fromtimestamp(tally.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    audit.append(
+    audit.append_audit_line(
         tx,
         token=principal.token,
         user=principal.user,

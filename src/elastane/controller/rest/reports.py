@@ -31,21 +31,21 @@ def report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
         caller.tells(_words(said))
         match said:
             case Notice(node=node, in_s=in_s):
-                known = nodes.find(tx, node)
+                known = nodes.find_node(tx, node)
                 if known is None:
                     raise missing(f"node {node}")
                 gone_at_s = caller.now_s + in_s
                 if known.wanted != "failed":
                     why = known.why if known.wanted == "drain" else "will be taken away"
-                    nodes.want(tx, node, "drain", why, gone_at_s)
+                    nodes.update_node(tx, node, "drain", why, gone_at_s)
                     message = f"node {node} will be taken away in {in_s:g} s"
-                    events.append(tx, "node.notice", message, caller.now_s)
+                    events.append_event(tx, "node.notice", message, caller.now_s)
             case Capacity(pool=pool) | Price(pool=pool):
-                if documents.find(tx, "pools", pool) is None:
+                if documents.find_document(tx, "pools", pool) is None:
                     raise missing(f"pool {pool}")
-                reports.write(tx, said, caller.now_s)
+                reports.write_report(tx, said, caller.now_s)
             case Metric():
-                reports.write(tx, said, caller.now_s)
+                reports.write_report(tx, said, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("report", about, do)

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.field_checks import check_name, check_remark
-from elastane.api.rest import MadeToken, NewToken, Page
-from elastane.api.tokens import Role, Token
+from elastane.api.rest import Page
+from elastane.api.tokens import MadeToken, NewToken, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.rest import caps
@@ -40,7 +40,7 @@ def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response
     def do(tx: Connection) -> Reply:
         caller.must("tokens.write", target)
         caps.check_tokens(tx, new.team, caller.now_s)
-        token = tokens.add(tx, new_id(), digest_of(secret), new, caller.now_s)
+        token = tokens.insert_token(tx, new_id(), digest_of(secret), new, caller.now_s)
         made.append(token)
         # What is kept for a repeated request must not hold the secret.
         return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
@@ -58,7 +58,8 @@ def list_tokens(caller: Asking) -> Response:
     """Tokens, without their secrets; of one's own team, an operator's of all."""
     caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
     with caller.reading() as tx:
-        return response(reply(Page(items=tokens.every(tx, caller.teams, of_none=caller.of_the_cluster))))
+        found = tokens.list_tokens(tx, caller.teams, of_none=caller.of_the_cluster)
+    return response(reply(Page(items=found)))
 
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
@@ -69,11 +70,11 @@ def revoke(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Res
     def do(tx: Connection) -> Reply:
         # Those who may revoke no token at all are told so before anybody looks whether there is this one.
         caller.must("tokens.write", Target(name=name, team=caller.principal.team))
-        found = tokens.find(tx, token)
+        found = tokens.find_token(tx, token)
         if found is None:
             raise missing(name)
         caller.must("tokens.write", Target(name=name, team=found.team, role=found.role, hidden=True))
-        tokens.revoke(tx, token, caller.now_s)
+        tokens.revoke_token(tx, token, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("token.revoke", name, do)

@@ -137,7 +137,7 @@ def _begun(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
         else:
             caller.must("events.read", Target(name="events", team=caller.principal.team))
         most_of_team = limits_of(tx, caller.principal.team).watchers
-        return (events.newest(tx) if begin is None else begin), most_of_team
+        return (events.find_newest_event(tx) if begin is None else begin), most_of_team
 
 
 async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
@@ -167,9 +167,9 @@ def _after(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
     """What has happened since; None: their token counts no more, so that they are told nothing."""
     controller = caller.controller
     with controller.store.reading() as tx:
-        if not tokens.counts(tx, caller.principal.token, controller.clock()):
+        if not tokens.is_token_valid(tx, caller.principal.token, controller.clock()):
             return None
-        return events.after(tx, seen, AT_ONCE, teams=caller.teams, job=job)
+        return events.list_events_after(tx, seen, AT_ONCE, teams=caller.teams, job=job)
 
 
 def framed(event: Event) -> bytes:

@@ -6,7 +6,9 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import Connection, case, func, select
 
 from elastane.api.usage import UsageRow
+from elastane.controller.jobs.accounts import close_intervals
 from elastane.controller.store import rows
+from elastane.controller.store.columns import is_moment
 from elastane.controller.store.tables import jobs, usage
 
 By: TypeAlias = Literal["team", "user", "job", "pool"]
@@ -60,13 +62,15 @@ def _ended(
 def _open(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
-    columns = (jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.using, jobs.c.using_since_s)
-    query = select(*columns).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
+    query = select(jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.using, jobs.c.using_since_s)
+    query = query.where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
     if teams is not None:
         query = query.where(jobs.c.team.in_(teams))
     found: Iterable[Any] = tx.execute(query)
     for row in found:
-        for interval in rows.intervals(row, until_s):
-            terms, device_s, cost = rows.clipped(interval, from_s, until_s)
+        since_s = row.using_since_s if is_moment(row.using_since_s) else None
+        for interval in close_intervals(rows.decode_uses(row.using), since_s, until_s):
+            device_s, cost = interval.clip(from_s, until_s)
             if device_s:
-                yield tuple(interval[name] for name in by), terms, device_s, cost
+                columns = {"job": row.name, "team": row.team, "user": row.user, "pool": interval.pool}
+                yield tuple(columns[name] for name in by), interval.terms, device_s, cost

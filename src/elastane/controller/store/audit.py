@@ -5,15 +5,15 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.history import AuditLine
-from elastane.api.rest import Page
 from elastane.api.safe_text import LONGEST, make_storable
+from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import audit
 
 LONGEST_NAME = 300
 """Characters of a user, a target or a team. Names are shorter: this holds whatever a caller forgets."""
 
 
-def append(
+def append_audit_line(
     tx: Connection,
     *,
     token: str,
@@ -57,9 +57,9 @@ def append(
     )
 
 
-def page(
+def list_audit_page(
     tx: Connection, *, teams: tuple[str, ...] | None, of_none: bool = True, before: int | None, limit: int
-) -> Page[AuditLine]:
+) -> Slice[AuditLine]:
     """Newest first; None: of all teams, and those of none too, if not asked otherwise."""
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if teams is not None:
@@ -70,7 +70,7 @@ def page(
         query = query.where(audit.c.id < before)
     found = [_line(row) for row in tx.execute(query)]
     items = tuple(found[:limit])
-    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+    return Slice(items=items, after=str(items[-1].id) if len(found) > limit else "")
 
 
 def _line(row: Row[Any]) -> AuditLine:

@@ -11,7 +11,15 @@ from elastane.api.config import Change, Config
 from elastane.api.errors import BadInput
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
-from elastane.controller.declared import KINDS, Document, Kind, check, config_of, documents_of, name_of
+from elastane.controller.cluster.declarations import (
+    KINDS,
+    Document,
+    Kind,
+    build_config,
+    check_config,
+    get_name,
+    map_documents,
+)
 from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
 from elastane.controller.store.failures import UnreadableRecord
@@ -45,7 +53,7 @@ class Lost(msgspec.Struct, frozen=True):
     why: str
 
 
-def find(tx: Connection, kind: Kind, name: str) -> Versioned | None:
+def find_document(tx: Connection, kind: Kind, name: str) -> Versioned | None:
     query = select(documents).where(documents.c.kind == kind, documents.c.name == name)
     row = tx.execute(query).one_or_none()
     if row is None:
@@ -56,7 +64,7 @@ def find(tx: Connection, kind: Kind, name: str) -> Versioned | None:
         return Versioned(None, row.version, str(error))
 
 
-def readable_value(found: Versioned, kind: str, name: str) -> Document:
+def require_document(found: Versioned, kind: str, name: str) -> Document:
     """Return the document.
 
     Raises:
@@ -67,13 +75,13 @@ def readable_value(found: Versioned, kind: str, name: str) -> Document:
     return found.value
 
 
-def config(tx: Connection) -> Config:
+def read_config(tx: Connection) -> Config:
     """All of them.
 
     Raises:
         UnreadableRecord: one cannot be read. To do without it could give jobs what they may not have.
     """
-    found, lost = readable(tx)
+    found, lost = read_documents(tx)
     if lost:
         raise _unreadable(lost[0])
     return found
@@ -87,9 +95,9 @@ def _unreadable(one: Lost) -> UnreadableRecord:
     )
 
 
-def removals_of(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
+def list_removals(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
     """Return the removals of what cannot be read and is not wanted, of the kinds that ``wanted`` has."""
-    kept = documents_of(wanted)
+    kept = map_documents(wanted)
     return tuple(
         Change(kind=one.kind, name=one.name, change="remove")
         for one in lost
@@ -99,7 +107,7 @@ def removals_of(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
     )
 
 
-def readable(tx: Connection) -> tuple[Config, tuple[Lost, ...]]:
+def read_documents(tx: Connection) -> tuple[Config, tuple[Lost, ...]]:
     """All that can be read, and those that cannot. For whoever writes what takes their place."""
     rows = tx.execute(select(*_COLUMNS).order_by(documents.c.kind, documents.c.name))
     return _readable(tuple(tuple(row) for row in rows))
@@ -117,11 +125,11 @@ def _readable(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[Lost, ..
             found.append((kind, _document(kind, name, body)))
         except Malformed as error:
             lost.append(Lost(str(kind), str(name), str(error)))
-    whole = config_of(found)
+    whole = build_config(found)
     if not lost:
         try:
             # Whoever writes checks it: what is not so now has not been written.
-            check(whole)
+            check_config(whole)
         except BadInput as error:
             lost.append(_whole(error.what))
     return whole, tuple(lost)
@@ -136,12 +144,12 @@ def _document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - co
     if kind not in _columns:
         raise Malformed("there are no documents of that kind")
     document = _columns[kind](body)
-    if name_of(document) != name:
+    if get_name(document) != name:
         raise Malformed("it is that of another document")
     return document
 
 
-def write(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
+def write_documents(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
     """Makes these changes; those to documents that are as they should be do no harm."""
     some = False
     for one in changes:

@@ -16,7 +16,7 @@ Detail: TypeAlias = dict[str, str | int | float | bool | None]
 _detail_in = JsonColumn[Detail](Detail)
 
 
-def append(
+def append_event(
     tx: Connection,
     kind: str,
     message: str,
@@ -39,7 +39,7 @@ def append(
     )
 
 
-def after(
+def list_events_after(
     tx: Connection,
     number: int,
     limit: int,
@@ -86,7 +86,7 @@ def _detail_of(text: object) -> Detail:
         return {"unreadable": str(error)}
 
 
-def newest(tx: Connection) -> int:
+def find_newest_event(tx: Connection) -> int:
     """Number of the last one; 0: there is none."""
     found: int = tx.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
     return found

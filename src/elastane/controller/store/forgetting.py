@@ -1,27 +1,27 @@
 """Jobs that the cluster forgets some time after their end.
 
-Their record, events and decisions go. What they used stays in the accounts, what people did in the audit log,
-and their files where they are; a name comes free when those are gone.
+The record, the events and the decisions of such a job are deleted. Its usage, its audit lines and its files
+stay; its name is free once the files are gone.
 """
 
 from sqlalchemy import Connection, delete, insert, select
 
-from elastane.api.rest import Job
+from elastane.controller.jobs.stored_job import StoredJob
 from elastane.controller.store import rows
 from elastane.controller.store.tables import decisions, events, forgotten, jobs
 
 AT_ONCE = 500
 
 
-def due(tx: Connection, now_s: float) -> tuple[Job, ...]:
-    """Some of those whose time has come."""
+def list_due_jobs(tx: Connection, now_s: float) -> tuple[StoredJob, ...]:
+    """Return some of the jobs that are to be forgotten now."""
     query = select(jobs).where(jobs.c.forget_at_s <= now_s).order_by(jobs.c.forget_at_s).limit(AT_ONCE)
-    return tuple(rows.job_of(row) for row in tx.execute(query))
+    return tuple(rows.read_job(row) for row in tx.execute(query))
 
 
-def forget(tx: Connection, job: Job, now_s: float) -> None:
-    """Forgets a job that has ended."""
-    # In this order: the database gives up the history of no job that there is.
+def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
+    """Forget a job that has ended."""
+    # In this order: the database deletes no history of a job that it still has.
     tx.execute(delete(jobs).where(jobs.c.name == job.name))
     tx.execute(delete(events).where(events.c.job == job.name))
     tx.execute(delete(decisions).where(decisions.c.job == job.name))
@@ -29,12 +29,12 @@ def forget(tx: Connection, job: Job, now_s: float) -> None:
         tx.execute(insert(forgotten).values(name=job.name, run_dir=job.run_dir, forgotten_s=now_s))
 
 
-def files_of(tx: Connection, name: str) -> str:
-    """Where a forgotten job of this name has left its files; empty: there was none, or it left none."""
+def find_left_files(tx: Connection, name: str) -> str:
+    """Return where a forgotten job of this name has left its files; empty: there is none."""
     found = tx.execute(select(forgotten.c.run_dir).where(forgotten.c.name == name)).scalar_one_or_none()
     return found or ""
 
 
-def release(tx: Connection, name: str) -> None:
-    """The name may be had again."""
+def release_name(tx: Connection, name: str) -> None:
+    """Let a new job have the name."""
     tx.execute(delete(forgotten).where(forgotten.c.name == name))

@@ -1,54 +1,37 @@
-"""Jobs: what was asked for, what was granted, what was seen."""
+"""Jobs: queries and changes of their rows."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from elastane.api.errors import BadInput
-from elastane.api.job_records import ENDED, Explanation, Grant, HeldWorkers, ObservedJob, State
-from elastane.api.jobs import JobSpec
-from elastane.api.plans import Decision
-from elastane.api.rest import Job, JobSummary, Page
+from elastane.api.job_records import State
 from elastane.api.usage import Use
-from elastane.controller.ending import Ending, forget_at_s
-from elastane.controller.noting import Noted
-from elastane.controller.placing import still_held
-from elastane.controller.standing import Standing, standing_after, stopped_for_others
-from elastane.controller.store import records, rows
+from elastane.controller.jobs.accounts import close_intervals
+from elastane.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
+from elastane.controller.store import rows
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import changed
+from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import jobs, usage
 
 MOST_NAMES = 500
 """In one query."""
 
 
-class NameTaken(BadInput):
-    pass
-
-
-class Ended(BadInput):
-    """The job has ended; nothing can be asked of it any more."""
-
-
-class Unreadable(BadInput):
-    """The job's record cannot be read; it can only be cancelled."""
-
-
-class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs are listed; empty: all.
+class JobFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a list; empty: all.
 
     Args:
-        teams: that may be seen; None: all.
-        team: only this one's.
-        states: only in these.
-        user: only this one's.
-        queue: only this one.
-        prefix: of the name.
+        teams: teams that the reader may see; None: all.
+        team: only of this team.
+        states: only in these states.
+        user: only of this user.
+        queue: only of this queue.
+        prefix: only with this prefix of the name.
     """
 
     teams: tuple[str, ...] | None = None
@@ -59,75 +42,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
 
 
-def submit(tx: Connection, spec: JobSpec, user: str, now_s: float) -> Job:
-    """A new job, which waits.
-
-    Raises:
-        NameTaken: by a job that is there, or was.
-    """
-    values = rows.of_spec(spec) | {
-        "user": user,
-        "state": "paused" if spec.run_policy.suspend else "queued",
-        "wanted": rows.wanted_by(spec),
-        "workers": 0,
-        "step": 0,
-        "version": 1,
-        "granted": "{}",
-        "observed": "{}",
-        "explained": "{}",
-        "run_dir": "",
-        "lives": 0,
-        "crashes": 0,
-        "resizes": 0,
-        "preemptions": 0,
-        "setbacks": 0,
-        "promised": 0,
-        "why": "",
-        "traceback": "",
-        "submitted_s": now_s,
-        "retry_at_s": 0.0,
-        "using": "[]",
-        "using_since_s": now_s,
-        "spent": 0.0,
-        "active_s": 0.0,
-    }
-    try:
-        with tx.begin_nested():
-            row = tx.execute(insert(jobs).values(values).returning(jobs)).one()
-    except IntegrityError as error:
-        raise NameTaken(
-            f"the name {spec.name!r} is taken",
-            means="each job of a cluster has a name of its own, also after it has ended",
-            do=f"choose another, such as {spec.name}-2",
-        ) from error
-    changed(tx)
-    return rows.job_of(row)
-
-
-def find(tx: Connection, name: str) -> Job | None:
-    row = tx.execute(select(jobs).where(jobs.c.name == name)).one_or_none()
-    return rows.job_of(row) if row else None
-
-
-def page(tx: Connection, filters: Filters, *, after: int | None, limit: int) -> Page[JobSummary]:
-    """Newest first.
-
-    Args:
-        tx: a transaction.
-        filters: which.
-        after: number of the last job that was already seen.
-        limit: at most so many.
-    """
-    columns = [jobs.c[name] for name in (*_SUMMARY, "submitted_s", "started_s", "ended_s", "retry_at_s")]
-    query = _filtered(select(*columns), filters).order_by(jobs.c.number.desc()).limit(limit + 1)
-    if after is not None:
-        query = query.where(jobs.c.number < after)
-    found = [rows.summary_of(row) for row in tx.execute(query)]
-    items = tuple(found[:limit])
-    return Page(items=items, after=str(items[-1].number) if len(found) > limit else "")
-
-
-_SUMMARY = (
+SUMMARY = (
     "number",
     "name",
     "team",
@@ -141,10 +56,77 @@ _SUMMARY = (
     "spec",
     "observed",
     "using",
+    "submitted_s",
+    "started_s",
+    "ended_s",
+    "retry_at_s",
 )
+"""Columns of a list of jobs."""
+PLANNED = (
+    "number",
+    "name",
+    "team",
+    "state",
+    "workers",
+    "spec",
+    "wanted",
+    "granted",
+    "observed",
+    "submitted_s",
+    "admitted_s",
+    "resized_s",
+    "setbacks",
+    "promised",
+    "retry_at_s",
+    "using",
+    "using_since_s",
+    "spent",
+)
+"""Columns that a plan depends on."""
 
 
-def _filtered(query: Select[Any], filters: Filters) -> Select[Any]:
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def find_job(tx: Connection, name: str) -> StoredJob | None:
+    """Return the job of this name; None: there is none."""
+    row = tx.execute(select(jobs).where(jobs.c.name == name)).one_or_none()
+    return rows.read_job(row) if row else None
+
+
+def find_jobs(tx: Connection, names: Collection[str]) -> tuple[StoredJob, ...]:
+    """Return the jobs of these names, ended or not."""
+    found: list[StoredJob] = []
+    for some in _split(names):
+        found += (rows.read_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
+    return tuple(found)
+
+
+def find_run_dir(tx: Connection, name: str) -> str:
+    """Return the directory of the job's run; empty: it never began."""
+    found: str = tx.execute(select(jobs.c.run_dir).where(jobs.c.name == name)).scalar_one()
+    return found
+
+
+def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, limit: int) -> Slice[StoredJob]:
+    """Return the newest jobs first, with the columns of a list.
+
+    Args:
+        tx: a transaction.
+        filters: the jobs of the list.
+        after: number of the last job of the slice before.
+        limit: of the slice.
+    """
+    query = _filter(select(*(jobs.c[name] for name in SUMMARY)), filters)
+    query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
+    if after is not None:
+        query = query.where(jobs.c.number < after)
+    found = [rows.read_job(row) for row in tx.execute(query)]
+    items = tuple(found[:limit])
+    return Slice(items=items, after=str(items[-1].number) if len(found) > limit else "")
+
+
+def _filter(query: Select[Any], filters: JobFilters) -> Select[Any]:
     if filters.teams is not None:
         query = query.where(jobs.c.team.in_(filters.teams))
     for column, wanted in (("team", filters.team), ("user", filters.user), ("queue", filters.queue)):
@@ -157,108 +139,70 @@ def _filtered(query: Select[Any], filters: Filters) -> Select[Any]:
     return query
 
 
-def alive(tx: Connection) -> tuple[Job, ...]:
-    """All that have not ended, oldest first."""
+def list_living_jobs(tx: Connection) -> tuple[StoredJob, ...]:
+    """Return all jobs that have not ended, oldest first."""
     found = tx.execute(select(jobs).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
-    return tuple(rows.job_of(row) for row in found)
+    return tuple(rows.read_job(row) for row in found)
 
 
-# -- what people ask ---------------------------------------------------------------------------------------
+def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJob, ...]:
+    """Return the jobs of a plan, with the columns that it depends on, oldest first.
 
-
-def respecify(tx: Connection, name: str, spec: JobSpec) -> Job:
-    """Another spec for a job, with the same name and team: its sizes, its priority, whether it is held.
-
-    Raises:
-        Ended: it is over.
-        Unreadable: nobody knows what its spec was.
+    Args:
+        tx: a transaction.
+        running: only the jobs that hold devices; otherwise all that have not ended.
     """
-    row = _living(tx, name)
-    check_readable(rows.job_of(row))
-    wanted = row.wanted if row.wanted in rows.ENDS else rows.wanted_by(spec)
-    values = rows.of_spec(spec) | {"wanted": wanted, "version": row.version + 1}
-    if row.state in {"queued", "paused"}:
-        values["state"] = "paused" if wanted == "pause" else "queued"
-    after = tx.execute(update(jobs).where(jobs.c.name == name).values(values).returning(jobs)).one()
-    changed(tx)
-    return rows.job_of(after)
+    here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
+    query = select(*(jobs.c[name] for name in PLANNED)).where(here).order_by(jobs.c.number)
+    return tuple(rows.read_job(row) for row in tx.execute(query))
 
 
-def cancel(tx: Connection, name: str, now_s: float) -> Job:
-    """Asks a job to end; one that holds nothing and was seen to hold nothing has ended at once.
-
-    Raises:
-        Ended: it is over, and was not cancelled.
-    """
-    row = _one(tx, name)
-    if row.wanted == "cancel":
-        return rows.job_of(row)
-    job = rows.job_of(_living(tx, name))
-    values = {"wanted": "cancel", "version": job.version + 1}
-    if job.unreadable:
-        # What it may have begun, the loop ends, and says when it is gone.
-        holds = job.state == "running" or bool(job.run_dir)
-    else:
-        holds = bool(job.grant.workers or job.observed.held) or job.state == "running"
-    if not holds:
-        values |= {"state": "cancelled", "ended_s": now_s, "forget_at_s": forget_at_s(job.spec, now_s)}
-        # What it gave back a moment ago may not have become usage yet, and nobody looks at it again.
-        use(tx, name, (), now_s)
-    after = tx.execute(update(jobs).where(jobs.c.name == name).values(values).returning(jobs)).one()
-    changed(tx)
-    return rows.job_of(after)
-
-
-# -- what the loop writes ----------------------------------------------------------------------------------
-
-
-def end(tx: Connection, name: str, ending: Ending) -> None:
-    """The job is to end by its own rules; like a cancelled one, it has ended once it is gone."""
-    values = {"wanted": ending.wanted, "why": ending.why, "version": jobs.c.version + 1}
-    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
-    changed(tx)
-
-
-def unsettled(tx: Connection) -> frozenset[str]:
-    """Names of jobs that have not ended and hold devices, or may. One that never began cannot."""
+def list_unsettled_jobs(tx: Connection) -> frozenset[str]:
+    """Return the names of jobs that have not ended and may hold devices. A job that never began cannot."""
     nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
     return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
 
 
-def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
-    """Names of jobs that were granted devices of a pool, or were seen to hold some; oldest first."""
+def list_jobs_in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
+    """Return the names of jobs that were granted devices of a pool, or held some there; oldest first."""
     query = select(jobs.c.name, jobs.c.granted, jobs.c.observed).where(jobs.c.state == "running")
     found = tx.execute(query.order_by(jobs.c.number))
-    return tuple(row.name for row in found if records.may_hold_in(pool, row.granted, row.observed))
+    return tuple(row.name for row in found if rows.may_hold_in(pool, row.granted, row.observed))
 
 
-def of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
-    """Names of jobs that name this priority class and have not ended; oldest first."""
-    return _living_names(tx, jobs.c.priority_class == priority_class)
+def list_jobs_of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
+    """Return the names of jobs of this priority class that have not ended; oldest first."""
+    return _list_living_names(tx, jobs.c.priority_class == priority_class)
 
 
-def of_team(tx: Connection, team: str) -> tuple[str, ...]:
-    """Names of the team's jobs that have not ended; oldest first."""
-    return _living_names(tx, jobs.c.team == team)
+def list_jobs_of_team(tx: Connection, team: str) -> tuple[str, ...]:
+    """Return the names of the team's jobs that have not ended; oldest first."""
+    return _list_living_names(tx, jobs.c.team == team)
 
 
-def _living_names(tx: Connection, here: ColumnElement[bool]) -> tuple[str, ...]:
+def _list_living_names(tx: Connection, here: ColumnElement[bool]) -> tuple[str, ...]:
     query = select(jobs.c.name).where(here, jobs.c.ended_s.is_(None)).order_by(jobs.c.number)
     return tuple(tx.execute(query).scalars())
 
 
-def waiting_and_running(tx: Connection) -> int:
-    """How many have not ended."""
+def map_teams(tx: Connection) -> dict[str, str]:
+    """Return the team of each job that has not ended."""
+    found = tx.execute(select(jobs.c.name, jobs.c.team).where(jobs.c.ended_s.is_(None)))
+    return {row.name: row.team for row in found}
+
+
+def count_living_jobs(tx: Connection) -> int:
+    """Return the number of jobs that have not ended."""
     return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What a team has in the store.
+class TeamUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a team.
 
     Args:
         jobs: that have not ended.
-        of_user: those of one user.
-        spec_bytes: of all its jobs, also of those that have ended.
+        of_user: of these, the jobs of one user.
+        spec_bytes: of all its jobs, ended ones included.
     """
 
     jobs: int
@@ -266,265 +210,113 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     spec_bytes: int
 
 
-def taken_by(tx: Connection, team: str, user: str) -> Taken:
-    """What the team has, and how many jobs this user has in it."""
+def measure_team(tx: Connection, team: str, user: str) -> TeamUsage:
+    """Return how many jobs the team has, and this user in it."""
     here = jobs.c.team == team
     living = select(func.count()).where(here, jobs.c.ended_s.is_(None))
     stored = select(func.coalesce(func.sum(jobs.c.spec_bytes), 0)).where(here)
-    return Taken(
+    return TeamUsage(
         jobs=tx.execute(living).scalar_one(),
         of_user=tx.execute(living.where(jobs.c.user == user)).scalar_one(),
         spec_bytes=int(tx.execute(stored).scalar_one()),
     )
 
 
-def named(tx: Connection, names: Collection[str]) -> tuple[Job, ...]:
-    """Those of these names that there are, ended or not."""
-    found: list[Job] = []
-    for some in _portions(names):
-        found += (rows.job_of(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
-    return tuple(found)
+class PlannedSize(msgspec.Struct, frozen=True):
+    """The reason of a job's size, and the size that the plan has promised."""
+
+    reason: SizeReason
+    promised: int
 
 
-def _portions(names: Collection[str]) -> Iterator[list[str]]:
+def map_planned_sizes(tx: Connection, names: Collection[str] | None = None) -> dict[str, PlannedSize]:
+    """Return the newest reason of each job; None: of all jobs that have not ended."""
+    columns = select(jobs.c.name, jobs.c.explained, jobs.c.promised)
+    if names is None:
+        found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
+    else:
+        found = [row for some in _split(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
+    return {row.name: PlannedSize(rows.decode_reason(row.explained), row.promised) for row in found}
+
+
+def map_uses(tx: Connection) -> dict[str, tuple[Use, ...]]:
+    """Return the devices that each job uses that has not ended.
+
+    It lacks the jobs that use nothing, and those whose uses cannot be read.
+    """
+    query = select(jobs.c.name, jobs.c.using).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
+    return {row.name: uses for row in tx.execute(query) if (uses := rows.decode_uses(row.using))}
+
+
+def _split(names: Collection[str]) -> Iterator[list[str]]:
     left = iter(names)
     while some := list(islice(left, MOST_NAMES)):
         yield some
 
 
-def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
-    """Writes down what was seen. A job that has ended holds nothing from now on."""
-    some = False
-    for one in noted:
-        ended = one.state in ENDED
-        observed = msgspec.structs.replace(one.observed, held={}) if ended else one.observed
-        values: dict[str, object] = {
-            "state": one.state,
-            "observed": text_of(observed),
-            "step": observed.step,
-            "lives": one.attempts,
-            "crashes": one.crashes,
-            "retry_at_s": one.retry_at_s,
-            "run_dir": one.run_dir,
-            "why": one.why,
-            "traceback": one.traceback,
-        }
-        if ended:
-            spec = rows.job_of(_one(tx, one.job)).spec
-            values |= {
-                "ended_s": now_s,
-                "granted": "{}",
-                "workers": 0,
-                "forget_at_s": forget_at_s(spec, now_s),
-            }
-            use(tx, one.job, (), now_s)
-        tx.execute(update(jobs).where(jobs.c.name == one.job).values(values))
-        some = True
-    if some:
-        changed(tx)
+# -- writing -----------------------------------------------------------------------------------------------
 
 
-def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanation, *, now_s: float) -> Job:
-    """Gives a job another size; called by `elastane.controller.store.deciding` alone.
+def insert_job(tx: Connection, job: StoredJob) -> StoredJob:
+    """Store a new job, and return it with its number.
+
+    Raises:
+        JobNameTaken: another job has or had its name.
+    """
+    try:
+        with tx.begin_nested():
+            row = tx.execute(insert(jobs).values(rows.encode_job(job)).returning(jobs)).one()
+    except IntegrityError as error:
+        raise JobNameTaken(
+            f"the name {job.name!r} is taken",
+            means="each job of a cluster has a name of its own, also after it has ended",
+            do=f"choose another, such as {job.name}-2",
+        ) from error
+    changed(tx)
+    return rows.read_job(row)
+
+
+def update_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: tuple[str, ...] = ()) -> None:
+    """Store a changed job, and count the change.
 
     Args:
-        tx: a transaction.
-        decision: of the plan.
-        given: what the job should have from now on.
-        explained: why.
-        now_s: the time.
-
-    Returns:
-        The job as it was before.
+        tx: a transaction that writes, in which ``before`` was read.
+        before: as stored.
+        after: as it should be stored.
+        always: fields that are written even if they are equal, because the stored ones may be unreadable.
     """
-    row = _living(tx, decision.job)
-    before = rows.job_of(row)
-    workers = sum(given.workers.values())
-    standing = standing_after(_standing(row), decision, now_s)
-    observed = _expecting(before, given, now_s)
-    values = {
-        "granted": text_of(given),
-        "observed": text_of(observed),
-        "workers": workers,
-        # One that gives everything back still runs until its workers have been seen gone.
-        "state": "running" if workers or observed.held else before.state,
-        "explained": text_of(explained),
-        "started_s": row.started_s if row.started_s is not None or not workers else now_s,
-        "admitted_s": standing.started_s,
-        "resized_s": standing.resized_s,
-        "setbacks": standing.setbacks,
-        "promised": standing.promised,
-        "resizes": row.resizes + (1 if row.workers and workers else 0),
-        "preemptions": row.preemptions + stopped_for_others(decision),
-    }
-    tx.execute(update(jobs).where(jobs.c.name == decision.job).values(values))
-    return before
+    write_job(tx, before, after, always=always)
+    changed(tx)
 
 
-def _expecting(before: Job, given: Grant, now_s: float) -> ObservedJob:
-    """What a job may hold until it is looked at again, and what it is expected to hold."""
-    seen = before.observed.held
-    counts = still_held(
-        {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
-    )
-    held = {
-        pool: _counting(seen.get(pool, HeldWorkers(workers=0)), workers) for pool, workers in counts.items()
-    }
-    total, granted = sum(given.workers.values()), sum(before.grant.workers.values())
-    came = sum(one.workers - one.absent + one.lost for one in seen.values())
-    grows = total > sum(one.workers for one in held.values())
-    # Whoever never arrived is given back; who takes the place of a dead one is given time of its own.
-    anew = grows or (before.observed.starting_since_s is not None and total <= came < granted)
-    return msgspec.structs.replace(
-        before.observed,
-        held=held,
-        starting_since_s=now_s if anew else before.observed.starting_since_s,
-    )
+def write_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: tuple[str, ...] = ()) -> None:
+    """Store a changed job, and its usage if its uses have changed. See `update_job`."""
+    values = rows.encode_changes(before, after, always)
+    if before.uses != after.uses and after.using_since_s is not None:
+        insert_usage(tx, before, after.using_since_s)
+    if values:
+        tx.execute(update(jobs).where(jobs.c.name == after.name).values(values))
 
 
-def _counting(seen: HeldWorkers, workers: int) -> HeldWorkers:
-    """So many may be held; those that nobody has seen are not there."""
-    return msgspec.structs.replace(seen, workers=workers, absent=seen.absent + workers - seen.workers)
+def insert_usage(tx: Connection, job: StoredJob, until_s: float) -> None:
+    """Store what the job has used until a time.
+
+    The open interval is in the row of the job, so it is never lost and never stored twice.
+    """
+    ended = close_intervals(job.uses, job.using_since_s, until_s)
+    if ended:
+        owner = {"job": job.name, "team": job.team, "user": job.user}
+        tx.execute(insert(usage), [owner | msgspec.structs.asdict(interval) for interval in ended])
 
 
-def _standing(row: Row[Any]) -> Standing:
-    return Standing(
-        started_s=row.admitted_s, resized_s=row.resized_s, setbacks=row.setbacks, promised=row.promised
-    )
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What a job was last told by a plan, beside its size."""
-
-    sentences: tuple[str, ...]
-    promised: int
-
-
-def told(tx: Connection, names: Collection[str] | None = None) -> dict[str, Told]:
-    """By name; None: all jobs that have not ended."""
-    columns = select(jobs.c.name, jobs.c.explained, jobs.c.promised)
-    if names is None:
-        found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
-    else:
-        found = [row for some in _portions(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
-    return {row.name: Told(records.explanation_of(row.explained).sentences, row.promised) for row in found}
-
-
-def explain(tx: Connection, others: Mapping[str, Told], now_s: float) -> None:
-    """Other reasons for the same sizes."""
-    if others:
+def update_reasons(tx: Connection, sizes: Mapping[str, PlannedSize]) -> None:
+    """Store other reasons for the same sizes, by job."""
+    if sizes:
         here = update(jobs).where(jobs.c.name == bindparam("job"))
         tx.execute(
             here.values(explained=bindparam("words"), promised=bindparam("size")),
             [
-                {
-                    "job": name,
-                    "words": text_of(Explanation(sentences=one.sentences, decided_s=now_s)),
-                    "size": one.promised,
-                }
-                for name, one in others.items()
+                {"job": name, "words": text_of(size.reason), "size": size.promised}
+                for name, size in sizes.items()
             ],
-        )
-
-
-def using(tx: Connection) -> dict[str, tuple[Use, ...]]:
-    """What every job that has not ended uses, by name.
-
-    Those that use nothing are not among them, nor those of which nobody can read what they use.
-    """
-    query = select(jobs.c.name, jobs.c.using).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
-    return {row.name: uses for row in tx.execute(query) if (uses := records.uses_of(row))}
-
-
-def use(tx: Connection, name: str, uses: tuple[Use, ...], now_s: float) -> None:
-    """From now on the job uses these devices on these terms; what it used until now becomes usage.
-
-    If nobody can read what it used, that is lost.
-
-    The open interval is in the job's own row, so that it is never lost and never written twice.
-    """
-    row = _one(tx, name)
-    before = records.uses_of(row)
-    if before == uses:
-        return
-    plain = records.record_of(row).plain
-    if ended := rows.intervals(row, now_s):
-        tx.execute(insert(usage), ended)
-    spent = plain["spent"] + rows.cost(before or (), now_s - plain["using_since_s"])
-    since_s = max(now_s, plain["using_since_s"])
-    before_s = plain["active_since_s"]
-    active_s = plain["active_s"] + (since_s - before_s if before_s is not None and not uses else 0.0)
-    tx.execute(
-        update(jobs)
-        .where(jobs.c.name == name)
-        .values(
-            using=text_of(uses),
-            using_since_s=since_s,
-            spent=spent,
-            active_s=active_s,
-            active_since_s=(since_s if before_s is None else before_s) if uses else None,
-        )
-    )
-
-
-def run_dir(tx: Connection, name: str) -> str:
-    """Where the job's run lies; empty: it never began."""
-    found: str = tx.execute(select(jobs.c.run_dir).where(jobs.c.name == name)).scalar_one()
-    return found
-
-
-def _one(tx: Connection, name: str) -> Row[Any]:
-    return tx.execute(select(jobs).where(jobs.c.name == name)).one()
-
-
-def _living(tx: Connection, name: str) -> Row[Any]:
-    row = _one(tx, name)
-    living(name, row.state)
-    return row
-
-
-def release(tx: Connection, name: str, state: State, why: str, now_s: float) -> None:
-    """A job whose record cannot be read holds nothing any more.
-
-    Args:
-        tx: a transaction that writes.
-        name: of the job.
-        state: it has now.
-        why: how it ended, or its last attempt did.
-        now_s: the time.
-    """
-    use(tx, name, (), now_s)
-    values: dict[str, object] = {"state": state, "granted": "{}", "workers": 0, "observed": "{}", "why": why}
-    if state in ENDED:
-        values["ended_s"] = now_s
-    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
-    changed(tx)
-
-
-def check_readable(job: Job) -> None:
-    """Go on if something can be asked of the job, beside that it ends.
-
-    Raises:
-        Unreadable: its record cannot be read.
-    """
-    if job.unreadable:
-        raise Unreadable(
-            f"the record of job {job.name!r} cannot be read: {job.unreadable}",
-            means="nobody knows what was asked for, so nothing of it can be changed",
-            do=f"cancel it (elastane cancel {job.name}) and submit it again under another name, "
-            "or have an operator put back a backup of the store",
-        )
-
-
-def living(name: str, state: State) -> None:
-    """Goes on if a job in this state can still be asked for something.
-
-    Raises:
-        Ended: it is over.
-    """
-    if state in ENDED:
-        raise Ended(
-            f"job {name!r} {'was' if state == 'cancelled' else 'has'} {state}",
-            means="nothing can be asked of it any more",
-            do="submit it again under another name",
         )

@@ -11,17 +11,17 @@ from elastane.controller.store.tables import nodes
 COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
 
 
-def find(tx: Connection, name: str) -> Node | None:
+def find_node(tx: Connection, name: str) -> Node | None:
     row = tx.execute(select(*COLUMNS).where(nodes.c.name == name)).one_or_none()
     return _node(row) if row else None
 
 
-def every(tx: Connection) -> tuple[Node, ...]:
+def list_nodes(tx: Connection) -> tuple[Node, ...]:
     """All, by name."""
     return tuple(_node(row) for row in tx.execute(select(*COLUMNS).order_by(nodes.c.name)))
 
 
-def seen(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
+def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
     """An engine has seen a node; what people want of it stays as it was."""
     here = nodes.c.name == name
     before = tx.execute(select(nodes.c.pool, nodes.c.devices).where(here)).one_or_none()
@@ -37,7 +37,9 @@ def seen(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> No
         changed(tx)
 
 
-def want(tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: float | None = None) -> Node:
+def update_node(
+    tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: float | None = None
+) -> Node:
     """Uses, drains or gives up a node that is known."""
     row = tx.execute(
         update(nodes)
@@ -49,7 +51,7 @@ def want(tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: flo
     return _node(row)
 
 
-def forget(tx: Connection, name: str) -> None:
+def forget_node(tx: Connection, name: str) -> None:
     """As if no engine had ever seen it; one that sees it again says so."""
     tx.execute(delete(nodes).where(nodes.c.name == name))
     changed(tx)

@@ -32,14 +32,14 @@ class Kept(msgspec.Struct, frozen=True):
     reply: Reply
 
 
-def find(tx: Connection, token: str, key: str) -> Kept | None:
+def find_reply(tx: Connection, token: str, key: str) -> Kept | None:
     row = tx.execute(select(replies).where(replies.c.token == token, replies.c.key == key)).one_or_none()
     if row is None:
         return None
     return Kept(bytes(row.digest), Reply(status=row.status, body=bytes(row.body), etag=row.etag))
 
 
-def keep(tx: Connection, token: str, key: str, digest: bytes, reply: Reply, *, now_s: float) -> None:
+def keep_reply(tx: Connection, token: str, key: str, digest: bytes, reply: Reply, *, now_s: float) -> None:
     """Remembers an answer; forgets those that are older than a week, and the oldest of too many."""
     tx.execute(delete(replies).where(replies.c.time_s < now_s - KEPT_S))
     _make_room(tx, token)

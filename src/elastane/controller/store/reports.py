@@ -24,7 +24,7 @@ class Reports(NamedTuple):
 _report_in = JsonColumn[Capacity | Metric | Price](Capacity | Metric | Price)
 
 
-def write(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
+def write_report(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
     kind = str(report.__struct_config__.tag)
     about = report.metric if isinstance(report, Metric) else report.pool
     tx.execute(delete(reports).where(reports.c.kind == kind, reports.c.about == about))
@@ -40,7 +40,7 @@ def write(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> No
     changed(tx)
 
 
-def valid(tx: Connection, now_s: float) -> Reports:
+def list_valid_reports(tx: Connection, now_s: float) -> Reports:
     """Those that still count.
 
     Raises:

@@ -1,152 +1,209 @@
-"""Rows as frozen values, and back. Pure."""
+"""Rows of jobs: decoded into stored jobs, and back.
 
-from collections.abc import Mapping
-from typing import Any
+A row that cannot be read becomes a value too, which says so, so that the other rows can still be read.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, get_args
 
 import msgspec
 from sqlalchemy import Row
 
-from elastane.api.job_records import ENDED, Explanation, Wanted
+from elastane.api.job_checks import check_numbers
+from elastane.api.job_records import Grant, HeldWorkers, ObservedJob, State, Wanted
 from elastane.api.jobs import JobSpec
-from elastane.api.plans import Cause
-from elastane.api.rest import Job, JobSummary
-from elastane.api.usage import Terms, Use
-from elastane.controller.noting import how_it_ended
-from elastane.controller.store.columns import is_moment, text_of
-from elastane.controller.store.records import UNKNOWN, Record, explanation_of, record_of, uses_of
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
+from elastane.api.usage import Use
+from elastane.controller.jobs.stored_job import UNKNOWN_SPEC, SizeReason, StoredJob
+from elastane.controller.store.columns import JsonColumn, is_amount, is_integer, is_moment, text_of
+
+SHOWN = 60
+"""Characters that are shown of a wrong value."""
+
+# Every turn reads the same specs again, and they are values.
+_decode_spec = lru_cache(maxsize=20_000)(JsonColumn[JobSpec](JobSpec, check_numbers))
+_decode_grant = JsonColumn[Grant](Grant)
+_decode_observed = JsonColumn[ObservedJob](ObservedJob)
+_decode_reason = JsonColumn[SizeReason](SizeReason)
+_decode_uses = JsonColumn[tuple[Use, ...]](tuple[Use, ...])
+
+STATES, WISHES = frozenset(get_args(State)), frozenset(get_args(Wanted))
+TIMES = ("submitted_s", "retry_at_s", "active_s")
+OPTIONAL_TIMES = (
+    "started_s",
+    "ended_s",
+    "resized_s",
+    "admitted_s",
+    "active_since_s",
+    "forget_at_s",
+)
 
 
-def summary_of(row: Row[Any]) -> JobSummary:
-    return JobSummary(**_summary(row, record_of(row)))
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def job_of(row: Row[Any]) -> Job:
-    record = record_of(row)
-    plain, uses = record.plain, uses_of(row) or ()
-    return Job(
-        **_summary(row, record),
-        version=plain["version"],
-        spec=record.spec
-        if record.spec is not UNKNOWN
-        else msgspec.structs.replace(UNKNOWN, name=plain["name"], team=plain["team"]),
-        grant=record.grant,
-        observed=record.observed,
-        explained=_explained(row, record),
-        run_dir=plain["run_dir"],
-        attempts=plain["lives"],
-        crashes=plain["crashes"],
-        resizes=plain["resizes"],
-        preemptions=plain["preemptions"],
-        resized_s=_moment(plain["resized_s"]),
-        spent=float(plain["spent"]),
-        spending_per_h=cost(uses, 3600.0),
-        spending_since_s=float(plain["using_since_s"]),
-        active_s=float(plain["active_s"]),
-        active_since_s=_moment(plain["active_since_s"]),
-        why=plain["why"],
-        traceback=plain["traceback"],
+def _is_optional_moment(value: object) -> bool:
+    return value is None or is_moment(value)
+
+
+PLAIN: dict[str, tuple[Callable[[object], bool], object]] = {
+    **dict.fromkeys(("name", "team", "user", "queue", "priority_class"), (_is_text, "")),
+    **dict.fromkeys(("run_dir", "why", "traceback"), (_is_text, "")),
+    # A job whose state cannot be read may hold devices.
+    "state": (STATES.__contains__, "running"),
+    "wanted": (WISHES.__contains__, "run"),
+    **dict.fromkeys(("workers", "step", "version", "lives", "crashes", "resizes"), (is_integer, 0)),
+    **dict.fromkeys(("preemptions", "setbacks", "promised"), (is_integer, 0)),
+    **dict.fromkeys(TIMES, (is_moment, 0.0)),
+    **dict.fromkeys(OPTIONAL_TIMES, (_is_optional_moment, None)),
+    # The time from which a job has to pay is not guessed.
+    "using_since_s": (is_moment, None),
+    "spent": (is_amount, 0.0),
+}
+"""Columns without JSON: the check of a value, and the replacement of a value that fails it."""
+FLOATS = frozenset({*TIMES, *OPTIONAL_TIMES, "using_since_s", "spent"})
+FIELDS = {"lives": "attempts"}
+"""Columns whose field of a stored job has another name."""
+JSON = {"spec": "spec", "grant": "granted", "observed": "observed", "reason": "explained", "uses": "using"}
+"""Fields of a stored job whose columns hold JSON."""
+COLUMNS = {**{FIELDS.get(name, name): name for name in PLAIN}, **JSON}
+"""The column of each field of a stored job, but the number."""
+
+
+def read_job(row: Row[Any]) -> StoredJob:
+    """Decode a row of jobs; a column that the query has not read leaves the default of its field."""
+    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - its public name for a mapping
+    wrong: list[str] = []
+    guessed: list[str] = []
+    fields = _read_plain(columns, wrong)
+    spec, grant, observed = UNKNOWN_SPEC, Grant(), ObservedJob()
+    try:
+        spec = _read_spec(columns)
+    except Malformed as error:
+        wrong.append(f"spec: {error}")
+        spec = msgspec.structs.replace(UNKNOWN_SPEC, name=fields["name"], team=fields["team"])
+    if "granted" in columns:
+        try:
+            grant = _decode_grant(columns["granted"])
+        except Malformed as error:
+            wrong.append(f"granted: {error}")
+    try:
+        observed = _decode_observed(columns["observed"])
+    except Malformed as error:
+        try:
+            # The next observation replaces it. Until then the job holds what it pays for.
+            observed = _guess_observed(columns, spec)
+            guessed.append(f"observed: {error}")
+        except Malformed:
+            wrong.append(f"observed: {error}")
+    if "explained" in columns:
+        fields["reason"] = decode_reason(columns["explained"])
+    if "using" in columns:
+        fields["uses"] = decode_uses(columns["using"])
+    return StoredJob(
+        **fields,
+        number=columns["number"],
+        spec=spec,
+        grant=grant,
+        observed=observed,
+        unreadable="; ".join(wrong),
+        guessed="; ".join(guessed),
     )
 
 
-def _explained(row: Row[Any], record: Record) -> Explanation:
-    """Of a job that has ended, how: what was last planned for it has nothing to say any more."""
-    plain = record.plain
-    if plain["ended_s"] is not None and plain["state"] in ENDED:
-        ending = how_it_ended(plain["state"], plain["why"].removesuffix("."))
-        return Explanation(sentences=(f"It {ending}.",), decided_s=plain["ended_s"])
-    if record.unreadable:
-        return Explanation(
-            sentences=(
-                f"Its record cannot be read: {record.unreadable}.",
-                "It keeps the devices that it holds, and nothing is decided about it.",
-                "It changes with `elastane cancel`, or once an operator has put back a backup of the store.",
-            )
-        )
-    return explanation_of(row.explained)
+def _read_plain(columns: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
+    """Return the fields of columns without JSON, and add those that cannot be read to ``wrong``."""
+    fields: dict[str, Any] = {}
+    for column, value in columns.items():
+        if column not in PLAIN:
+            continue
+        is_possible, replacement = PLAIN[column]
+        if not is_possible(value):
+            wrong.append(f"{column}: {escape_line(repr(value), SHOWN)} is not a possible value")
+            value = replacement  # noqa: PLW2901 - the value that counts
+        # SQLite returns a number that it has just written as an integer where it can.
+        fields[FIELDS.get(column, column)] = float(value) if column in FLOATS and value is not None else value
+    return fields
 
 
-def _moment(seconds: float | None) -> float | None:
-    # What SQLite has just written it returns as an integer where it can, what it has read as a float.
-    return None if seconds is None else float(seconds)
+def _read_spec(columns: Mapping[str, Any]) -> JobSpec:
+    text = columns["spec"]
+    # The cache looks a value up before the decoder checks its type.
+    if not isinstance(text, str):
+        raise Malformed("it is not text")
+    spec = _decode_spec(text)
+    if spec.name != columns["name"] or spec.team != columns["team"]:
+        raise Malformed("it is that of another job")
+    return spec
 
 
-def _summary(row: Row[Any], record: Record) -> dict[str, Any]:
-    plain, observed = record.plain, record.observed
-    low, high = record.spec.elastic_policy.limits
-    return {
-        "number": row.number,
-        "name": plain["name"],
-        "team": plain["team"],
-        "user": plain["user"],
-        "queue": plain["queue"],
-        "priority_class": plain["priority_class"],
-        "state": plain["state"],
-        "wanted": plain["wanted"],
-        "workers": plain["workers"],
-        "min_workers": low,
-        "max_workers": high,
-        "step": plain["step"],
-        "steps": observed.steps,
-        "loss": observed.loss,
-        "samples_per_s": observed.samples_per_s if plain["state"] == "running" else 0.0,
-        "submitted_s": float(plain["submitted_s"]),
-        "started_s": _moment(plain["started_s"]),
-        "ended_s": _moment(plain["ended_s"]),
-        "retry_at_s": float(plain["retry_at_s"]),
-        "unreadable": record.unreadable,
+def _guess_observed(columns: Mapping[str, Any], spec: JobSpec) -> ObservedJob:
+    """Return the workers that a job may hold by its open accounts."""
+    if "using" not in columns:
+        return ObservedJob()
+    devices = spec.resources_per_worker.devices
+    held: dict[str, int] = {}
+    for use in _decode_uses(columns["using"]):
+        held[use.pool] = held.get(use.pool, 0) + -(-use.devices // devices)
+    return ObservedJob(held={pool: HeldWorkers(workers=workers) for pool, workers in held.items()})
+
+
+def decode_reason(text: object) -> SizeReason:
+    """Return the reason of a job's size; the next plan replaces one that cannot be read."""
+    try:
+        return _decode_reason(text)
+    except Malformed as error:
+        return SizeReason(sentences=(f"Its explanation cannot be read: {error}.",))
+
+
+def decode_uses(text: object) -> tuple[Use, ...] | None:
+    """Return the devices that a job uses; None: they cannot be read."""
+    try:
+        return _decode_uses(text)
+    except Malformed:
+        return None
+
+
+def encode_job(job: StoredJob) -> dict[str, Any]:
+    """Return the values of all columns but the number."""
+    return _encode(job, COLUMNS)
+
+
+def encode_changes(before: StoredJob, after: StoredJob, always: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the values of the columns that differ, and of those fields that are always written."""
+    changed = {
+        field: column
+        for field, column in COLUMNS.items()
+        if field in always or getattr(before, field) != getattr(after, field)
     }
+    return _encode(after, changed)
 
 
-ENDS: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail": "time"}
-"""Why the scheduler should give a job nothing any more."""
-
-
-def wanted_by(spec: JobSpec) -> Wanted:
-    """What a job's spec says, unless the job is to end."""
-    return "pause" if spec.run_policy.suspend else "run"
-
-
-def of_spec(spec: JobSpec) -> dict[str, Any]:
-    """The columns that follow from a spec."""
-    text = text_of(spec)
-    return {
-        "name": spec.name,
-        "team": spec.team,
-        "queue": spec.queue,
-        "priority_class": spec.priority_class,
-        "spec": text,
-        "spec_bytes": len(text.encode()),
+def _encode(job: StoredJob, columns: Mapping[str, str]) -> dict[str, Any]:
+    values = {
+        column: text_of(getattr(job, field)) if field in JSON else getattr(job, field)
+        for field, column in columns.items()
     }
+    if "spec" in values:
+        values["spec_bytes"] = len(values["spec"].encode())
+    return values
 
 
-def cost(uses: tuple[Use, ...], seconds: float) -> float:
-    """Of these devices for so long, in the currency of their prices, which are by the hour."""
-    return sum(use.devices * use.price for use in uses) * max(0.0, seconds) / 3600
+def explain_unstorable(observed: ObservedJob) -> str:
+    """Return why an observation could not be read back; empty: it could."""
+    try:
+        _decode_observed(text_of(observed))
+    except (ValueError, TypeError) as error:
+        return escape_line(str(error))
+    return ""
 
 
-def intervals(row: Row[Any], until_s: float) -> list[dict[str, Any]]:
-    """The rows of usage that end now, because what a job uses changes."""
-    if not is_moment(row.using_since_s) or until_s <= row.using_since_s:
-        return []
-    return [
-        {
-            "job": row.name,
-            "team": row.team,
-            "user": row.user,
-            "pool": use.pool,
-            "terms": use.terms,
-            "devices": use.devices,
-            "price": use.price,
-            "from_s": row.using_since_s,
-            "until_s": until_s,
-        }
-        for use in uses_of(row) or ()
-        if use.devices
-    ]
-
-
-def clipped(row: Mapping[str, Any], from_s: float, until_s: float) -> tuple[Terms, float, float]:
-    """Terms, device-seconds and cost of that part of an interval of usage that lies between two moments."""
-    seconds = max(0.0, min(row["until_s"], until_s) - max(row["from_s"], from_s))
-    device_s = row["devices"] * seconds
-    return row["terms"], device_s, device_s * row["price"] / 3600
+def may_hold_in(pool: str, granted: object, observed: object) -> bool:
+    """Return whether a job has or had workers in a pool, or its record cannot be read."""
+    try:
+        return pool in _decode_grant(granted).workers or pool in _decode_observed(observed).held
+    except Malformed:
+        return True

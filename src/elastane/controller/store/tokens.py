@@ -4,12 +4,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
-from elastane.api.rest import NewToken
-from elastane.api.tokens import Token
+from elastane.api.tokens import NewToken, Token
 from elastane.controller.store.tables import tokens
 
 
-def add(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
+def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
     """Keeps a token.
 
     Args:
@@ -36,7 +35,7 @@ def add(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) ->
     return _token(row)
 
 
-def with_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
+def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
     """The token with this secret, if it counts at this time."""
     row = tx.execute(select(tokens).where(tokens.c.digest == digest)).one_or_none()
     if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now_s):
@@ -44,18 +43,18 @@ def with_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
     return _token(row)
 
 
-def counts(tx: Connection, id_: str, now_s: float) -> bool:
+def is_token_valid(tx: Connection, id_: str, now_s: float) -> bool:
     """Whether the token counts at this time."""
     query = select(tokens.c.id).where(tokens.c.id == id_, *_counts(now_s))
     return tx.execute(query).one_or_none() is not None
 
 
-def find(tx: Connection, id_: str) -> Token | None:
+def find_token(tx: Connection, id_: str) -> Token | None:
     row = tx.execute(select(tokens).where(tokens.c.id == id_)).one_or_none()
     return _token(row) if row else None
 
 
-def every(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
+def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
     """Oldest first; None: of all teams, and those of none too, if not asked otherwise."""
     query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
     if teams is not None:
@@ -65,32 +64,32 @@ def every(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True
     return tuple(_token(row) for row in tx.execute(query))
 
 
-def revoke(tx: Connection, id_: str, now_s: float) -> None:
+def revoke_token(tx: Connection, id_: str, now_s: float) -> None:
     """From now on it counts no more; a token that was revoked before stays as it is."""
     tx.execute(
         update(tokens).where(tokens.c.id == id_).values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
     )
 
 
-def operators(tx: Connection, now_s: float) -> int:
+def count_operators(tx: Connection, now_s: float) -> int:
     """How many tokens of operators count."""
     query = select(func.count()).where(tokens.c.role == "operator", *_counts(now_s))
     return tx.execute(query).scalar_one()
 
 
-def of_team(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
+def list_team_tokens(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
     """What the tokens that count in this team, and not in every one, are called; oldest first."""
     query = select(tokens.c.id).where(tokens.c.team == team, *_counts(now_s))
     return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
 
 
-def valid_in(tx: Connection, team: str, now_s: float) -> int:
+def count_valid_tokens(tx: Connection, team: str, now_s: float) -> int:
     """How many tokens count in this team."""
     query = select(func.count()).where(tokens.c.team == team, *_counts(now_s))
     return tx.execute(query).scalar_one()
 
 
-def made_since(tx: Connection, team: str, since_s: float) -> int:
+def count_tokens_since(tx: Connection, team: str, since_s: float) -> int:
     """How many tokens of this team were made since then, valid or not."""
     query = select(func.count()).where(tokens.c.team == team, tokens.c.created_s > since_s)
     return tx.execute(query).scalar_one()

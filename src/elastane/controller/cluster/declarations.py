@@ -20,8 +20,8 @@ NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservati
 """Kinds of which there are many; of rules there is one set, called `ONE`."""
 ONE = "cluster"
 
-Named: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
-Document: TypeAlias = Named | SchedulingRules
+NamedDocument: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
+Document: TypeAlias = NamedDocument | SchedulingRules
 KINDS: dict[Kind, type[Document]] = {
     "cohorts": Cohort,
     "teams": Team,
@@ -34,7 +34,7 @@ KINDS: dict[Kind, type[Document]] = {
 assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types and by people
 
 
-def config_of(documents: Iterable[tuple[Kind, Document]]) -> Config:
+def build_config(documents: Iterable[tuple[Kind, Document]]) -> Config:
     """All documents as one, every kind present; sorted by name."""
     found: dict[str, list[Document]] = {kind: [] for kind in NAMED}
     rules = SchedulingRules()
@@ -44,44 +44,44 @@ def config_of(documents: Iterable[tuple[Kind, Document]]) -> Config:
         else:
             found[kind].append(document)
     return msgspec.convert(
-        {kind: tuple(sorted(some, key=name_of)) for kind, some in found.items()} | {"rules": rules}, Config
+        {kind: tuple(sorted(some, key=get_name)) for kind, some in found.items()} | {"rules": rules}, Config
     )
 
 
-def documents_of(config: Config) -> dict[tuple[Kind, str], Document]:
+def map_documents(config: Config) -> dict[tuple[Kind, str], Document]:
     """Each document of those kinds that the configuration speaks of, by kind and name."""
     found: dict[tuple[Kind, str], Document] = {}
     for kind in NAMED:
         for document in getattr(config, kind) or ():
-            found[kind, name_of(document)] = document
+            found[kind, get_name(document)] = document
     if config.rules is not None:
         found["rules", ONE] = config.rules
     return found
 
 
-def name_of(document: Document) -> str:
+def get_name(document: Document) -> str:
     return ONE if isinstance(document, SchedulingRules) else document.name
 
 
-def merged(standing: Config, wanted: Config) -> Config:
+def merge_configs(standing: Config, wanted: Config) -> Config:
     """What there would be if ``wanted`` were applied: the kinds it speaks of are as it says, others stay."""
     kinds = {kind: getattr(wanted, kind) for kind in KINDS if getattr(wanted, kind) is not None}
     return msgspec.structs.replace(standing, **kinds)
 
 
-def having(standing: Config, kind: Kind, document: Document) -> Config:
+def put_document(standing: Config, kind: Kind, document: Document) -> Config:
     """The configuration with this document in it, in place of the one with its name."""
     if isinstance(document, SchedulingRules):
         return msgspec.structs.replace(standing, rules=document)
     return _replaced(standing, kind, document.name, (document,))
 
 
-def lacking(standing: Config, kind: Kind, name: str) -> Config:
+def remove_document(standing: Config, kind: Kind, name: str) -> Config:
     """The configuration without this document."""
     return _replaced(standing, kind, name, ())
 
 
-def mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
+def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
     """Which other documents name this one, for people: ``the quota of vision``."""
     if kind == "cohorts":
         below = [f"cohort {one.name}" for one in standing.cohorts or () if one.parent == name]
@@ -97,13 +97,13 @@ def mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
 
 
 def _replaced(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
-    others = tuple(one for one in getattr(standing, kind) or () if name_of(one) != name)
-    return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=name_of))})
+    others = tuple(one for one in getattr(standing, kind) or () if get_name(one) != name)
+    return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=get_name))})
 
 
-def diff(standing: Config, wanted: Config) -> tuple[Change, ...]:
+def diff_configs(standing: Config, wanted: Config) -> tuple[Change, ...]:
     """What applying ``wanted`` would add, change and remove, in the order of kinds and names."""
-    before, after = documents_of(standing), documents_of(merged(standing, wanted))
+    before, after = map_documents(standing), map_documents(merge_configs(standing, wanted))
     changes = []
     for kind, name in sorted(
         before.keys() | after.keys(), key=lambda key: (tuple(KINDS).index(key[0]), key[1])
@@ -115,14 +115,14 @@ def diff(standing: Config, wanted: Config) -> tuple[Change, ...]:
                     kind=kind,
                     name=name,
                     change="add" if old is None else "remove" if new is None else "change",
-                    before=None if old is None else plain(old),
-                    after=None if new is None else plain(new),
+                    before=None if old is None else encode_document(old),
+                    after=None if new is None else encode_document(new),
                 )
             )
     return tuple(changes)
 
 
-def plain(document: msgspec.Struct) -> dict[str, Any]:
+def encode_document(document: msgspec.Struct) -> dict[str, Any]:
     """A document as JSON has it."""
     whole: dict[str, Any] = msgspec.to_builtins(document)
     return whole
@@ -131,7 +131,7 @@ def plain(document: msgspec.Struct) -> dict[str, Any]:
 # -- consistency -------------------------------------------------------------------------------------------
 
 
-def check(config: Config) -> None:
+def check_config(config: Config) -> None:
     """Whether the numbers make sense, every name that is mentioned is there, and the quotas are a tree.
 
     Raises:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from sqlalchemy import Connection
 
 from elastane.api.config import Change, Config
-from elastane.controller.declared import Kind, mentions
+from elastane.controller.cluster.declarations import Kind, list_mentions
 from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import jobs, tokens
 
@@ -24,7 +24,7 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
     Raises:
         Refusal: one does.
     """
-    users = mentions(standing, kind, name)
+    users = list_mentions(standing, kind, name)
     if users and kind == "cohorts":
         raise Refusal(
             HTTPStatus.CONFLICT,
@@ -53,7 +53,7 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
     for one in changes:
         if one.change != "remove":
             continue
-        if one.kind == "pools" and (holders := jobs.in_pool(tx, one.name)):
+        if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
             raise Refusal(
                 HTTPStatus.CONFLICT,
                 f"pool {one.name} is in use: {_listed(holders)} in it",
@@ -72,9 +72,9 @@ def _check_class(tx: Connection, removed: Change) -> None:
     Raises:
         Refusal: one is.
     """
-    users = jobs.of_class(tx, removed.name)
+    users = jobs.list_jobs_of_class(tx, removed.name)
     if removed.before is not None and removed.before.get("default"):
-        users += jobs.of_class(tx, "")
+        users += jobs.list_jobs_of_class(tx, "")
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
@@ -91,7 +91,7 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
     Raises:
         Refusal: it has.
     """
-    if users := jobs.of_team(tx, team):
+    if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
             HTTPStatus.CONFLICT,
             f"team {team} is in use: {_listed(users)} of it",
@@ -100,7 +100,7 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
             do="cancel them, or wait until they have ended; to take only what the team owns: "
             f"elastane quota remove {team} --pool POOL",
         )
-    if keys := tokens.of_team(tx, team, now_s):
+    if keys := tokens.list_team_tokens(tx, team, now_s):
         raise Refusal(
             HTTPStatus.CONFLICT,
             f"team {team} is in use: {_listed(keys)} valid in it",

@@ -1,4 +1,4 @@
-"""What the controller remembers of a job's past sizes, because the next plan asks for it. Pure."""
+"""The history of a job's sizes, as far as the next plan needs it. Pure."""
 
 import msgspec
 
@@ -23,15 +23,14 @@ from elastane.api.scheduling_rules import QUIET_S
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")
 WISHED = (AtMaximum, BudgetAllows, BudgetSpent, Ends, SizeNotLegal, Suspended, TargetMet)
-"""Reasons that are a user's own: whoever pauses a job, or lowers its limits, target or budget, takes nothing
-from it."""
+"""Reasons of the user: pausing a job, or lowering its limits, target or budget, takes nothing from it."""
 
 TAKEN = (CapacityGone, GivesWay, NodesLeave, PoolChanged, QuotaReached, Reserved)
-"""Reasons that lie with others: with jobs of a better right, or with whoever looks after the cluster."""
+"""Reasons outside of the job: other jobs with a better claim, or the operators of the cluster."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's past, as `elastane.api.cluster.JobState` tells it; see there for the fields."""
+class SizeHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The past sizes of a job. `elastane.api.cluster.JobState` describes the fields."""
 
     started_s: float | None = None
     resized_s: float | None = None
@@ -39,14 +38,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     promised: int = 0
 
 
-def standing_after(before: Standing, decision: Decision, now_s: float) -> Standing:
-    """What is to be remembered once this has been decided."""
+def record_decision(before: SizeHistory, decision: Decision, now_s: float) -> SizeHistory:
+    """Return the history after a decision."""
     setbacks = before.setbacks
     if decision.action in SETBACKS and not all(isinstance(why, WISHED) for why in decision.why):
-        quiet = before.resized_s is None or now_s >= before.resized_s + QUIET_S
-        setbacks = 1 if quiet else setbacks + 1
+        is_first = before.resized_s is None or now_s >= before.resized_s + QUIET_S
+        setbacks = 1 if is_first else setbacks + 1
     resized = decision.action not in (*AT_REST, "start")
-    return Standing(
+    return SizeHistory(
         started_s=now_s if decision.action == "start" else before.started_s,
         resized_s=now_s if resized else before.resized_s,
         setbacks=setbacks,
@@ -54,6 +53,11 @@ def standing_after(before: Standing, decision: Decision, now_s: float) -> Standi
     )
 
 
-def stopped_for_others(decision: Decision) -> bool:
-    """Whether a job loses all it has to others; a budget that is spent, say, is its own affair."""
+def is_preempted(decision: Decision) -> bool:
+    """Whether the job loses all of its workers to others. A spent budget, for example, is its own reason."""
     return decision.action == "preempt" and any(isinstance(why, TAKEN) for why in decision.why)
+
+
+def is_stop(decision: Decision) -> bool:
+    """Whether the job gives back all of its workers for a reason of its own, such as a pause."""
+    return decision.action == "preempt" and not is_preempted(decision)

@@ -28,13 +28,13 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.client.controller_lock import lock_home
 from elastane.client.permissions import restrict_permissions
-from elastane.controller.arriving import arriving, waiting_rules
-from elastane.controller.declared import diff
-from elastane.controller.first_token import first_token
+from elastane.controller.bootstrap import make_first_token
+from elastane.controller.cluster.declarations import diff_configs
 from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner
 from elastane.controller.planning import Scheduler
 from elastane.controller.rest.app import application
+from elastane.controller.rest.connections import build_protocol, waiting_rules
 from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
@@ -124,7 +124,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         clock=clock,
     )
     app = application(controller)
-    server = _Server(configured(app, wish))
+    server = _Server(configure_server(app, wish))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
     ending, lost = threading.Event(), threading.Event()
 
@@ -150,7 +150,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     with store.writing() as tx:
-        secret = first_token(tx, wish.user, clock(), another=wish.new_token)
+        secret = make_first_token(tx, wish.user, clock(), another=wish.new_token)
         ready(
             ControllerReady(
                 url=f"{scheme}://{shown}:{port}",
@@ -192,13 +192,13 @@ def _write_last_refusals(controller: Controller) -> None:
         logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - in words
 
 
-def configured(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
+def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
         # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
         ws="none",
-        http=arriving(waiting_rules(read_descriptor_limit())),
+        http=build_protocol(waiting_rules(read_descriptor_limit())),
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",
@@ -222,14 +222,15 @@ def _many_files() -> None:
 def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
     """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
     with store.writing() as tx:
-        standing = documents.config(tx)
+        standing = documents.read_config(tx)
         if standing.pools:
             return
         pool = Pool(
             name="local", device=wish.device, devices=wish.devices, devices_per_node=max(1, wish.devices)
         )
         classes = standing.priorities or CLASSES
-        documents.write(tx, diff(standing, Config(pools=(pool,), priorities=classes)), now_s)
+        changes = diff_configs(standing, Config(pools=(pool,), priorities=classes))
+        documents.write_documents(tx, changes, now_s)
 
 
 class _Server(uvicorn.Server):

@@ -5,7 +5,7 @@ from elastane.api.quotas import Cohort, Team
 from elastane.api.usage import Use
 
 
-def charged(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
+def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     """What each job uses now, by name; a job that uses nothing is not among them.
 
     A team's own quota pays for its oldest jobs first, then what its cohorts own themselves, the nearest one

@@ -1,4 +1,4 @@
-"""Whether a job can be taken in: what its spec says by itself, and beside what the cluster has. Pure."""
+"""The admission of a job: the checks of its spec, and of changes of its size. Pure."""
 
 import re
 from collections.abc import Container
@@ -15,7 +15,7 @@ LARGEST_SPEC_BYTES = 256 * 2**10
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def check(spec: JobSpec, priorities: Container[str]) -> None:
+def check_job(spec: JobSpec, priorities: Container[str]) -> None:
     """Whether this job could ever be started.
 
     Args:
@@ -104,3 +104,44 @@ def _check_most_workers(policy: ElasticPolicy) -> None:
         raise make_field_error(
             f"elasticPolicy.{field}", f"{most} is more than {MOST_WORKERS}", "write a smaller number"
         )
+
+
+def scale_policy(
+    policy: ElasticPolicy,
+    *,
+    min_replicas: int | None = None,
+    max_replicas: int | None = None,
+    replica_discrete_values: tuple[int, ...] | None = None,
+) -> ElasticPolicy:
+    """Return the policy with other limits, which the caller checks; None: as before.
+
+    Limits choose among listed sizes: sizes outside of them leave the list, and its ends become the limits.
+
+    Raises:
+        BadField: the list has no sizes for these limits.
+    """
+    values = policy.replica_discrete_values if replica_discrete_values is None else replica_discrete_values
+    low, high = (min(values), max(values)) if values else policy.limits
+    least = low if min_replicas is None else min_replicas
+    most = high if max_replicas is None else max_replicas
+    if not values:
+        return msgspec.structs.replace(
+            policy, min_replicas=least, max_replicas=most, replica_discrete_values=()
+        )
+    within = tuple(value for value in values if least <= value <= most)
+    if not within or least < low or most > high:
+        lacks = "has no size" if low <= least and most <= high else "does not reach"
+        raise make_field_error(
+            "elasticPolicy.replicaDiscreteValues",
+            f"{list(values)} {lacks} from {least} to {most}",
+            f"write limits within {low} and {high}, or list all sizes that it may have from now on",
+            means="the job has one of the listed sizes, and limits choose among them",
+        )
+    # Sizes are listed or come in steps, never both.
+    return msgspec.structs.replace(
+        policy,
+        min_replicas=min(within),
+        max_replicas=max(within),
+        replica_increment_step=1,
+        replica_discrete_values=within,
+    )

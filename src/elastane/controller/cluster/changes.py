@@ -8,22 +8,22 @@ from elastane.api.differences import describe_field_changes, flatten_fields, lis
 from elastane.api.jobs import JobSpec
 
 
-def respecified(before: JobSpec, after: JobSpec) -> str:
+def describe_spec_change(before: JobSpec, after: JobSpec) -> str:
     """``elasticPolicy.maxReplicas 4 -> 8``: from what to what; empty: nothing that is not said anyway."""
     # Variables may be secrets; and pausing and resuming are events of their own.
     policy = msgspec.structs.replace(after.run_policy, suspend=before.run_policy.suspend)
     shown = msgspec.structs.replace(after, env=before.env, run_policy=policy)
-    return ", ".join(describe_field_changes(_fields(before), _fields(shown)))
+    return ", ".join(describe_field_changes(_list_fields(before), _list_fields(shown)))
 
 
-def _fields(spec: JobSpec) -> dict[str, str]:
+def _list_fields(spec: JobSpec) -> dict[str, str]:
     """With the limits that count, given or not: first, and as they are."""
     least, most = spec.elastic_policy.limits
     limits = {"elasticPolicy.minReplicas": str(least), "elasticPolicy.maxReplicas": str(most)}
     return limits | flatten_fields(msgspec.to_builtins(spec)) | limits
 
 
-def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+def describe_document_change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
     """``devices 8 -> 16``: from what to what, of a document as JSON has it; None: there is none."""
     if after is None:
         return ""
@@ -32,6 +32,6 @@ def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> s
     return ", ".join(describe_field_changes(flatten_fields(before), flatten_fields(after)))
 
 
-def told(what: str, words: str) -> str:
+def add_words(what: str, words: str) -> str:
     """A sentence, and what was changed behind it."""
     return f"{what}: {words}" if words else what

@@ -37,7 +37,7 @@ def waiting_rules(descriptors: int) -> AdmissionRules:
     )
 
 
-def arriving(rules: AdmissionRules) -> "type[Arriving]":
+def build_protocol(rules: AdmissionRules) -> "type[Arriving]":
     """Return the protocol of one server: its connections count together."""
 
     class ArrivingHere(Arriving):

@@ -8,7 +8,7 @@ from elastane.api.pools import Pool
 from elastane.api.usage import Occupancy, Use
 
 
-def occupied(
+def measure_occupancy(
     pools: Iterable[Pool],
     nodes: Iterable[Node],
     uses: Iterable[tuple[Use, ...]],

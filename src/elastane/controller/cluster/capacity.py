@@ -11,7 +11,7 @@ from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.reports import Capacity, Metric, Price
 
 
-def limited(
+def limit_pools(
     pools: Iterable[Pool],
     nodes: Iterable[Node],
     capacities: Iterable[Capacity],
@@ -49,7 +49,7 @@ def limited(
         _bound(bounds, capacity.pool, capacity.devices)
     values = {metric.metric: metric.value for metric in metrics}
     for trigger in triggers:
-        if fires(trigger, values.get(trigger.metric)):
+        if is_firing(trigger, values.get(trigger.metric)):
             _bound(bounds, trigger.pool, trigger.limit)
     result = []
     for pool in pools:
@@ -68,7 +68,7 @@ def limited(
     return tuple(result)
 
 
-def departing(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
+def find_departures(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
     """The nodes that take devices out of their pools; one that nobody sees any more has none to take."""
     return tuple(
         Departure(node=node.name, pool=node.pool, how=node.wanted, why=node.why)
@@ -77,7 +77,7 @@ def departing(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
     )
 
 
-def restricting(
+def find_restrictions(
     capacities: Iterable[Capacity], metrics: Iterable[Metric], triggers: Iterable[Trigger]
 ) -> tuple[Restriction, ...]:
     """Return what limits pools from outside: triggers that fire, by name, and reported capacities."""
@@ -86,7 +86,7 @@ def restricting(
     found += [
         Restriction(pool=one.pool, limit=one.limit, trigger=one.name, why=_rule(one, value))
         for one in triggers
-        if (value := values.get(one.metric)) is not None and fires(one, value)
+        if (value := values.get(one.metric)) is not None and is_firing(one, value)
     ]
     return tuple(found)
 
@@ -98,13 +98,13 @@ def _rule(trigger: Trigger, value: float) -> str:
     return f"{trigger.metric} below {trigger.below:g}"
 
 
-def priced(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:
+def apply_prices(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:
     """The pools at the prices that were reported; where nobody has, at those that are declared."""
     reported = {price.pool: price.price for price in prices}
     return tuple(msgspec.structs.replace(pool, price=reported.get(pool.name, pool.price)) for pool in pools)
 
 
-def fires(trigger: Trigger, value: float | None) -> bool:
+def is_firing(trigger: Trigger, value: float | None) -> bool:
     """Whether a metric of this value sets the limit; one that nobody has reported sets none."""
     if value is None:
         return False

@@ -1,0 +1,1 @@
+"""A job inside the controller: pure decisions over frozen values."""
