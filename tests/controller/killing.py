@@ -166,7 +166,7 @@ class Asked:
             asked()
         except RequestRefused as refused:
             # It may have ended meanwhile.
-            expect("nothing can be asked of it" in refused.problem.means, f"refused: {refused}")
+            expect("an ended job accepts no more requests" in refused.problem.means, f"refused: {refused}")
             return False
         self.changes += 1
         return True

@@ -4,6 +4,7 @@ import pytest
 
 from elastane.api.jobs import ElasticPolicy, JobTarget, RunPolicy
 from elastane.api.orders import KillAttempt, StopAttempt
+from elastane.controller.jobs.explanation import explain_size
 
 POOL = {"name": "h100", "device": "h100", "devices": 8}
 
@@ -52,7 +53,7 @@ def test_a_job_whose_time_is_up_is_stopped_and_has_failed(cluster, ada, make_spe
     told = ada.get("/jobs/train/explain").json()
     assert "It has run for as long as activeDeadlineSeconds allows." in told["decisions"][0]["sentences"]
     assert told["explanation"] == {"sentences": [f"It has failed: {job.why}."], "decidedS": job.ended_s}
-    assert list(job.explained.sentences) == told["explanation"]["sentences"]
+    assert list(explain_size(job).sentences) == told["explanation"]["sentences"]
     assert [kind for kind, _ in events(ada, "train")][-2:] == ["job.stopping", "job.failed"]
     assert cluster.uses() == {}
 

@@ -487,7 +487,7 @@ def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
     cluster.until(lambda: cluster.workers("wide") == 4)
 
     def make_room():
-        cluster.until(lambda: "It needs" in " ".join(cluster.job("digits").explained.sentences))
+        cluster.until(lambda: "It needs" in " ".join(cluster.job("digits").reason.sentences))
         looked()
         cluster.api.user().post("/jobs/wide/cancel")
         cluster.until(lambda: bool(cluster.job("digits").observed.held))

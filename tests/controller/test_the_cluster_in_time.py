@@ -265,7 +265,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_waiting(cluster, operator, everyb
     cluster.clock.now_s -= 3600
     cluster.until(lambda: running.begun == [1, 2], 10)
     cluster.pass_time(10)
-    assert "tried again" not in " ".join(cluster.job("train").explained.sentences)
+    assert "tried again" not in " ".join(cluster.job("train").reason.sentences)
 
 
 def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, operator, everybody):
@@ -323,7 +323,7 @@ def test_a_job_stops_when_its_budget_is_spent_and_says_so(cluster, operator, eve
     assert spent == sum(cluster.held.values())
     assert cluster.job("train").spent == pytest.approx(spent)
     assert cluster.job("train").state == "queued"
-    assert any("of its budget of 100.00" in one for one in cluster.job("train").explained.sentences)
+    assert any("of its budget of 100.00" in one for one in cluster.job("train").reason.sentences)
 
 
 def test_a_job_with_little_budget_stays_as_small_as_it_must_to_be_done(cluster, operator, everybody):

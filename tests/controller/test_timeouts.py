@@ -60,7 +60,7 @@ def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, r
     cluster.until(lambda: running.target == 8)
     cluster.pass_time(TIMEOUT_S - 5)
     assert granted(cluster) == 8
-    assert "6 of its workers have not arrived yet" in " ".join(cluster.job("train").explained.sentences)
+    assert "6 of its workers have not arrived yet" in " ".join(cluster.job("train").reason.sentences)
     cluster.until(lambda: granted(cluster) == 2, SOON_S)
     action, _, words = decided(ada)[-1]
     assert action == "shrink"
@@ -165,7 +165,7 @@ def test_a_death_while_others_are_waited_for_is_no_reason_to_stop_what_trains(
     assert (running.begun, cluster.job("train").preemptions) == ([1], 0)
     assert min(size for _, size, _ in decided(ada)) == 2
     if not successor:
-        words = " ".join(cluster.job("train").explained.sentences)
+        words = " ".join(cluster.job("train").reason.sentences)
         assert "1 of its workers failed and did not come back in time." in words
 
 
@@ -192,7 +192,7 @@ def four(cluster, ada):
 def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, four, agent) -> None:
     cluster.pass_time(TIMEOUT_S - 10)
     assert granted(cluster) == 4
-    assert "it waits for them until" in " ".join(cluster.job("train").explained.sentences)
+    assert "it waits for them until" in " ".join(cluster.job("train").reason.sentences)
     if agent == "has given up":
         four.target = 3
     cluster.until(lambda: granted(cluster) == 3, SOON_S)
@@ -229,13 +229,11 @@ def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running
     running.workers, running.most = 1, 1
     cluster.pass_time(5 * TIMEOUT_S)
     assert (granted(cluster), running.target, running.begun) == (2, 2, [1])
-    assert (
-        "1 of its workers failed and did not come back in time." in cluster.job("train").explained.sentences
-    )
+    assert "1 of its workers failed and did not come back in time." in cluster.job("train").reason.sentences
     running.most = 2
     cluster.until(lambda: cluster.workers("train") == 2)
     cluster.pass_time(15)
-    assert "come back" not in " ".join(cluster.job("train").explained.sentences)
+    assert "come back" not in " ".join(cluster.job("train").reason.sentences)
 
 
 def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
@@ -248,7 +246,7 @@ def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
     cluster.pass_time(2 * TIMEOUT_S)
     assert cluster.clock() < cluster.job("train").retry_at_s
     assert (granted(cluster), cluster.job("train").preemptions) == (2, 0)
-    assert "It crashed and is tried again at" in " ".join(cluster.job("train").explained.sentences)
+    assert "It crashed and is tried again at" in " ".join(cluster.job("train").reason.sentences)
     cluster.until(lambda: cluster.workers("train") == 2, 120)
     assert {action for action, *_ in decided(ada)} == {"start"}
 
