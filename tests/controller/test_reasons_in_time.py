@@ -41,7 +41,7 @@ def test_a_job_that_waits_for_a_protected_one_starts_when_it_was_told(cluster, a
     began_s = cluster.state("n1").started_s
     ada.post("/jobs", job("prod", 2, 2, priority_class="high"))
     cluster.pass_time(15)
-    assert "n1 was started a moment ago and is protected until" in told(ada, "prod")
+    assert "n1 is protected, because it was started a moment ago" in told(ada, "prod")
     assert "prod may take 2 devices of local" in told(ada, "prod")
     cluster.until(lambda: cluster.workers("prod") == 2)
     assert began_s + 300 <= cluster.clock() <= began_s + 340
