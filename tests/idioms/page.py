@@ -12,7 +12,7 @@ WIDTH = 110
 INTRODUCTION = """\
 # How training code is written
 
-What becomes of common ways to write training code. `run` is what `elastane.join()` returns.
+How a run treats common ways to write training code. `run` is the object that `elastane.join()` returns.
 
 Each entry is a test. Its code trains on one worker without interruption. It trains again while a worker
 joins, one is killed in the middle of a step and another takes its place. It trains once more with
@@ -21,10 +21,11 @@ joins, one is killed in the middle of a step and another takes its place. It tra
 
 - **exact**: parameters, optimizer state and losses are the same bits in all three.
 - **exact, not sharded**: the same, but with `--copies N` the script is refused.
-- **refused**: the run ends with a sentence that says why and what to write instead.
+- **refused**: the run ends with an error that says why, and what to write instead.
 
-Not every mistake can be noticed. A variable of the script that changes from step to step, and that the loss
-depends on, begins anew in a worker that joins: keep it in `run.keep`. See [assumptions](assumptions.md).
+A run does not notice every mistake. A variable of the script that changes from step to step, and that the
+loss depends on, starts from its first value in a worker that joins: keep it in `run.keep`. See
+[assumptions](assumptions.md).
 """
 
 

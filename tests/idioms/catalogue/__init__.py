@@ -1,4 +1,4 @@
-"""How people write training code, and what becomes of each way of writing it.
+"""Common ways to write training code, each with the way a run treats it.
 
 Each module is a theme; its docstring introduces the theme on the page.
 """

@@ -1,7 +1,7 @@
 """Changing the model between two steps.
 
-Code after the inner loop runs on every worker, on the same state. What it changes is carried: parameters,
-buffers, frozen parameters, hyperparameters and the optimizer's state.
+Code after the inner loop runs on every worker, on the same state. Its changes become part of the state:
+those of parameters, buffers, frozen parameters, hyperparameters and the optimizer's state.
 """
 
 import torch
@@ -131,7 +131,7 @@ def pruning_mask(run: Run) -> None:
             model[0].weight_mask.copy_(weight >= weight.median())
 
 
-@exact("Dead units initialised again", note="Numbers drawn between steps are the same on all workers.")
+@exact("Dead units initialised again", note="Random numbers drawn between steps are the same on all workers.")
 def dead_units(run: Run) -> None:
     """Every fourth step the unit with the smallest weight gets a new one, from the global generator."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))

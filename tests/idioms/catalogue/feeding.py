@@ -1,4 +1,4 @@
-"""Data, evaluation and models of others."""
+"""Data, evaluation and models of other libraries."""
 
 import random
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class TwoInputs(nn.Module):
 
 @exact("Batches that are dicts, models with several inputs")
 def dict_batches(run: Run) -> None:
-    """A batch is taken apart by name."""
+    """The script takes the parts of a batch by name."""
     model = TwoInputs()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -95,7 +95,7 @@ def augmentation(run: Run) -> None:
 
 @exact("A short last step of an epoch")
 def short_last_step(run: Run) -> None:
-    """The dataset is no multiple of the batch; the last step of each epoch is smaller."""
+    """The dataset's length is not a multiple of the batch; the last step of each epoch is smaller."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -127,7 +127,7 @@ class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         self.place = state["place"]
 
 
-@exact("A stream with a state", note="It says which shard it is and where it stands.", shown=True)
+@exact("A stream with a state", note="The stream has a number of its shard and a state.", shown=True)
 def stream(run: Run) -> None:
     """Each virtual rank reads a shard; a worker that takes a virtual rank over continues its shard."""
     model = nn.Linear(6, CLASSES)
@@ -176,7 +176,7 @@ def data_loader(run: Run) -> None:
 
 
 @refused(
-    "Other things than a dataset",
+    "Data that is not a dataset",
     "run.steps was given",
     instead="Pass a dataset with `__len__` and `__getitem__`: the split, the samples, a `TensorDataset`.",
     variants=("iterator", "generator", "splits", "path", "columns"),
@@ -214,10 +214,10 @@ def logged_values(run: Run) -> None:
 @refused(
     "A loop over epochs",
     "steps was called twice",
-    instead='Write one loop with `until="2 epochs"`; `step.epoch` says which epoch it is.',
+    instead='Write one loop with `until="2 epochs"`; `step.epoch` is the number of the epoch.',
 )
 def loop_over_epochs(run: Run) -> None:
-    """Around the loop over steps there is one over epochs."""
+    """The script has a loop over epochs around the loop over steps."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for _epoch in range(2):

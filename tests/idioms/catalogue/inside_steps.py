@@ -1,9 +1,9 @@
 """What the inner loop may do.
 
 The inner loop computes a loss from a batch and from the state that the step began with. Several workers
-compute the microbatches of a step, in any order, and again after a death. So nothing may go from one
-microbatch to the next, and nothing that is carried may change. Buffers that the forward pass changes are the
-exception: each virtual rank starts from the committed ones, and the mean of the changes is taken.
+compute the microbatches of a step, in any order, and again after a death. So a microbatch may not depend on
+an earlier one, and may not change the state. Buffers that the forward pass changes are the exception: each
+virtual rank starts from the committed buffers, and the step takes the mean of the changes.
 """
 
 import copy
@@ -231,7 +231,7 @@ def own_numpy_generator(run: Run) -> None:
     instead="Use `step.number`.",
 )
 def counter(run: Run) -> None:
-    """The script counts batches by itself and warms a part of the loss up with that."""
+    """The script counts batches itself, and warms up a part of the loss by that counter."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -259,7 +259,7 @@ def curriculum(run: Run) -> None:
 
 @exact(
     "Curriculum set up before the inner loop",
-    note="A worker that joins reads `step.number` there only once it has joined.",
+    note="A worker that joins reads `step.number` there after it has joined.",
 )
 def curriculum_outside(run: Run) -> None:
     """Noise, a mask and the learning rate are chosen by the number of the step, ahead of its microbatches."""
@@ -276,9 +276,7 @@ def curriculum_outside(run: Run) -> None:
             step.backward(functional.cross_entropy(model(noisy), targets))
 
 
-@exact(
-    "`model.train()` in the inner loop", note="A flag that a microbatch switches is switched back after it."
-)
+@exact("`model.train()` in the inner loop", note="The run restores a flag that a microbatch has changed.")
 def train_mode_inside(run: Run) -> None:
     """Each microbatch puts the model into training mode; an evaluation between steps takes it out."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, CLASSES))
@@ -331,7 +329,7 @@ def rate_set_inside(run: Run) -> None:
 @refused(
     "`optimizer.step()` called by the script",
     "optimizer.step",
-    instead="Leave it out, and `zero_grad` with it: a step is applied when the inner loop ends.",
+    instead="Remove it, and `zero_grad` with it: the run applies a step when the inner loop ends.",
 )
 def optimizer_stepped(run: Run) -> None:
     """The script steps the optimizer that it has given to `prepare`."""
@@ -437,7 +435,7 @@ def gan_at_once(run: Run) -> None:
             step.backward((judged + functional.softplus(-fooled)).mean())
 
 
-@exact("`model.zero_grad()` left in", note="It does nothing: gradients are taken as they are computed.")
+@exact("`model.zero_grad()` left in", note="It does nothing: the run takes gradients as they are computed.")
 def zero_grad_left_in(run: Run) -> None:
     """The script clears gradients by habit, before and after each microbatch and after the step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -498,12 +496,12 @@ def backward_twice(run: Run) -> None:
 
 
 @refused(
-    "A microbatch passed over",
+    "A skipped microbatch",
     "without step.backward",
     instead="Give it a weight of 0: `step.backward(0.0 * loss, weight=0.0)`.",
 )
 def batch_passed_over(run: Run) -> None:
-    """The script skips batches that it does not like."""
+    """The script skips some batches."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -517,7 +515,7 @@ def batch_passed_over(run: Run) -> None:
 
 @exact("A microbatch without weight", note="The step is divided by the sum of the weights.")
 def batch_without_weight(run: Run) -> None:
-    """Microbatches that the script does not like count for nothing."""
+    """Some microbatches have a weight of 0."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -528,7 +526,7 @@ def batch_without_weight(run: Run) -> None:
             step.backward(loss if weight else 0.0 * loss, weight=weight)
 
 
-@exact("Side effects that change nothing", note="They happen for every microbatch this worker computes.")
+@exact("Side effects that change nothing", note="They happen for every microbatch that this worker computes.")
 def side_effects(run: Run) -> None:
     """The script counts batches and remembers losses for itself, without using them."""
     model = nn.Linear(6, CLASSES)

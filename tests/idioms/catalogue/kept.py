@@ -1,7 +1,7 @@
 """Averages, targets and memories.
 
-What a script remembers from step to step is in the model or in `run.keep`. Anywhere else it begins anew in a
-worker that joins.
+A script keeps what it remembers from step to step in the model or in `run.keep`. Any other variable starts
+from its first value in a worker that joins.
 """
 
 import copy
@@ -64,7 +64,9 @@ def ema_as_a_dict(run: Run) -> None:
     run.print("average", fingerprint(*(run.keep[name] for name, _ in model.named_parameters())))
 
 
-@exact("Stochastic weight averaging with `SWALR`", note="`SWALR` goes to `prepare` or into `run.keep`.")
+@exact(
+    "Stochastic weight averaging with `SWALR`", note="Pass `SWALR` to `prepare`, or keep it in `run.keep`."
+)
 def swa(run: Run) -> None:
     """Weights are averaged from step 5 on, under a constant learning rate of their own."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -119,7 +121,7 @@ class QNetwork(nn.Module):
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
 
 
-@exact("Target network copied now and then (DQN)")
+@exact("Target network copied every few steps (DQN)")
 def target_copied(run: Run) -> None:
     """Every fourth step the target network in the model becomes a copy of the online one."""
     model = QNetwork()
@@ -207,7 +209,7 @@ def statistics_kept(run: Run) -> None:
 
 @exact("Best score and its step", note="Numbers, strings, lists and dicts can be kept as they are.")
 def numbers_kept(run: Run) -> None:
-    """The script remembers its best loss, when that was, and a history."""
+    """The script remembers its best loss, the step of it, and a history."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -223,7 +225,7 @@ def numbers_kept(run: Run) -> None:
 
 @exact("The best weights", note="Keep the copy; tensors travel with it.")
 def best_weights(run: Run) -> None:
-    """A copy of the weights with the smallest loss so far goes back into the model in the end."""
+    """At the end the script copies the weights with the smallest loss so far back into the model."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer = run.prepare(model, optimizer)
@@ -241,7 +243,7 @@ def best_weights(run: Run) -> None:
 
 @exact("Early stopping", note="`elastane.EarlyStopping` keeps its counters in `run.keep`.")
 def early_stopping(run: Run) -> None:
-    """The run ends once the loss has not become better for some steps."""
+    """The run ends when the loss has not improved for some steps."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -256,7 +258,7 @@ def early_stopping(run: Run) -> None:
     "A rollout made between steps (PPO)", note="Keep its tensors: a worker that joins needs them.", shown=True
 )
 def rollout(run: Run) -> None:
-    """Every third step plays with the present policy; the steps in between learn from what was played."""
+    """Every third step makes a rollout with the current policy; the steps in between learn from it."""
     policy = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
     policy, optimizer = run.prepare(policy, optimizer)
@@ -276,7 +278,7 @@ def rollout(run: Run) -> None:
                 run.keep["chances"] = policy(states).softmax(1)
 
 
-@exact("A schedule of its own rhythm", note="Keep the schedule and step it between steps.")
+@exact("A schedule with its own interval", note="Keep the schedule and step it between steps.")
 def schedule_kept(run: Run) -> None:
     """The script steps a schedule every third step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -326,7 +328,10 @@ def kept_tensor_inside(run: Run) -> None:
             step.backward(loss)
 
 
-@exact("Kept values read before the inner loop", note="A worker that joins gets them there, and joins first.")
+@exact(
+    "Kept values read before the inner loop",
+    note="A worker that joins receives the values there, so it joins first.",
+)
 def kept_read_ahead(run: Run) -> None:
     """A temperature that follows the loss is read ahead of the microbatches, and noise is drawn there."""
     model = nn.Linear(6, CLASSES)

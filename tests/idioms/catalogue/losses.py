@@ -1,6 +1,6 @@
 """Losses and gradients.
 
-`step.backward(loss)` takes a mean over the microbatch, or a sum with the weight that it is to be divided by.
+`step.backward(loss)` takes the mean over the microbatch, or a sum and a weight to divide by.
 """
 
 import math
@@ -104,7 +104,7 @@ def mixup(run: Run) -> None:
 
 @exact("Contrastive loss", note="Negatives come from the same microbatch; choose it large enough.")
 def contrastive(run: Run) -> None:
-    """Two views of each sample are to be more alike than views of different samples (SimCLR)."""
+    """The loss makes two views of a sample more alike than views of different samples (SimCLR)."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -116,9 +116,7 @@ def contrastive(run: Run) -> None:
             step.backward(functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(inputs))))
 
 
-@exact(
-    "Distillation from a constant teacher", note="The teacher is made by every worker, by running the script."
-)
+@exact("Distillation from a constant teacher", note="Every worker makes the teacher when it runs the script.")
 def distillation(run: Run) -> None:
     """A student learns from the outputs of a teacher outside the model that never changes."""
     teacher = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, CLASSES)).eval()
@@ -148,7 +146,7 @@ def teacher_inside(run: Run) -> None:
 
 @exact("Feature matching")
 def feature_matching(run: Run) -> None:
-    """A generator is to match mean features that a frozen network finds in real samples."""
+    """A generator learns to match mean features that a frozen network finds in real samples."""
     model = nn.ModuleDict({"generator": nn.Linear(3, 6), "critic": nn.Linear(6, 16)})
     model["critic"].requires_grad_(requires_grad=False)
     optimizer = torch.optim.Adam(model["generator"].parameters(), lr=0.02)
@@ -319,7 +317,7 @@ def clipped_between(run: Run) -> None:
 @refused(
     "`optimizer.zero_grad()`",
     "optimizer.zero_grad() was called",
-    instead="Leave it out: gradients are taken as they are computed.",
+    instead="Remove it: the run takes gradients as they are computed.",
 )
 def zero_grad(run: Run) -> None:
     """The script sets gradients to zero before each microbatch, as in plain PyTorch."""
@@ -333,7 +331,7 @@ def zero_grad(run: Run) -> None:
 
 
 @refused(
-    "A loss that is no tensor of one element",
+    "A loss that is not a tensor of one element",
     "step.backward was given",
     instead="Pass the mean, or the sum with `weight=`, as the tensor that was computed.",
     variants=("vector", "number", "detached", "none"),
@@ -399,7 +397,9 @@ def autocast(run: Run) -> None:
             step.backward(loss)
 
 
-@exact("`GradScaler` for fp16", note="It goes to `prepare`; `step.skipped` tells that a step overflowed.")
+@exact(
+    "`GradScaler` for fp16", note="Pass it to `prepare`; `step.skipped` is true for a step that overflowed."
+)
 def scaled(run: Run) -> None:
     """Losses are scaled, and a step that overflows is skipped on every worker alike."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))

@@ -1,7 +1,7 @@
 """Models and their buffers.
 
-Buffers that the forward pass changes are state. Each virtual rank starts from the committed buffers; after
-the step they have moved by the mean of the changes.
+Buffers that the forward pass changes are state. Each virtual rank starts from the committed buffers; the
+step adds the mean of the changes to them.
 """
 
 import copy
@@ -28,7 +28,9 @@ def dropout(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Batch norm", note="Its statistics are of one microbatch; they move by the mean of all.")
+@exact(
+    "Batch norm", note="Its statistics are per microbatch; running statistics take the mean over the step."
+)
 def batch_norm(run: Run) -> None:
     """Running means, variances and the counter of batches are buffers."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
@@ -109,7 +111,7 @@ class Balanced(nn.Module):
 
 @exact("Balancing bias of experts, moved between steps", note="Keep load and bias in buffers.")
 def balancing_bias(run: Run) -> None:
-    """The router's bias is a buffer that the script moves after every step (DeepSeek-V3)."""
+    """The router's bias is a buffer that the script updates after every step (DeepSeek-V3)."""
     model = Balanced()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -160,7 +162,7 @@ def frozen_in_the_optimizer(run: Run) -> None:
 
 @exact("Tied embeddings")
 def tied(run: Run) -> None:
-    """Words come in and go out by the same table."""
+    """Input and output embeddings share one table."""
     model = nn.ModuleDict({"words": nn.Embedding(WORDS, 16), "head": nn.Linear(16, WORDS, bias=False)})
     model["head"].weight = model["words"].weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -228,7 +230,7 @@ class Counting(nn.Module):
         return self.layer(inputs / (1 + self.largest))
 
 
-@exact("Counters and running statistics in buffers", note="Replacing a buffer is as good as writing into it.")
+@exact("Counters and running statistics in buffers", note="Replacing a buffer works like writing into it.")
 def counting(run: Run) -> None:
     """The forward pass counts batches, replaces a running mean and writes into a running maximum."""
     model = Counting()
@@ -335,7 +337,7 @@ class Rope(nn.Module):
         return self.head(hidden.mean(1))
 
 
-@exact("A cache in a non-persistent buffer", note="What it holds follows from the batch alone.")
+@exact("A cache in a non-persistent buffer", note="Its content depends on the batch only.")
 def cache_in_a_buffer(run: Run) -> None:
     """The forward pass fills a cache of positions when it first needs it."""
     model = Rope()
@@ -418,7 +420,7 @@ def channels_last(run: Run) -> None:
 
 @exact("Transformer and LSTM of torch", variants=("transformer", "lstm"))
 def layers_of_torch(run: Run, kind: str) -> None:
-    """Layers that torch has ready-made, with dropout."""
+    """Layers of torch, with dropout."""
     model = nn.ModuleDict({"words": nn.Embedding(WORDS, 8), "head": nn.Linear(8, CLASSES)})
     if kind == "transformer":
         model["body"] = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
@@ -451,7 +453,7 @@ def forward_hooks(run: Run) -> None:
 @refused(
     "A trained parameter outside the model",
     "the optimizer has a parameter that the model does not",
-    instead="Register it in the module that goes to `prepare`.",
+    instead="Register it in the module that you pass to `prepare`.",
 )
 def parameter_outside(run: Run) -> None:
     """The optimizer trains a temperature that belongs to no module."""
@@ -467,7 +469,7 @@ def parameter_outside(run: Run) -> None:
 @refused(
     "`DistributedDataParallel` or `DataParallel`",
     "the model is wrapped",
-    instead="Pass the model itself: the workers of a run share each step.",
+    instead="Pass the model itself: the run divides each step among its workers.",
     variants=("before", "after"),
 )
 def wrapped_model(run: Run, place: str) -> None:
@@ -502,7 +504,7 @@ def prepared_twice(run: Run) -> None:
 @refused(
     "A layer added after `prepare`",
     "since prepare",
-    instead="Build the whole model before `prepare`; leave a layer out of the forward pass until it is due.",
+    instead="Build the whole model before `prepare`; skip the layer in the forward pass until then.",
 )
 def layer_added(run: Run) -> None:
     """The model grows by a layer in the middle of the training."""

@@ -1,7 +1,7 @@
 """Optimizers.
 
-With `--copies all` any optimizer will do that updates each parameter from its own gradient and state. With
-`--copies N` it must update each element by itself, and be one that is known to.
+With `--copies all` a run trains with any optimizer that updates each parameter from its own gradient and
+state. With `--copies N` the optimizer must be a known one that updates each element by itself.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
     note=", ".join(ELEMENTWISE) + ".",
 )
 def elementwise(run: Run, kind: str) -> None:
-    """Two groups with other hyperparameters."""
+    """Two parameter groups with different hyperparameters."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.005}]
     optimizer = ELEMENTWISE[kind](groups, lr=0.01)
@@ -159,7 +159,7 @@ class Global(Optimizer):
             parameter.sub_(parameter.grad / state["norm"], alpha=self.param_groups[0]["lr"])
 
 
-@exact("An optimizer with state of no parameter", unsharded="--copies n cannot shard")
+@exact("An optimizer with state that belongs to no parameter", unsharded="--copies n cannot shard")
 def global_state(run: Run) -> None:
     """`self.state["all"]` has a running norm of all gradients."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -210,7 +210,7 @@ def lbfgs(run: Run) -> None:
     "SparseAdam", "sparseadam takes sparse gradients only", instead="Use Adam: gradients are made dense."
 )
 def sparse_adam(run: Run) -> None:
-    """An optimizer for sparse gradients alone."""
+    """An optimizer for sparse gradients only."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SparseAdam(model.parameters()))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):

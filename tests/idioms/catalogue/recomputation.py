@@ -244,7 +244,7 @@ def lazy_initialised(run: Run) -> None:
 
 @refused("Lazy layers that have no shape yet", "lazy", instead="Run one forward pass before `prepare`.")
 def lazy(run: Run) -> None:
-    """A `LazyLinear` is given to `prepare` before anything has gone through it."""
+    """A `LazyLinear` is given to `prepare` before its first forward pass."""
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)

@@ -37,7 +37,7 @@ SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
 
 @exact(
     "Every schedule of `torch.optim.lr_scheduler`",
-    note="It goes to `prepare`, which steps it once after every step: " + ", ".join(SCHEDULES) + ".",
+    note="Pass it to `prepare`; the run steps it once after every step: " + ", ".join(SCHEDULES) + ".",
     variants=tuple(SCHEDULES),
 )
 def schedules(run: Run, kind: str) -> None:
@@ -52,9 +52,9 @@ def schedules(run: Run, kind: str) -> None:
     run.print(*(group["lr"].hex() for group in optimizer.param_groups))
 
 
-@exact("`ReduceLROnPlateau`", note="It goes to `prepare`; the script steps it.")
+@exact("`ReduceLROnPlateau`", note="Pass it to `prepare`; the script steps it.")
 def on_plateau(run: Run) -> None:
-    """The learning rate falls when the loss of the step has not become better."""
+    """The learning rate falls when the loss of the step has not improved."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, threshold=0.5)
@@ -68,7 +68,7 @@ def on_plateau(run: Run) -> None:
 
 @exact("A schedule of momentum and weight decay")
 def schedule_of_your_own(run: Run) -> None:
-    """A function of `step.number` sets whatever an optimizer has."""
+    """A function of `step.number` sets hyperparameters of the optimizer."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)
@@ -99,7 +99,8 @@ def stepped_twice(run: Run) -> None:
 @refused(
     "A schedule that the run does not know",
     "schedule",
-    instead="Pass it to `prepare` or keep it in `run.keep`. Elsewhere it begins anew in a worker that joins.",
+    instead="Pass it to `prepare` or keep it in `run.keep`. Otherwise it starts from its beginning in a "
+    "worker that joins.",
     shown=True,
 )
 def unknown_schedule(run: Run) -> None:
