@@ -184,7 +184,7 @@ class _Arm:
                 self.did("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.unfinished():
-                    self.members[self.jobs[job].team].reprioritise(job, priority)
+                    self.members[self.jobs[job].team].set_priority(job, priority)
                     self.did("priority", f"{job} has priority {priority}", job)
             case Reserve() as wish:
                 self.operator.declare(reservation(wish, self.began_s))

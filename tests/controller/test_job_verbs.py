@@ -395,15 +395,15 @@ def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted)
 
 def test_a_job_gets_another_priority(elastane, cluster, submitted):
     submitted()
-    assert elastane("reprioritise", "digits", "high").stdout == "digits has the priority high now\n"
+    assert elastane("amend", "digits", "--priority", "high").stdout == "digits: priority high, no bounds\n"
     assert cluster.job("digits").spec.priority_class == "high"
-    assert elastane("reprioritise", "digits", "royal").exit_code == 2
+    assert elastane("amend", "digits", "--priority", "royal").exit_code == 2
 
 
 def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
     submitted("digits", "--budget", "10")
     said = elastane("amend", "digits", "--budget", "250", "--loss", "0.1").stdout
-    assert said == "digits has now a budget of 250 (0.00 spent), a loss to reach, 0.1\n"
+    assert said == "digits: a budget of 250 (0.00 spent), a loss to reach, 0.1\n"
     assert cluster.job("digits").spec.target.loss == 0.1
     assert "a deadline" in elastane("amend", "digits", "--deadline", "+8h", "--loss", "none").stdout
     spec = json.loads(elastane("amend", "digits", "--throughput", "64", "--json").stdout)["spec"]
@@ -709,7 +709,7 @@ def test_a_shell_completes_verbs_and_the_names_of_jobs_and_runs(elastane, submit
     run = tmp_path / "home" / "runs" / "digits-0"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
-    assert completed("reprio") == ["reprioritise"]
+    assert completed("descr") == ["describe"]
     assert completed("describe", "dig") == ["digits-2", "digits-1"]
     assert completed("stop", "dig") == ["digits-0"]
     assert completed("logs", "dig") == ["digits-0", "digits-2", "digits-1"]
@@ -732,7 +732,7 @@ def test_what_a_name_may_hold_is_said_in_words(elastane):
         ("describe", "nobody"),
         ("explain", "nobody"),
         ("scale", "nobody", "2"),
-        ("reprioritise", "nobody", "high"),
+        ("amend", "nobody", "--priority", "high"),
         ("amend", "nobody", "--budget", "1"),
         ("pause", "nobody"),
         ("resume", "nobody"),

@@ -14,7 +14,6 @@ from elastane.cli.jobs.control import cancel, pause, resume
 from elastane.cli.jobs.describe import describe
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
-from elastane.cli.jobs.reprioritise import reprioritise
 from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
@@ -142,7 +141,6 @@ app.command(rich_help_panel=CLUSTER)(wrap_command(top))
 app.command(rich_help_panel=CLUSTER)(wrap_command(describe))
 app.command(rich_help_panel=CLUSTER)(wrap_command(explain))
 app.command(rich_help_panel=CLUSTER)(wrap_command(scale))
-app.command(rich_help_panel=CLUSTER)(wrap_command(reprioritise))
 app.command(rich_help_panel=CLUSTER)(wrap_command(amend))
 app.command(rich_help_panel=CLUSTER)(wrap_command(pause))
 app.command(rich_help_panel=CLUSTER)(wrap_command(resume))

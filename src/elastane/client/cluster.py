@@ -201,7 +201,8 @@ class Cluster:
     def cancel(self, name: str) -> Job:
         return self._do("POST", f"/jobs/{_check_path_name(name)}/cancel", Job)
 
-    def reprioritise(self, name: str, priority_class: str) -> Job:
+    def set_priority(self, name: str, priority_class: str) -> Job:
+        """Give a job another priority class."""
         body = PriorityChange(priority_class=priority_class)
         return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 

@@ -1,4 +1,4 @@
-"""``elastane amend``: other bounds for a job, while it waits or trains."""
+"""``elastane amend``: another priority or other bounds for a job that waits or trains."""
 
 import math
 from collections.abc import Callable
@@ -23,37 +23,59 @@ NONE = "none"
 def amend(
     job: JobName,
     *,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="Another priority class, as elastane priority list shows them.",
+            show_default=False,
+        ),
+    ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="COST", help="The most it may cost.", show_default=False)
+        str | None, typer.Option(metavar="COST", help="The most the job may cost.", show_default=False)
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="When it should be done: +8h, or a time.", show_default=False),
+        typer.Option(
+            metavar="WHEN",
+            help="When the job should be done: a duration from now (+8h), or a time.",
+            show_default=False,
+        ),
     ] = None,
     loss: Annotated[
-        str | None, typer.Option(metavar="LOSS", help="At which it has finished.", show_default=False)
+        str | None,
+        typer.Option(metavar="LOSS", help="The loss at which the job has finished.", show_default=False),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="When the loss is wanted: +8h, or a time.", show_default=False),
+        typer.Option(
+            metavar="WHEN",
+            help="When the job should have that loss: a duration from now (+8h), or a time.",
+            show_default=False,
+        ),
     ] = None,
     throughput: Annotated[
-        str | None, typer.Option(metavar="N", help="Samples a second that are enough.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Samples a second that are enough; more workers are not added then.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give JOB another budget, deadline or target; "none" takes one away.
+    """Change the priority, budget, deadline or target of JOB.
 
-    The next plan follows it. What is not named stays as it is, but for the
-    time of a loss that is taken away.
+    The next plan follows the change. What is not given stays as it is; "none"
+    takes a budget, deadline or target away (--loss none also takes --by away).
 
-      $ elastane amend digits --budget 250
+      $ elastane amend digits --priority high
       $ elastane amend digits --deadline +8h --throughput none
 
     With --json, the job.
     """
     if loss == NONE and by is None:
-        by = NONE  # a time by which nothing is wanted: it was the loss's
+        by = NONE  # --by belongs to the loss
     bounds = Bounds(
         budget=_read_value("--budget", budget, _parse_number),
         deadline=_read_value("--deadline", deadline, _parse_time("--deadline")),
@@ -61,23 +83,25 @@ def amend(
         by=_read_value("--by", by, _parse_time("--by")),
         throughput=_read_value("--throughput", throughput, _parse_number),
     )
-    if bounds == Bounds():
-        raise BadInput(
-            "nothing was given that should change", do="elastane amend JOB --budget COST, or see --help"
-        )
+    if bounds == Bounds() and priority is None:
+        raise BadInput("nothing to change", do="elastane amend JOB --priority CLASS, or see --help")
     with connect() as cluster:
-        found = cluster.set_bounds(job, bounds)
+        if bounds != Bounds():
+            found = cluster.set_bounds(job, bounds)
+        if priority is not None:
+            found = cluster.set_priority(job, priority)
     if as_json:
         print_json(found)
         return
     now = datetime.now().astimezone()
-    open_console().print(f"{job} has now {format_bounds(found, now)}", markup=False)
+    named = f"priority {found.priority_class}, " if priority is not None else ""
+    open_console().print(f"{job}: {named}{format_bounds(found, now)}", markup=False)
     if note := warn_late(found.spec.deadline, now):
         open_console().print(f"note: {note}", markup=False)
 
 
 def format_bounds(job: Job, now: datetime) -> str:
-    """The bounds that a job has."""
+    """Return the bounds of a job as text."""
     spec = job.spec
     target, spent = spec.target, format_money(job.spent_by(now.timestamp()))
     found = [
@@ -95,10 +119,10 @@ def _format_minute(moment: datetime) -> str:
 
 
 def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
-    """What was typed, as a value.
+    """Return the value of an option: unset without text, None for ``none``.
 
     Raises:
-        BadInput: it is no value of the option.
+        BadInput: the text is not a number.
     """
     if text is None:
         return msgspec.UNSET
@@ -107,7 +131,7 @@ def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | 
     try:
         return read(text)
     except ValueError:
-        raise BadInput(f"{option} {text!r} is no number", do=f'write a number, or "{NONE}"') from None
+        raise BadInput(f"invalid number for {option}: {text!r}", do=f'write a number, or "{NONE}"') from None
 
 
 def _parse_number(text: str) -> float:

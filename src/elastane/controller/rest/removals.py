@@ -81,7 +81,7 @@ def _check_class(tx: Connection, removed: Change) -> None:
             f"priority class {removed.name} is in use: {_listed(users)} of it",
             means="nothing could be changed any more about a job of a class that is not there, and one that "
             "names none would have another priority; nothing was changed",
-            do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
+            do="give them another (elastane amend JOB --priority CLASS), or wait until they have ended",
         )
 
 
