@@ -30,7 +30,7 @@ from elastane.controller.jobs.observation_record import close_job
 from elastane.controller.jobs.requests import create_job
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller, Settings
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
 
@@ -138,7 +138,7 @@ def main() -> None:
             parser.error("the store is not empty")
         begin_s = time.monotonic()
         with store.reading() as tx:
-            alive = len(take_snapshot(tx, time.time()).snapshot.jobs)
+            alive = len(take_cluster_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
         # As the controller listens: see `elastane.controller.server`.

@@ -48,7 +48,7 @@ from elastane.attempts.attempt_file import write_attempt
 from elastane.client.cluster import Cluster
 from elastane.controller.jobs.requests import create_job
 from elastane.controller.store import jobs, tables
-from elastane.controller.store.columns import text_of
+from elastane.controller.store.columns import encode_json
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine_directories import EngineDirectories
 from sqlalchemy import select, update
@@ -186,7 +186,7 @@ def fill(store: Store, count: int, running: int, home: Path) -> None:
                     jobs.write_job(tx, job, after)
             run = [number for number in numbers if number < running]
             granted = {
-                "granted": text_of(Grant(workers={"local": 1})),
+                "granted": encode_json(Grant(workers={"local": 1})),
                 "workers": 1,
                 "started_s": time.time(),
                 "admitted_s": time.time(),

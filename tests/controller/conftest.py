@@ -16,7 +16,7 @@ from elastane.api.controller_start import ControllerSettings
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
 from elastane.api.tokens import NewToken
-from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, new_id, new_secret
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller
 from elastane.controller.server import configure_server
@@ -112,7 +112,7 @@ class Api:
         secret = new_secret()
         new = NewToken(user=user, role=role, team="" if role in {"operator", "reporter"} else team)
         with self.store.writing() as tx:
-            tokens.insert_token(tx, new_id(), digest_of(secret), new, self.clock.now_s)
+            tokens.insert_token(tx, new_id(), compute_digest(secret), new, self.clock.now_s)
         return secret
 
     def user(self, role="submitter", team="vision", user="ada"):

@@ -19,7 +19,7 @@ from elastane.api.plans import Decision, MinimumFits
 from elastane.api.usage import Use
 from elastane.controller.planning import WordedDecision, write_decisions
 from elastane.controller.store import audit, events, rows, tables
-from elastane.controller.store.database import Store, change
+from elastane.controller.store.database import Store, read_change
 from tests.controller import job_rows
 
 ID = "tok-1"
@@ -49,7 +49,7 @@ def write_for_ever(url, prefix, seed, acknowledged):
                         why=(MinimumFits(node=""),),
                     )
                     write_decisions(
-                        tx, [WordedDecision(decision=one, sentences=("so",))], at=change(tx), now_s=now_s
+                        tx, [WordedDecision(decision=one, sentences=("so",))], at=read_change(tx), now_s=now_s
                     )
                     job_rows.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
                 else:
@@ -94,8 +94,8 @@ def look(url, promised, changes):
         submitted = [one.removeprefix("submit ") for one in told if one.startswith("submit ")]
         found = tx.execute(select(tables.jobs)).all()
         assert sorted(submitted) == sorted(row.name for row in found), "a job lost, or there twice"
-        assert change(tx) == len(told), "a change that was not counted, or counted without being made"
-        assert change(tx) >= changes, "the count of changes went back"
+        assert read_change(tx) == len(told), "a change that was not counted, or counted without being made"
+        assert read_change(tx) >= changes, "the count of changes went back"
         last = dict(
             tx.execute(
                 select(tables.decisions.c.job, tables.decisions.c.decision).where(
@@ -106,7 +106,7 @@ def look(url, promised, changes):
             ).all()
         )
         for row in found:
-            job = rows.read_job(row)
+            job = rows.decode_job(row)
             decided = msgspec.json.decode(last[job.name], type=Decision).workers if job.name in last else {}
             expected = {} if job.state == "finished" else decided
             assert job.grant.workers == expected, f"{job.name} has what nobody decided"
@@ -117,7 +117,7 @@ def look(url, promised, changes):
             for one, following in itertools.pairwise(intervals):
                 assert one.until_s <= following.from_s, f"usage of {job.name} was counted twice"
             assert not intervals or intervals[-1].until_s <= row.using_since_s
-        number = change(tx)
+        number = read_change(tx)
     store.close()
     return number
 

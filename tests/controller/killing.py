@@ -39,7 +39,7 @@ from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import NewToken
 from elastane.attempts.verification import verify_run
 from elastane.client.cluster import Cluster, RequestRefused
-from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, new_id, new_secret
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine_directories import EngineDirectories
@@ -445,7 +445,7 @@ def token_in(url: str, role: str, team: str) -> str:
     store = Store(url)
     with store.writing() as tx:
         tokens.insert_token(
-            tx, new_id(), digest_of(secret), NewToken(user=role, role=role, team=team), time.time()
+            tx, new_id(), compute_digest(secret), NewToken(user=role, role=role, team=team), time.time()
         )
     store.close()
     return secret

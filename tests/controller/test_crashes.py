@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastane.controller.store import events, jobs
-from elastane.controller.store.database import Store, change
+from elastane.controller.store.database import Store, read_change
 from elastane.controller.store.failures import StoreFull
 from tests.controller import job_rows
 
@@ -62,7 +62,7 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
     again = Store(f"sqlite:///{small_disk}/store.db")
     with again.reading() as tx:
         assert len(jobs.list_living_jobs(tx)) == written + 1
-        assert change(tx) == written + 1
+        assert read_change(tx) == written + 1
         assert events.find_newest_event(tx) == written + 1
     again.close()
 

@@ -25,7 +25,7 @@ from elastane.cli.terminal import Terminal, escape_json, split_log_line
 from elastane.client.cluster import RequestRefused
 from elastane.client.context import Context, connect, save_context
 from elastane.controller.store import audit, events, jobs
-from elastane.controller.store.columns import text_of
+from elastane.controller.store.columns import encode_json
 from elastane.controller.store.tables import decisions, documents, nodes, tokens, usage
 from tests.controller import job_rows
 
@@ -53,8 +53,8 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
     with store.writing() as tx:
         job_rows.submit(tx, make_spec("train"), "ada", NOW_S)
         job_rows.submit(tx, make_spec("over"), EVIL, NOW_S)
-        told = text_of(Explanation(sentences=(EVIL, EVIL), decided_s=NOW_S))
-        values = {"spec": text_of(spec), "queue": EVIL, "priority_class": EVIL, "explained": told}
+        told = encode_json(Explanation(sentences=(EVIL, EVIL), decided_s=NOW_S))
+        values = {"spec": encode_json(spec), "queue": EVIL, "priority_class": EVIL, "explained": told}
         tx.execute(
             update(jobs.jobs).values(
                 user=EVIL, why=EVIL, traceback=f"Traceback\n{EVIL}", run_dir=str(tmp_path / "run"), **values
@@ -78,7 +78,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
         decision = '{"job":"train","action":"start","workers":{},"drain":{},"drainS":0,"why":[]}'
         tx.execute(
             insert(decisions).values(
-                time_s=NOW_S, change=1, job="train", decision=decision, sentences=text_of((EVIL, EVIL))
+                time_s=NOW_S, change=1, job="train", decision=decision, sentences=encode_json((EVIL, EVIL))
             )
         )
         tx.execute(
@@ -115,7 +115,7 @@ def declared(hostile):
         ):
             tx.execute(
                 insert(documents).values(
-                    kind=kind, name=document.name, version=1, body=text_of(document), changed_s=NOW_S
+                    kind=kind, name=document.name, version=1, body=encode_json(document), changed_s=NOW_S
                 )
             )
 

@@ -12,7 +12,7 @@ from elastane.api.plans import Decision, MinimumFits, Plan
 from elastane.api.rest import Forecast, Page
 from elastane.api.usage import Use
 from elastane.controller.rest.app import description
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import nodes
 from tests.controller import job_rows
 
@@ -248,7 +248,7 @@ def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
 
     def devices():
         with sqlite_store.reading() as tx:
-            (pool,) = take_snapshot(tx, api.clock()).snapshot.pools
+            (pool,) = take_cluster_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices, pool.leaving
 
     assert devices() == (16, 0)
@@ -291,7 +291,7 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
 
     def staying():
         with sqlite_store.reading() as tx:
-            (pool,) = take_snapshot(tx, api.clock()).snapshot.pools
+            (pool,) = take_cluster_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices - pool.leaving
 
     def report(**said):

@@ -11,7 +11,7 @@ import pytest
 from elastane.controller import loop as loops
 from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner, PlannerGone
-from elastane.controller.planning import Scheduler, make_plan
+from elastane.controller.planning import Scheduler, make_cluster_plan
 from elastane.controller.store import jobs
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
@@ -39,7 +39,7 @@ def planner(store_url):
 
 def here(cluster):
     with cluster.store.reading() as tx:
-        return make_plan(tx, cluster.clock(), SCHEDULER)
+        return make_cluster_plan(tx, cluster.clock(), SCHEDULER)
 
 
 def test_a_process_of_its_own_plans_what_would_be_planned_here(cluster, planner):

@@ -6,8 +6,8 @@ import pytest
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.rest import Forecast, Job
 from elastane.controller.planning import WordedDecision, write_decisions
-from elastane.controller.snapshot import take_snapshot
-from elastane.controller.store.database import change
+from elastane.controller.snapshot import take_cluster_snapshot
+from elastane.controller.store.database import read_change
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
@@ -23,7 +23,7 @@ def planned(store, api_over):
 def turn(api):
     """One turn of the loop, without an engine."""
     with api.store.reading() as tx:
-        taken = take_snapshot(tx, api.clock())
+        taken = take_cluster_snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
     made = plan(taken.snapshot)
     worded = [WordedDecision(decision=one, sentences=explain_decision(one, teams)) for one in made.decisions]
@@ -65,8 +65,8 @@ def test_a_turn_that_changes_nothing_decides_nothing_new(planned, make_spec):
     turn(planned)
     before = ada.get("/jobs/train/explain").content
     with planned.store.reading() as tx:
-        at = change(tx)
+        at = read_change(tx)
     turn(planned)
     assert ada.get("/jobs/train/explain").content == before
     with planned.store.reading() as tx:
-        assert change(tx) == at
+        assert read_change(tx) == at

@@ -17,7 +17,7 @@ from elastane.api.plans import Decision, GivesWay, MinimumFits
 from elastane.api.usage import Use
 from elastane.controller.bootstrap import make_first_token
 from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import (
     accounting,
     decisions,
@@ -28,7 +28,7 @@ from elastane.controller.store import (
     nodes,
     replies,
 )
-from elastane.controller.store.database import Store, change
+from elastane.controller.store.database import Store, read_change
 from elastane.controller.store.failures import StoreError, StoreNewer
 from elastane.controller.store.tables import metadata
 from tests.controller import job_rows
@@ -60,7 +60,7 @@ def submit(store, spec):
 
 def grant(store, job, workers, drain=0):
     with store.writing() as tx:
-        write_decisions(tx, [decision(job, workers, drain)], at=change(tx), now_s=NOW_S)
+        write_decisions(tx, [decision(job, workers, drain)], at=read_change(tx), now_s=NOW_S)
 
 
 def see(store, job, workers, state="running"):
@@ -71,7 +71,7 @@ def see(store, job, workers, state="running"):
 
 def taken(store):
     with store.reading() as tx:
-        return take_snapshot(tx, NOW_S)
+        return take_cluster_snapshot(tx, NOW_S)
 
 
 def test_the_migrations_make_exactly_the_tables_that_the_code_reads(store):
@@ -98,7 +98,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
     again = Store(store_url)
     with again.reading() as tx:
         assert jobs.find_job(tx, "train") == job
-        assert change(tx) == 1
+        assert read_change(tx) == 1
     again.close()
 
 
@@ -171,7 +171,7 @@ def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
     with store.reading() as tx:
         assert jobs.find_job(tx, "train") is None
         assert events.find_newest_event(tx) == 0
-        assert change(tx) == 0
+        assert read_change(tx) == 0
 
 
 def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
@@ -235,7 +235,7 @@ def test_reasons_alone_are_no_decision(store, make_spec):
     kept = Decision(job="train", action="wait", why=(MinimumFits(node=""),))
     with store.writing() as tx:
         write_decisions(
-            tx, [WordedDecision(decision=kept, sentences=("no room",))], at=change(tx), now_s=NOW_S
+            tx, [WordedDecision(decision=kept, sentences=("no room",))], at=read_change(tx), now_s=NOW_S
         )
     with store.reading() as tx:
         assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
@@ -281,7 +281,7 @@ def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
     assert taken(store).snapshot.jobs == ()
     with store.reading() as tx:
         job = jobs.find_job(tx, "train")
-        assert accounting.used(tx, ("job",), 0, NOW_S + 1000, None) == ()
+        assert accounting.sum_usage(tx, ("job",), 0, NOW_S + 1000, None) == ()
     assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
 
 
@@ -307,7 +307,7 @@ def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_n
     with store.writing() as tx:
         assert job_rows.cancel(tx, "train", NOW_S + 100).state == "cancelled"
     with store.reading() as tx:
-        (row,) = accounting.used(tx, ("job",), 0, NOW_S + 1000, None)
+        (row,) = accounting.sum_usage(tx, ("job",), 0, NOW_S + 1000, None)
         assert row.owned_device_s == 200
         assert jobs.find_job(tx, "train").active_since_s is None
 
@@ -384,11 +384,11 @@ def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
     with store.writing() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
         nodes.update_node(tx, "n1", "drain", "new disk")
-        before = change(tx)
+        before = read_change(tx)
         nodes.record_node(tx, "n1", "h100", 8, NOW_S + 1)
-        assert change(tx) == before
+        assert read_change(tx) == before
         nodes.record_node(tx, "n1", "h100", 7, NOW_S + 2)
-        assert change(tx) == before + 1
+        assert read_change(tx) == before + 1
         (node,) = nodes.list_nodes(tx)
     assert (node.wanted, node.devices, node.heard_s) == ("drain", 7, NOW_S + 2)
 
@@ -396,9 +396,9 @@ def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
 def test_readers_see_one_moment(store, make_spec):
     submit(store, make_spec())
     with store.reading() as tx:
-        before = change(tx)
+        before = read_change(tx)
         submit(store, make_spec("other"))
-        assert change(tx) == before
+        assert read_change(tx) == before
         assert len(jobs.list_living_jobs(tx)) == 1
 
 

@@ -16,7 +16,7 @@ from elastane.api.jobs import ElasticPolicy
 from elastane.api.rest import Job, JobExplanation, JobSummary, Page
 from elastane.api.usage import Usage
 from elastane.controller.store import tables
-from elastane.controller.store.columns import text_of
+from elastane.controller.store.columns import encode_json
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.observability.pace import Speed
@@ -207,7 +207,7 @@ def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refus
 def test_a_number_that_is_not_finite_is_refused_where_it_would_be_written():
     for value in (float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"speeds\[0\]\[1\] is not finite"):
-            text_of({"speeds": [[2, value]]})
+            encode_json({"speeds": [[2, value]]})
 
 
 # -- what is not a job's -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from elastane.api.rest import Job
 from elastane.api.usage import Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import jobs
 from elastane.observability.pace import Speed
 from elastane.scheduler.explain import explain_decision
@@ -294,7 +294,7 @@ class Cluster:
     def state(self, name: str):
         """As the scheduler sees the job."""
         with self.api.store.reading() as tx:
-            taken = take_snapshot(tx, self.clock())
+            taken = take_cluster_snapshot(tx, self.clock())
         return next(one for one in taken.snapshot.jobs if one.name == name)
 
     def usage(self, *by: str) -> tuple:

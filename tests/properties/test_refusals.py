@@ -7,9 +7,9 @@ from elastane.controller.access.refusals import (
     ONE_BY_ONE,
     WINDOW_S,
     Refused,
-    counted,
-    is_due,
-    is_over,
+    count_refusal,
+    is_line_due,
+    is_window_over,
 )
 
 REFUSED = Refused(action="job.read", target="job train", reason="it belongs to another team")
@@ -19,8 +19,8 @@ REFUSED = Refused(action="job.read", target="job train", reason="it belongs to a
 def test_lines_of_one_window_are_few_and_add_up_to_all_refusals(refusals):
     tally, lines = None, []
     for _ in range(refusals):
-        tally = counted(tally, REFUSED, 0.0)
-        if is_due(tally):
+        tally = count_refusal(tally, REFUSED, 0.0)
+        if is_line_due(tally):
             lines.append(tally.pending)
             tally = tally.all_written()
     assert sum(lines) + tally.pending == refusals
@@ -29,5 +29,5 @@ def test_lines_of_one_window_are_few_and_add_up_to_all_refusals(refusals):
 
 @given(st.floats(-1e6, 1e6, allow_nan=False))
 def test_a_window_lasts_an_hour_and_ends_where_the_clock_is_put_back(later_s):
-    over = is_over(counted(None, REFUSED, 0.0), later_s)
+    over = is_window_over(count_refusal(None, REFUSED, 0.0), later_s)
     assert over == (later_s < 0 or later_s >= WINDOW_S)

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from elastane.api.tokens import NewToken
-from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, new_id, new_secret
 from elastane.controller.store import tokens
 
 
@@ -18,5 +18,5 @@ def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool =
         return None
     secret = new_secret()
     new = NewToken(user=user, role="operator", note="made at the first start" if first else "made at a start")
-    tokens.insert_token(tx, new_id(), digest_of(secret), new, now_s)
+    tokens.insert_token(tx, new_id(), compute_digest(secret), new, now_s)
     return secret

@@ -118,7 +118,7 @@ class Embedded:
         now_s = time.time()
         with store.writing() as tx:
             wanted = Config(pools=(self._pool,))
-            documents.write_documents(tx, diff_configs(documents.read_config(tx), wanted), now_s)
+            documents.write_documents(tx, diff_configs(documents.read_declared_config(tx), wanted), now_s)
             jobs.insert_job(tx, create_job(self._job, "", now_s))
 
 

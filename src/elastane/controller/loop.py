@@ -36,10 +36,10 @@ from elastane.controller.planning import (
     PlanOutdated,
     Scheduler,
     carry_out_plan,
-    make_plan,
+    make_cluster_plan,
 )
 from elastane.controller.store import events, forgetting, jobs, nodes, rows
-from elastane.controller.store.database import Store, changed
+from elastane.controller.store.database import Store, count_change
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.engines.engine import Engine
 
@@ -253,7 +253,7 @@ class Loop:
                     message = f"{job.name} is to end: {end.why}"
                     events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
-                changed(tx)
+                count_change(tx)
         self._stale |= any(changes_the_plan(one.job, one.after) or one.end for one in changes)
 
     def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
@@ -344,7 +344,7 @@ class Loop:
     async def _planned(self, now_s: float) -> PlannedChanges:
         with self._store.reading() as tx:
             if self._planner is None or jobs.count_living_jobs(tx) <= HERE_JOBS:
-                return make_plan(tx, now_s, self._scheduler)
+                return make_cluster_plan(tx, now_s, self._scheduler)
         return await asyncio.to_thread(self._planner.plan, now_s)
 
     def _carry_out(self, tx: Connection, found: PlannedChanges, now_s: float) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
-from elastane.controller.planning import PlannedChanges, Scheduler, make_plan
+from elastane.controller.planning import PlannedChanges, Scheduler, make_cluster_plan
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.scheduler.explain import explain_decision
@@ -117,7 +117,7 @@ def _read(answers: BinaryIO) -> bytes:
 
 def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges | PlanImpossible:
     try:
-        return make_plan(tx, now_s, scheduler)
+        return make_cluster_plan(tx, now_s, scheduler)
     except UnreadableRecord as error:
         return PlanImpossible(error.record, error.why, error.do)
 

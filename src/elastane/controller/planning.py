@@ -13,9 +13,9 @@ from elastane.controller.jobs.accounts import charge
 from elastane.controller.jobs.grants import apply_decision
 from elastane.controller.jobs.size_history import AT_REST, is_stop
 from elastane.controller.jobs.stored_job import SizeReason, require_alive
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import decisions, events, jobs
-from elastane.controller.store.database import change, changed
+from elastane.controller.store.database import count_change, read_change
 from elastane.controller.store.jobs import PlannedSize
 
 EVENTS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "moved", "preempt": "preempted"}
@@ -68,13 +68,13 @@ class PlanOutdated(Exception):
     """Something that the plan depended on has changed since; nothing was decided."""
 
 
-def make_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges:
+def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges:
     """Plan from the store. For ten thousand jobs this takes a second of one core.
 
     Raises:
         UnreadableRecord: something that the share of every job depends on cannot be read.
     """
-    taken = take_snapshot(tx, now_s)
+    taken = take_cluster_snapshot(tx, now_s)
     plan = scheduler.plan(taken.snapshot)
     known = jobs.map_planned_sizes(tx)
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
@@ -105,7 +105,7 @@ def carry_out_plan(tx: Connection, found: PlannedChanges, now_s: float) -> None:
         PlanOutdated: there was another change since.
     """
     write_decisions(tx, found.worded, at=found.change, now_s=now_s)
-    uses, before = charge_jobs(take_snapshot(tx, now_s, running=True).snapshot), jobs.map_uses(tx)
+    uses, before = charge_jobs(take_cluster_snapshot(tx, now_s, running=True).snapshot), jobs.map_uses(tx)
     # Jobs about which nothing is decided use what they use until they are gone.
     differing = {
         name
@@ -133,7 +133,7 @@ def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int
     Raises:
         PlanOutdated: there was another change since.
     """
-    if change(tx) != at:
+    if read_change(tx) != at:
         raise PlanOutdated
     sizes = [one for one in worded if one.decision.action not in AT_REST]
     reasons = [one for one in worded if one.decision.action in AT_REST]
@@ -146,7 +146,7 @@ def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int
     jobs.update_reasons(tx, new)
     if not sizes:
         return at
-    number = changed(tx)
+    number = count_change(tx)
     for one in sizes:
         _write_size(tx, one, number, now_s)
     return number

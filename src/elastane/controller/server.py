@@ -222,7 +222,7 @@ def _many_files() -> None:
 def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
     """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
     with store.writing() as tx:
-        standing = documents.read_config(tx)
+        standing = documents.read_declared_config(tx)
         if standing.pools:
             return
         pool = Pool(

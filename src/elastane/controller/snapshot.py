@@ -13,7 +13,7 @@ from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.cluster.capacity import apply_prices, find_departures, find_restrictions, limit_pools
 from elastane.controller.jobs.scheduler_state import SchedulerJob, read_scheduler_job
 from elastane.controller.store import documents, jobs, nodes, reports
-from elastane.controller.store.database import change
+from elastane.controller.store.database import read_change
 
 
 class TakenSnapshot(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class TakenSnapshot(msgspec.Struct, frozen=True):
     undecidable: frozenset[str] = frozenset()
 
 
-def take_snapshot(
+def take_cluster_snapshot(
     tx: Connection, now_s: float, config: Config | None = None, *, running: bool = False
 ) -> TakenSnapshot:
     """Return everything that a plan depends on, without jobs that have ended.
@@ -43,11 +43,11 @@ def take_snapshot(
         config: replaces the declared one; None: the declared one.
         running: only with the jobs that hold devices.
     """
-    config = documents.read_config(tx) if config is None else config
+    config = documents.read_declared_config(tx) if config is None else config
     pools = measure_pools(tx, config, now_s)
     seen = [read_scheduler_job(job, now_s) for job in jobs.list_planned_jobs(tx, running=running)]
     return TakenSnapshot(
-        change(tx),
+        read_change(tx),
         Snapshot(
             now_s=now_s,
             pools=pools,

@@ -54,19 +54,19 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, written=self.count)
 
 
-def counted(tally: Tally | None, refused: Refused, now_s: float) -> Tally:
+def count_refusal(tally: Tally | None, refused: Refused, now_s: float) -> Tally:
     """The tally after one more refusal; None: the first one of a window."""
     if tally is None:
         return Tally(since_s=now_s, count=1, written=0, last=refused)
     return msgspec.structs.replace(tally, count=tally.count + 1, last=refused)
 
 
-def is_due(tally: Tally) -> bool:
+def is_line_due(tally: Tally) -> bool:
     """Whether a line is written for the newest refusal, and for those that are pending with it."""
     return tally.count <= ONE_BY_ONE or _is_power_of_ten(tally.count)
 
 
-def is_over(tally: Tally, now_s: float) -> bool:
+def is_window_over(tally: Tally, now_s: float) -> bool:
     """Whether its window has ended. A clock that was put back ends it too."""
     return not tally.since_s <= now_s < tally.since_s + WINDOW_S
 

@@ -132,7 +132,7 @@ class Denied(msgspec.Struct, frozen=True):
     ask: str = ""
 
 
-def principal_of(token: Token) -> Principal:
+def read_principal(token: Token) -> Principal:
     return Principal(token=token.id, user=token.user, role=token.role, team=token.team)
 
 
@@ -163,7 +163,7 @@ def _may(principal: Principal, action: Action, target: Target) -> Allowed | Deni
         if action in EVERYWHERE[principal.role]:
             return Allowed()
         return Denied(_everywhere(principal.role, action), visible=True, ask=OPERATORS)
-    if not within(principal, target.team):
+    if not has_role_in(principal, target.team):
         return Denied(f"{target.name} belongs to another team", visible=False)
     if action not in IN_TEAM[principal.role]:
         return Denied(
@@ -206,12 +206,12 @@ def _everywhere(role: Role, action: Action) -> str:
     return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 
 
-def within(principal: Principal, team: str) -> bool:
+def has_role_in(principal: Principal, team: str) -> bool:
     """Whether the principal's role counts in this team."""
     return bool(team) and principal.team in {team, EVERY_TEAM}
 
 
-def teams_of(principal: Principal) -> tuple[str, ...] | None:
+def list_visible_teams(principal: Principal) -> tuple[str, ...] | None:
     """The teams whose things it may list; None: all of them."""
     if principal.role == "operator" or principal.team == EVERY_TEAM:
         return None

@@ -16,6 +16,6 @@ def new_id() -> str:
     return "tok-" + secrets.token_hex(6)
 
 
-def digest_of(secret: str) -> bytes:
+def compute_digest(secret: str) -> bytes:
     """SHA-256, 32 bytes. Fast on purpose: nobody guesses 256 random bits, so nothing has to be slow."""
     return hashlib.sha256(secret.encode()).digest()

@@ -10,7 +10,7 @@ from elastane.controller.jobs.accounts import charge
 from elastane.controller.jobs.end_rules import compute_forget_time
 from elastane.controller.jobs.explanation import describe_end
 from elastane.controller.jobs.lifecycle import JobLifecycle, apply_observation, read_lifecycle
-from elastane.controller.jobs.placement import place_workers
+from elastane.controller.jobs.placement import assign_pools
 from elastane.controller.jobs.stored_job import StoredJob
 
 LONGEST_WHY, LONGEST_TRACEBACK = 4_000, 64_000
@@ -119,9 +119,9 @@ def list_events(job: StoredJob, after: StoredJob) -> tuple[EventText, ...]:
 def _update_observed(job: StoredJob, after: JobLifecycle, seen: Observation, now_s: float) -> ObservedJob:
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
-    held = place_workers(after.held, job.grant.workers, here)
+    held = assign_pools(after.held, job.grant.workers, here)
     arrived = {pool: one.workers - one.absent for pool, one in before.held.items()}
-    there = place_workers(min(after.held, _count_present(before, seen)), held, arrived)
+    there = assign_pools(min(after.held, _count_present(before, seen)), held, arrived)
     lost = _find_lost(before, after, seen, there)
     starting_since_s, faulty_since_s = _date_missing(before, after, seen, sum(lost.values()), now_s)
     progress = seen.progress

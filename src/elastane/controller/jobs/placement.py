@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 
-def place_workers(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+def assign_pools(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
     """Distribute workers over pools.
 
     Workers stay in their pool if the grant allows it. The next ones go where the grant has more, and only the

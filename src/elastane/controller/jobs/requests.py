@@ -31,7 +31,7 @@ def create_job(spec: JobSpec, user: str, now_s: float) -> StoredJob:
     )
 
 
-def change_spec(job: StoredJob, spec: JobSpec) -> StoredJob:
+def change_job_spec(job: StoredJob, spec: JobSpec) -> StoredJob:
     """Return the job with another spec, of the same name and team.
 
     Raises:

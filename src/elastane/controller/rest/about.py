@@ -10,20 +10,20 @@ from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking
 from elastane.controller.rest.description import says
 from elastane.controller.store.condition import NO_ANSWER, Condition
-from elastane.controller.store.database import change
+from elastane.controller.store.database import read_change
 from elastane.controller.store.failures import StoreError, StoreUnusable
 
 router = APIRouter(prefix="/v1", tags=["about"])
 
 
 @router.get("/health", **says(Health))
-def health(request: Request) -> Response:
+def get_health(request: Request) -> Response:
     """Which checks of the controller and its store fail, and since when; answers whatever fails."""
     store = request.app.state.controller.store
     condition: Condition = store.soundness.condition
     try:
         with store.reading() as tx:
-            change(tx)
+            read_change(tx)
         condition.clear("reading")
     except StoreUnusable:
         pass
@@ -40,7 +40,7 @@ def get_version() -> Response:
 
 
 @router.get("/me", **says(Me))
-def me(caller: Asking) -> Response:
+def get_me(caller: Asking) -> Response:
     """Whose token this is, and what it may do."""
     who = caller.principal
     return response(reply(Me(user=who.user, role=who.role, team=who.team)))

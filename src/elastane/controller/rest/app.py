@@ -22,7 +22,7 @@ from elastane.controller.rest import (
     watching,
 )
 from elastane.controller.rest.context import Controller, Settings
-from elastane.controller.rest.description import describe
+from elastane.controller.rest.description import build_description
 from elastane.controller.rest.framing import Framing
 from elastane.controller.rest.size import SizeLimit
 
@@ -44,7 +44,7 @@ def application(controller: Controller) -> FastAPI:
 
 def description() -> dict[str, Any]:
     """The OpenAPI description, for which no controller is needed."""
-    return describe(_routed(Settings()))
+    return build_description(_routed(Settings()))
 
 
 def _routed(settings: Settings) -> FastAPI:
@@ -59,9 +59,9 @@ def _routed(settings: Settings) -> FastAPI:
     )
     for module in ROUTERS:
         app.include_router(module.router)
-    problems.install(app)
-    caller.install(app)
+    problems.install_problem_handlers(app)
+    caller.install_refusal_audit(app)
     app.add_middleware(SizeLimit, largest=settings.body_bytes)
     app.add_middleware(Framing)
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
+    app.openapi = lambda: build_description(app)  # type: ignore[method-assign]
     return app

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 
 @router.get("", **says(Page[AuditLine]))
-def read(caller: Asking, after: After = None, limit: Limit = 100) -> Response:
+def get_audit(caller: Asking, after: After = None, limit: Limit = 100) -> Response:
     """Who did what, or was not allowed to; newest first. Lines are never changed or deleted."""
     caller.must("audit.read", Target(name="the audit log", team=caller.principal.team))
     with caller.reading() as tx:

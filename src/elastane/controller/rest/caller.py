@@ -18,12 +18,20 @@ from sqlalchemy import Connection
 
 from elastane.api.safe_text import LONGEST
 from elastane.controller.access.refusals import Refused
-from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
-from elastane.controller.access.secrets import PREFIX, digest_of
+from elastane.controller.access.roles import (
+    Action,
+    Denied,
+    Principal,
+    Target,
+    list_visible_teams,
+    may,
+    read_principal,
+)
+from elastane.controller.access.secrets import PREFIX, compute_digest
 from elastane.controller.rest.bodies import response
 from elastane.controller.rest.context import Controller
 from elastane.controller.rest.parameters import PRINTABLE
-from elastane.controller.rest.problems import Refusal, missing, refused
+from elastane.controller.rest.problems import Refusal, answer_refusal, missing
 from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
@@ -76,7 +84,7 @@ class Caller:
     @property
     def teams(self) -> tuple[str, ...] | None:
         """Whose things they may list; None: everybody's."""
-        return teams_of(self.principal)
+        return list_visible_teams(self.principal)
 
     @property
     def of_the_cluster(self) -> bool:
@@ -211,7 +219,7 @@ class Editor(Changer):
             )
 
 
-def install(app: FastAPI) -> None:
+def install_refusal_audit(app: FastAPI) -> None:
     """Whatever is not allowed is told to the audit log, then to whoever asked."""
 
     @app.exception_handler(NotAllowed)
@@ -228,7 +236,7 @@ def install(app: FastAPI) -> None:
                 error.reason,
                 lost.what,
             )
-        return refused(error)
+        return answer_refusal(error)
 
 
 def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
@@ -249,7 +257,7 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
     # on loopback everybody has the same.
     if scheme.lower() == "bearer" and secret.startswith(PREFIX):
         with controller.store.reading() as tx:
-            token = tokens.find_token_by_digest(tx, digest_of(secret), now_s)
+            token = tokens.find_token_by_digest(tx, compute_digest(secret), now_s)
     if token is None:
         _paced(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
         raise Refusal(
@@ -260,7 +268,7 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
             headers={"WWW-Authenticate": "Bearer"},
         )
     _paced(controller.by_token.wait_s(token.id, now_s), f"token {token.id} has asked")
-    return principal_of(token)
+    return read_principal(token)
 
 
 def _paced(wait_s: float, who: str) -> None:

@@ -12,7 +12,7 @@ from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Limits, Team
 from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import documents, jobs, tokens
-from elastane.controller.store.columns import text_of
+from elastane.controller.store.columns import encode_json
 
 MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
@@ -21,7 +21,7 @@ MADE_A_DAY = 10
 """As many times the limit of valid tokens may be made within a day: a row of each is kept."""
 
 
-def limits_of(tx: Connection, team: str) -> Limits:
+def read_limits(tx: Connection, team: str) -> Limits:
     """The limits of a team, declared or not."""
     found = documents.find_document(tx, "teams", team) if team else None
     return found.value.limits if found and isinstance(found.value, Team) else Limits()
@@ -33,7 +33,7 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
     Raises:
         Refusal: the team, or this user of it, has as many jobs as they may, or there is no room for the spec.
     """
-    limits, taken = limits_of(tx, spec.team), jobs.measure_team(tx, spec.team, user)
+    limits, taken = read_limits(tx, spec.team), jobs.measure_team(tx, spec.team, user)
     means = "the job was not submitted; the others go on"
     if taken.jobs >= limits.jobs:
         raise _full(
@@ -62,11 +62,11 @@ def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
     added_bytes = _size_bytes(after) - _size_bytes(before)
     if added_bytes > SMALL_CHANGE_BYTES:
         stored_bytes = jobs.measure_team(tx, after.team, "").spec_bytes
-        _check_room(after.team, limits_of(tx, after.team), stored_bytes, added_bytes)
+        _check_room(after.team, read_limits(tx, after.team), stored_bytes, added_bytes)
 
 
 def _size_bytes(spec: JobSpec) -> int:
-    return len(text_of(spec).encode())
+    return len(encode_json(spec).encode())
 
 
 def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
@@ -87,7 +87,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
     """
     if not team:
         return
-    most = limits_of(tx, team).tokens
+    most = read_limits(tx, team).tokens
     raise_it = f"elastane team set {team} --max-tokens N" if team != "*" else ""
     valid = tokens.count_valid_tokens(tx, team, now_s)
     if valid >= most:

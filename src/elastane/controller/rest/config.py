@@ -16,7 +16,7 @@ from elastane.controller.rest.caller import Asking, Caller, Changing
 from elastane.controller.rest.context import Controller
 from elastane.controller.rest.description import says
 from elastane.controller.rest.removals import check_removals
-from elastane.controller.snapshot import take_snapshot
+from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 
@@ -31,22 +31,22 @@ def get_config(caller: Asking) -> Response:
     """Everything that is declared, as one document that can be kept in git and applied."""
     caller.must("config.read", ALL)
     with caller.reading() as tx:
-        return response(reply(documents.read_config(tx)))
+        return response(reply(documents.read_declared_config(tx)))
 
 
 @router.post("/config/diff", **says(Page[Change], takes=Config))
-def config_diff(caller: Asking, config: Wanted) -> Response:
+def post_config_diff(caller: Asking, config: Wanted) -> Response:
     """What applying this document would add, change and remove. Kinds that it does not mention stay."""
-    return response(reply(Page(items=_checked(caller, config)[0])))
+    return response(reply(Page(items=_check_wanted(caller, config)[0])))
 
 
 @router.post("/config/apply", **says(Page[Change], takes=Config))
-def config_apply(caller: Changing, config: Wanted) -> Response:
+def post_config_apply(caller: Changing, config: Wanted) -> Response:
     """Makes what is declared equal to this document, all at once; answers with what was changed."""
 
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", ALL)
-        standing, lost = documents.read_documents(tx)
+        standing, lost = documents.read_declared_documents(tx)
         check_config(merge_configs(standing, config))
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
         check_removals(tx, changes, caller.now_s)
@@ -66,19 +66,21 @@ def config_apply(caller: Changing, config: Wanted) -> Response:
 
 
 @router.post("/policy/check", **says(Forecast, takes=Config))
-def policy_check(caller: Asking, config: Wanted) -> Response:
+def post_policy_check(caller: Asking, config: Wanted) -> Response:
     """What would change if this document were applied now: documents and sizes of jobs. Changes nothing."""
-    changes, wanted = _checked(caller, config)
+    changes, wanted = _check_wanted(caller, config)
     with caller.reading() as tx:
-        now = take_snapshot(tx, caller.now_s)
-        then = take_snapshot(tx, caller.now_s, wanted)
+        now = take_cluster_snapshot(tx, caller.now_s)
+        then = take_cluster_snapshot(tx, caller.now_s, wanted)
     controller = caller.controller
     teams = {job.name: job.spec.team for job in now.snapshot.jobs}
-    moved = moves(controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller)
+    moved = list_resized_jobs(
+        controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller
+    )
     return response(reply(Forecast(documents=changes, jobs=moved)))
 
 
-def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
+def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
     """The differences, and what there would be.
 
     Raises:
@@ -87,7 +89,7 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
     """
     caller.must("config.read", ALL)
     with caller.reading() as tx:
-        standing, lost = documents.read_documents(tx)
+        standing, lost = documents.read_declared_documents(tx)
         wanted = merge_configs(standing, config)
         check_config(wanted)
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
@@ -95,7 +97,9 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
     return changes, wanted
 
 
-def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) -> tuple[ResizedJob, ...]:
+def list_resized_jobs(
+    now: Plan, then: Plan, teams: dict[str, str], controller: Controller
+) -> tuple[ResizedJob, ...]:
     """Jobs that would have another size under the other plan, and why."""
     before = {one.job: sum(one.workers.values()) for one in now.decisions}
     return tuple(
@@ -107,9 +111,9 @@ def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) 
             sentences=controller.words(one, teams),
         )
         for one in then.decisions
-        if (after := _size(one)) != before[one.job]
+        if (after := _count_workers(one)) != before[one.job]
     )
 
 
-def _size(decision: Decision) -> int:
+def _count_workers(decision: Decision) -> int:
     return sum(decision.workers.values())

@@ -75,7 +75,7 @@ def says(
     }
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
+def build_description(app: FastAPI) -> dict[str, Any]:
     """The description as JSON; made once."""
     if app.openapi_schema is None:
         schema = get_openapi(

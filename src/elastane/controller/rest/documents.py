@@ -10,7 +10,7 @@ from elastane.api.config import Change
 from elastane.api.errors import BadField
 from elastane.api.rest import Page
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.controller.access.roles import Target, within
+from elastane.controller.access.roles import Target, has_role_in
 from elastane.controller.cluster.changes import add_words, describe_document_change
 from elastane.controller.cluster.declarations import (
     KINDS,
@@ -58,7 +58,7 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
         found = documents.find_document(tx, kind, name)
         # Rules are there before anybody sets them.
         caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
-        check_config(put_document(documents.read_documents(tx)[0], kind, document))
+        check_config(put_document(documents.read_declared_documents(tx)[0], kind, document))
         if found and found.value == document:
             return reply(document, version=found.version)
         before = encode_document(found.value) if found and found.value is not None else None
@@ -86,10 +86,10 @@ def _install(kind: Kind) -> None:
     def list_all(caller: Asking) -> Response:
         caller.must("documents.read", Target(name=kind))
         with caller.reading() as tx:
-            found = getattr(documents.read_config(tx), kind)
+            found = getattr(documents.read_declared_config(tx), kind)
         operator = caller.principal.role == "operator"
         items = tuple(
-            one for one in found if operator or kind != "teams" or within(caller.principal, one.name)
+            one for one in found if operator or kind != "teams" or has_role_in(caller.principal, one.name)
         )
         return response(reply(Page(items=items)))
 
@@ -116,7 +116,7 @@ def _install(kind: Kind) -> None:
             if found is None:
                 raise missing(f"{noun} {name}")
             caller.expect(found.version)
-            standing, _ = documents.read_documents(tx)
+            standing, _ = documents.read_declared_documents(tx)
             check_mentions(standing, kind, name)
             wanted = remove_document(standing, kind, name)
             check_config(wanted)

@@ -31,11 +31,11 @@ class Framing:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refused(scope["headers"]) if scope["type"] == "http" else None
+        refusal = refuse_framing(scope["headers"]) if scope["type"] == "http" else None
         await (self._app if refusal is None else answer(refusal))(scope, receive, send)
 
 
-def refused(headers: list[tuple[bytes, bytes]]) -> Problem | None:
+def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
     """Why a request with these headers is not read; None: it is. Names are in lower case."""
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > LARGEST_HEADERS_BYTES:

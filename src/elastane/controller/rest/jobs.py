@@ -16,14 +16,14 @@ from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, Page, Pri
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.admission import check_busy, check_job, check_shape, scale_policy
 from elastane.controller.cluster.changes import add_words, describe_spec_change
-from elastane.controller.jobs.requests import cancel_job, change_spec, create_job
+from elastane.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.controller.jobs.stored_job import JobNameTaken, StoredJob, require_alive, require_readable
 from elastane.controller.rest import caps
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Caller, Changing, Editing, Editor
 from elastane.controller.rest.description import says
 from elastane.controller.rest.job_bodies import render_explanation, render_job, render_summary
-from elastane.controller.rest.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
+from elastane.controller.rest.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, list_processes, read_log_part
 from elastane.controller.rest.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.rest.problems import missing
 from elastane.controller.store import decisions, documents, events, forgetting, jobs
@@ -33,11 +33,11 @@ from elastane.controller.store.replies import Reply
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
-def target_of(job: StoredJob) -> Target:
+def make_job_target(job: StoredJob) -> Target:
     return Target(name=f"job {job.name}", team=job.team, user=job.user)
 
 
-def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> StoredJob:
+def find_allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> StoredJob:
     """The job, if the caller may do this with it.
 
     Raises:
@@ -47,19 +47,19 @@ def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> St
     job = jobs.find_job(tx, name)
     if job is None:
         raise missing(f"job {name}")
-    caller.must(action, target_of(job))
+    caller.must(action, make_job_target(job))
     return job
 
 
 @router.post("", **says(Job, takes=JobSpec, status=HTTPStatus.CREATED))
-def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
+def post_job(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
     """A new job. It starts as soon as its minimum fits."""
     # Before rights: a refusal is written down, and must not write down whatever somebody calls a team.
     check_shape(spec)
 
     def do(tx: Connection) -> Reply:
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
-        check_job(spec, _priorities(tx))
+        check_job(spec, _list_classes(tx))
         caps.check_jobs(tx, spec, caller.principal.user)
         caller.controller.check_team(spec.team)
         _claim_name(tx, spec.name)
@@ -90,7 +90,7 @@ def _claim_name(tx: Connection, name: str) -> None:
 
 
 @router.get("", **says(Page[JobSummary]))
-def list_jobs(
+def get_jobs(
     caller: Asking,
     *,
     team: NameFilter = "",
@@ -112,33 +112,33 @@ def list_jobs(
 
 
 @router.get("/{job}", **says(Job))
-def describe(caller: Asking, job: Name) -> Response:
+def get_job(caller: Asking, job: Name) -> Response:
     """All that is known about a job."""
     with caller.reading() as tx:
-        found = allowed_job(tx, caller, job, "job.read")
+        found = find_allowed_job(tx, caller, job, "job.read")
     return response(reply(render_job(found), version=found.version))
 
 
-def _priorities(tx: Connection) -> set[str]:
-    return {one.name for one in documents.read_config(tx).priorities or ()}
+def _list_classes(tx: Connection) -> set[str]:
+    return {one.name for one in documents.read_declared_config(tx).priorities or ()}
 
 
-def _respecified(
+def _change_job(
     caller: Editor, name: str, kind: str, message: str, changed: Callable[[JobSpec], JobSpec]
 ) -> Response:
     def do(tx: Connection) -> Reply:
-        before = allowed_job(tx, caller, name, "job.change")
+        before = find_allowed_job(tx, caller, name, "job.change")
         caller.expect(before.version)
         require_alive(before)
         require_readable(before)
         spec = changed(before.spec)
         if spec == before.spec:
             return reply(render_job(before), version=before.version)
-        check_job(spec, _priorities(tx))
+        check_job(spec, _list_classes(tx))
         if spec.elastic_policy != before.spec.elastic_policy:
             check_busy(spec.elastic_policy, before.observed.virtual_ranks)
         caps.check_growth(tx, before.spec, spec)
-        after = change_spec(before, spec)
+        after = change_job_spec(before, spec)
         jobs.update_job(tx, before, after)
         words = describe_spec_change(before.spec, spec)
         caller.tells(words)
@@ -150,9 +150,11 @@ def _respecified(
 
 
 @router.post("/{job}/scale", **says(Job, takes=ScaleRequest))
-def scale(caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(ScaleRequest)]) -> Response:
+def post_job_scale(
+    caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(ScaleRequest)]
+) -> Response:
     """Other limits for a job's size, followed while it runs. Of listed sizes, those within them are left."""
-    return _respecified(
+    return _change_job(
         caller,
         job,
         "scaled",
@@ -164,11 +166,11 @@ def scale(caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(Scale
 
 
 @router.post("/{job}/priority", **says(Job, takes=PriorityChange))
-def reprioritise(
+def post_job_priority(
     caller: Editing, job: Name, wanted: Annotated[PriorityChange, body(PriorityChange)]
 ) -> Response:
     """Another priority class."""
-    return _respecified(
+    return _change_job(
         caller,
         job,
         "reprioritised",
@@ -178,7 +180,7 @@ def reprioritise(
 
 
 @router.post("/{job}/bounds", **says(Job, takes=Bounds))
-def amend(caller: Editing, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
+def post_job_bounds(caller: Editing, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
     """Another budget, deadline or target, followed while it runs."""
 
     def changed(spec: JobSpec) -> JobSpec:
@@ -187,31 +189,31 @@ def amend(caller: Editing, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -
         target = {name: said.pop(name) for name in ("loss", "throughput", "by") if name in said}
         return msgspec.structs.replace(spec, **said, target=msgspec.structs.replace(spec.target, **target))
 
-    return _respecified(caller, job, "amended", "changed the bounds of", changed)
+    return _change_job(caller, job, "amended", "changed the bounds of", changed)
 
 
-def _suspended(spec: JobSpec, suspend: bool) -> JobSpec:
+def _set_suspend(spec: JobSpec, suspend: bool) -> JobSpec:
     return msgspec.structs.replace(spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=suspend))
 
 
 @router.post("/{job}/pause", **says(Job))
-def pause(caller: Editing, job: Name) -> Response:
+def post_job_pause(caller: Editing, job: Name) -> Response:
     """Stops a job with a checkpoint and gives its devices to others, until it is resumed."""
-    return _respecified(caller, job, "paused", "paused", lambda spec: _suspended(spec, suspend=True))
+    return _change_job(caller, job, "paused", "paused", lambda spec: _set_suspend(spec, suspend=True))
 
 
 @router.post("/{job}/resume", **says(Job))
-def resume(caller: Editing, job: Name) -> Response:
+def post_job_resume(caller: Editing, job: Name) -> Response:
     """Lets a paused job go on from its checkpoint."""
-    return _respecified(caller, job, "resumed", "resumed", lambda spec: _suspended(spec, suspend=False))
+    return _change_job(caller, job, "resumed", "resumed", lambda spec: _set_suspend(spec, suspend=False))
 
 
 @router.post("/{job}/cancel", **says(Job))
-def cancel(caller: Editing, job: Name) -> Response:
+def post_job_cancel(caller: Editing, job: Name) -> Response:
     """Ends a job for good. Its run directory stays."""
 
     def do(tx: Connection) -> Reply:
-        before = allowed_job(tx, caller, job, "job.change")
+        before = find_allowed_job(tx, caller, job, "job.change")
         caller.expect(before.version)
         after = cancel_job(before, caller.now_s)
         if after.version != before.version:
@@ -226,35 +228,35 @@ def cancel(caller: Editing, job: Name) -> Response:
 
 
 @router.get("/{job}/explain", **says(JobExplanation))
-def explain(caller: Asking, job: Name, limit: Limit = 20) -> Response:
+def get_job_explanation(caller: Asking, job: Name, limit: Limit = 20) -> Response:
     """Why the job has the size it has, what it waits for, and the decisions that led there."""
     with caller.reading() as tx:
-        found = allowed_job(tx, caller, job, "job.read")
+        found = find_allowed_job(tx, caller, job, "job.read")
         newest = decisions.list_decisions(tx, job, limit)
     return response(reply(render_explanation(found, newest.items)))
 
 
 @router.get("/{job}/events", **says(Page[Event]))
-def events_of(caller: Asking, job: Name, after: After = None, limit: Limit = 100) -> Response:
+def get_job_events(caller: Asking, job: Name, after: After = None, limit: Limit = 100) -> Response:
     """What has happened to the job, oldest first. To be told as it happens, see /v1/watch."""
     with caller.reading() as tx:
-        allowed_job(tx, caller, job, "job.read")
+        find_allowed_job(tx, caller, job, "job.read")
         found = events.list_events_after(tx, after or 0, limit + 1, job=job)
     items = found[:limit]
     return response(reply(Page(items=items, after=str(items[-1].id) if len(found) > limit else "")))
 
 
 @router.get("/{job}/processes", **says(Page[str]))
-def processes_of(caller: Asking, job: Name) -> Response:
+def get_job_processes(caller: Asking, job: Name) -> Response:
     """Processes of the job that have a log: workers in the order of their numbers, then the others."""
     with caller.reading() as tx:
-        allowed_job(tx, caller, job, "job.read")
+        find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)
-    return response(reply(Page(items=processes(run_dir))))
+    return response(reply(Page(items=list_processes(run_dir))))
 
 
 @router.get("/{job}/logs", **says(str, media="text/plain; charset=utf-8"))
-def logs(
+def get_job_log(
     caller: Asking,
     job: Name,
     process: Annotated[
@@ -267,9 +269,9 @@ def logs(
 ) -> Response:
     """A part of a log, as it is. The header Elastane-Next-Offset says where the next part begins."""
     with caller.reading() as tx:
-        allowed_job(tx, caller, job, "job.read")
+        find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)
-    part = read(run_dir, process, offset, limit)
+    part = read_log_part(run_dir, process, offset, limit)
     if part is None:
         raise missing(f"log of {process} of job {job}")
     return Response(

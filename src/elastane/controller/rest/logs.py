@@ -25,7 +25,7 @@ class Part(msgspec.Struct, frozen=True):
     following: int
 
 
-def processes(run_dir: str) -> tuple[str, ...]:
+def list_processes(run_dir: str) -> tuple[str, ...]:
     """Processes that have a log, workers first in the order of their numbers; none: the job never began."""
     if not run_dir:
         return ()
@@ -48,7 +48,7 @@ def processes(run_dir: str) -> tuple[str, ...]:
         os.close(logs)
 
 
-def read(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
+def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
     """A stretch of a log.
 
     Args:

@@ -24,7 +24,7 @@ Why = Annotated[NodeChange, body(NodeChange, empty=NodeChange())]
 
 
 @router.get("", **says(Page[Node]))
-def list_nodes(caller: Asking) -> Response:
+def get_nodes(caller: Asking) -> Response:
     """All nodes that engines have seen."""
     caller.must("nodes.read", Target(name="nodes"))
     with caller.reading() as tx:
@@ -32,30 +32,30 @@ def list_nodes(caller: Asking) -> Response:
 
 
 @router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
-def drain(caller: Editing, node: Name, change: Why) -> Response:
+def post_node_drain(caller: Editing, node: Name, change: Why) -> Response:
     """Jobs leave the node without losing a step; nothing new is placed there."""
-    return _want(caller, node, "drain", change.why)
+    return _change_node(caller, node, "drain", change.why)
 
 
 @router.post("/{node}/fail", **says(Node, takes=NodeChange, optional=True))
-def fail(caller: Editing, node: Name, change: Why) -> Response:
+def post_node_fail(caller: Editing, node: Name, change: Why) -> Response:
     """The node's devices count as gone at once."""
-    return _want(caller, node, "failed", change.why)
+    return _change_node(caller, node, "failed", change.why)
 
 
 @router.post("/{node}/use", **says(Node))
-def use(caller: Editing, node: Name) -> Response:
+def post_node_use(caller: Editing, node: Name) -> Response:
     """The node may be used again."""
-    return _want(caller, node, "use", "")
+    return _change_node(caller, node, "use", "")
 
 
 @router.delete("/{node}", **says(None, status=HTTPStatus.NO_CONTENT))
-def forget(caller: Editing, node: Name) -> Response:
+def delete_node(caller: Editing, node: Name) -> Response:
     """Forget a node that no engine sees any more."""
 
     def do(tx: Connection) -> Reply:
         caller.must("nodes.write", Target(name=f"node {node}"))
-        known = _known(tx, node)
+        known = _find_known_node(tx, node)
         caller.expect(known.version)
         if caller.now_s - known.heard_s <= UNSEEN_S:
             raise Refusal(
@@ -72,7 +72,7 @@ def forget(caller: Editing, node: Name) -> Response:
     return caller.change("node.forget", f"node {node}", do)
 
 
-def _known(tx: Connection, name: str) -> Node:
+def _find_known_node(tx: Connection, name: str) -> Node:
     """The node.
 
     Raises:
@@ -84,12 +84,12 @@ def _known(tx: Connection, name: str) -> Node:
     return found
 
 
-def _want(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Response:
+def _change_node(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Response:
     check_remark("why", why)
 
     def do(tx: Connection) -> Reply:
         caller.must("nodes.write", Target(name=f"node {name}"))
-        before = _known(tx, name)
+        before = _find_known_node(tx, name)
         caller.expect(before.version)
         if (before.wanted, before.why) == (wanted, why):
             return reply(before, version=before.version)

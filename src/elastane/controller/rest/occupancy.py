@@ -17,11 +17,11 @@ router = APIRouter(prefix="/v1", tags=["nodes"])
 
 
 @router.get("/occupancy", **says(Page[Occupancy]))
-def occupancy(caller: Asking) -> Response:
+def get_occupancy(caller: Asking) -> Response:
     """Every pool, its devices, and how many of them jobs use: of all teams together."""
     caller.must("documents.read", Target(name="pools"))
     with caller.reading() as tx:
-        config = documents.read_config(tx)
+        config = documents.read_declared_config(tx)
         pools = measure_pools(tx, config, caller.now_s)
         uses = jobs.map_uses(tx)
         known = nodes.list_nodes(tx)

@@ -112,7 +112,7 @@ def answer(problem_: Problem, headers: dict[str, str] | None = None) -> Response
     )
 
 
-def refused(error: ElastaneError) -> Response:
+def answer_refusal(error: ElastaneError) -> Response:
     """What is not done, to whoever asked for it."""
     status = status_of(error)
     headers = error.headers if isinstance(error, Refusal) else {}
@@ -152,12 +152,12 @@ def methods_of(description: Mapping[str, Any], path: str) -> list[str]:
     return sorted({verb.upper() for verbs in fitting for verb in verbs})
 
 
-def install(app: FastAPI) -> None:
+def install_problem_handlers(app: FastAPI) -> None:
     """Every error that can be raised below becomes a problem."""
 
     @app.exception_handler(ElastaneError)
     def known(_: Request, error: ElastaneError) -> Response:
-        return refused(error)
+        return answer_refusal(error)
 
     @app.exception_handler(RequestValidationError)
     def parameters(_: Request, error: RequestValidationError) -> Response:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy import Connection
 
-from elastane.controller.access.refusals import Refused, Tally, counted, is_due, is_over
+from elastane.controller.access.refusals import Refused, Tally, count_refusal, is_line_due, is_window_over
 from elastane.controller.access.roles import Principal
 from elastane.controller.store import audit
 from elastane.controller.store.database import Store
@@ -48,8 +48,8 @@ class Refusals:
         key = principal.token, refused.visible
         with self._lock:
             _, before = self._tallies.pop(key, (principal, None))
-            tally = counted(before, refused, now_s)
-            due = is_due(tally)
+            tally = count_refusal(before, refused, now_s)
+            due = is_line_due(tally)
             self._tallies[key] = principal, tally.all_written() if due else tally
         if not due:
             return
@@ -75,7 +75,7 @@ class Refusals:
             ended = [
                 key
                 for place, (key, (_, tally)) in enumerate(self._tallies.items())
-                if all_of_them or place < excess or is_over(tally, now_s)
+                if all_of_them or place < excess or is_window_over(tally, now_s)
             ]
             forgotten = [self._tallies.pop(key) for key in ended]
         pending = [(principal, tally) for principal, tally in forgotten if tally.pending]

@@ -22,13 +22,13 @@ LONGEST_S = 366 * 24 * 3600.0
 
 
 @router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
-def report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
+def post_report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
     """A pool's capacity or price, a node's end, or a metric that triggers watch. The newest word counts."""
-    about = _about(said)
+    about = _check_report(said)
 
     def do(tx: Connection) -> Reply:
         caller.must("reports.write", Target(name=about))
-        caller.tells(_words(said))
+        caller.tells(_describe_report(said))
         match said:
             case Notice(node=node, in_s=in_s):
                 known = nodes.find_node(tx, node)
@@ -43,15 +43,15 @@ def report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
             case Capacity(pool=pool) | Price(pool=pool):
                 if documents.find_document(tx, "pools", pool) is None:
                     raise missing(f"pool {pool}")
-                reports.write_report(tx, said, caller.now_s)
+                reports.write_outside_report(tx, said, caller.now_s)
             case Metric():
-                reports.write_report(tx, said, caller.now_s)
+                reports.write_outside_report(tx, said, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("report", about, do)
 
 
-def _about(said: Report) -> str:
+def _check_report(said: Report) -> str:
     """What a report is about, once its numbers make sense.
 
     Raises:
@@ -60,25 +60,25 @@ def _about(said: Report) -> str:
     match said:
         case Notice(node=node, in_s=in_s):
             check_name("node", node)
-            _bounded("inS", in_s)
+            _check_range("inS", in_s)
             return f"node {node}"
         case Capacity(pool=pool, devices=devices, valid_s=valid_s):
             check_name("pool", pool)
-            _bounded("devices", devices, most=1e9)
-            _bounded("validS", valid_s)
+            _check_range("devices", devices, most=1e9)
+            _check_range("validS", valid_s)
             return f"pool {pool}"
         case Price(pool=pool, price=price, valid_s=valid_s):
             check_name("pool", pool)
-            _bounded("price", price, most=1e9)
-            _bounded("validS", valid_s)
+            _check_range("price", price, most=1e9)
+            _check_range("validS", valid_s)
             return f"pool {pool}"
         case Metric(metric=metric, valid_s=valid_s):
             check_name("metric", metric)
-            _bounded("validS", valid_s)
+            _check_range("validS", valid_s)
             return f"metric {metric}"
 
 
-def _words(said: Report) -> str:
+def _describe_report(said: Report) -> str:
     """For the audit log."""
     match said:
         case Notice(in_s=in_s):
@@ -91,6 +91,6 @@ def _words(said: Report) -> str:
             return f"is {value:g}, for {valid_s:g} s"
 
 
-def _bounded(field: str, value: float, most: float = LONGEST_S) -> None:
+def _check_range(field: str, value: float, most: float = LONGEST_S) -> None:
     if not 0 <= value <= most:
         raise BadField(field, f"{value:g} is not between 0 and {most:g}", do="write a number that is")

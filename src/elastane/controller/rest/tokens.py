@@ -13,7 +13,7 @@ from elastane.api.field_checks import check_name, check_remark
 from elastane.api.rest import Page
 from elastane.api.tokens import MadeToken, NewToken, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
-from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, new_id, new_secret
 from elastane.controller.rest import caps
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Changing
@@ -29,9 +29,9 @@ LONGEST_S = 10 * 366 * 24 * 3600.0
 
 
 @router.post("", **says(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
-def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response:
+def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response:
     """A new token. Its secret is in this answer and nowhere else; a repeated request is not told it again."""
-    _check(new)
+    _check_new_token(new)
     secret = new_secret()
     whom = f"team {new.team}" if new.team else f"token of {new.user}"
     target = Target(name=whom, team=new.team, user=new.user, role=new.role)
@@ -40,7 +40,7 @@ def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response
     def do(tx: Connection) -> Reply:
         caller.must("tokens.write", target)
         caps.check_tokens(tx, new.team, caller.now_s)
-        token = tokens.insert_token(tx, new_id(), digest_of(secret), new, caller.now_s)
+        token = tokens.insert_token(tx, new_id(), compute_digest(secret), new, caller.now_s)
         made.append(token)
         # What is kept for a repeated request must not hold the secret.
         return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
@@ -54,7 +54,7 @@ def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response
 
 
 @router.get("", **says(Page[Token]))
-def list_tokens(caller: Asking) -> Response:
+def get_tokens(caller: Asking) -> Response:
     """Tokens, without their secrets; of one's own team, an operator's of all."""
     caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
     with caller.reading() as tx:
@@ -63,7 +63,7 @@ def list_tokens(caller: Asking) -> Response:
 
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
-def revoke(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
+def delete_token(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
     """From now on the token counts no more."""
     name = f"token {token}"
 
@@ -80,7 +80,7 @@ def revoke(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Res
     return caller.change("token.revoke", name, do)
 
 
-def _check(new: NewToken) -> None:
+def _check_new_token(new: NewToken) -> None:
     """Whether such a token makes sense.
 
     Raises:

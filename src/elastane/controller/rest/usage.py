@@ -15,7 +15,7 @@ from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking
 from elastane.controller.rest.description import says
-from elastane.controller.store.accounting import By, used
+from elastane.controller.store.accounting import By, sum_usage
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"])
 MONTH_S = 30 * 24 * 3600.0
@@ -25,7 +25,7 @@ Columns = Annotated[list[By] | None, Query(max_length=4, description="Group by t
 
 
 @router.get("", **says(Usage, or_as="text/csv; charset=utf-8"))
-def usage(
+def get_usage(
     caller: Asking,
     by: Columns = None,
     begin: Annotated[Moment, Query(alias="from")] = None,
@@ -38,20 +38,22 @@ def usage(
     from_s = until_s - MONTH_S if begin is None else begin
     if from_s > until_s:
         end = "now" if until is None or until > caller.now_s else "until"
-        raise BadField("from", f"{_time(from_s)} is after {end}, {_time(until_s)}", do="write an earlier one")
+        raise BadField("from", f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}", do="write an earlier one")
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.reading() as tx:
-        found = Usage(from_s=from_s, until_s=until_s, rows=used(tx, columns, from_s, until_s, caller.teams))
+        found = Usage(
+            from_s=from_s, until_s=until_s, rows=sum_usage(tx, columns, from_s, until_s, caller.teams)
+        )
     if form == "json":
         return response(reply(found))
-    return Response(table(columns, found.rows), media_type="text/csv; charset=utf-8")
+    return Response(format_usage_csv(columns, found.rows), media_type="text/csv; charset=utf-8")
 
 
-def _time(at_s: float) -> str:
+def _format_time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def table(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
+def format_usage_csv(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
     """Usage as RFC 4180 has it, with a heading."""
     out = io.StringIO()
     numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "cost")

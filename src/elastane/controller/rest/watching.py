@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from elastane.api.history import Event
 from elastane.controller.access.roles import Principal, Target
 from elastane.controller.rest.caller import Asking, Caller
-from elastane.controller.rest.caps import limits_of
+from elastane.controller.rest.caps import read_limits
 from elastane.controller.rest.description import says
-from elastane.controller.rest.jobs import allowed_job
+from elastane.controller.rest.jobs import find_allowed_job
 from elastane.controller.rest.parameters import EVENT, NameFilter
 from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import events, tokens
@@ -108,7 +108,7 @@ class EventStream(StreamingResponse):
 
 
 @router.get("/watch", **says(str, media="text/event-stream"))
-async def watch(
+async def get_watch(
     caller: Asking,
     job: NameFilter = "",
     after: Annotated[
@@ -120,12 +120,12 @@ async def watch(
 ) -> StreamingResponse:
     """Events from now on, or from one that was seen; with `job`, its own only. A comment every 15 seconds."""
     begin = int(last_event_id) if last_event_id else after
-    seen, most_of_team = await to_thread.run_sync(_begun, caller, job, begin)
+    seen, most_of_team = await to_thread.run_sync(_find_begin, caller, job, begin)
     watchers: Watchers = caller.request.app.state.watchers
     return EventStream(_stream(caller, job, seen), watchers.one_more(caller.principal, most_of_team))
 
 
-def _begun(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
+def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
     """Number of the event to begin after, and how many streams the team may have.
 
     Raises:
@@ -133,10 +133,10 @@ def _begun(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
     """
     with caller.reading() as tx:
         if job:
-            allowed_job(tx, caller, job, "job.read")
+            find_allowed_job(tx, caller, job, "job.read")
         else:
             caller.must("events.read", Target(name="events", team=caller.principal.team))
-        most_of_team = limits_of(tx, caller.principal.team).watchers
+        most_of_team = read_limits(tx, caller.principal.team).watchers
         return (events.find_newest_event(tx) if begin is None else begin), most_of_team
 
 
@@ -149,12 +149,12 @@ async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
         quiet = anyio.current_time() - beaten > BEAT_S
         if quiet or store.commits != looked:
             looked = store.commits
-            found = await to_thread.run_sync(_after, caller, job, seen)
+            found = await to_thread.run_sync(_list_new_events, caller, job, seen)
             if found is None:
                 return
             for event in found:
                 seen = event.id
-                yield framed(event)
+                yield frame_event(event)
             if len(found) == AT_ONCE:
                 looked = -1
         if quiet:
@@ -163,7 +163,7 @@ async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
         await anyio.sleep(LOOK_S)
 
 
-def _after(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
+def _list_new_events(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
     """What has happened since; None: their token counts no more, so that they are told nothing."""
     controller = caller.controller
     with controller.store.reading() as tx:
@@ -172,6 +172,6 @@ def _after(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
         return events.list_events_after(tx, seen, AT_ONCE, teams=caller.teams, job=job)
 
 
-def framed(event: Event) -> bytes:
+def frame_event(event: Event) -> bytes:
     """One event as the standard of server-sent events wants it; JSON has no line breaks."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))

@@ -14,7 +14,7 @@ from elastane.controller.store.tables import jobs, usage
 By: TypeAlias = Literal["team", "user", "job", "pool"]
 
 
-def used(
+def sum_usage(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> tuple[UsageRow, ...]:
     """What was used between two moments, including what is being used.
@@ -28,8 +28,8 @@ def used(
     """
     sums: dict[tuple[str, ...], dict[str, float]] = {}
     for key, terms, device_s, cost in (
-        *_ended(tx, by, from_s, until_s, teams),
-        *_open(tx, by, from_s, until_s, teams),
+        *_sum_closed(tx, by, from_s, until_s, teams),
+        *_sum_open(tx, by, from_s, until_s, teams),
     ):
         row = sums.setdefault(key, {})
         row[f"{terms}_device_s"] = row.get(f"{terms}_device_s", 0.0) + device_s
@@ -41,7 +41,7 @@ def _row(key: dict[Any, Any], sums: dict[str, Any]) -> UsageRow:
     return UsageRow(**key, **sums)
 
 
-def _ended(
+def _sum_closed(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
     begin = case((usage.c.from_s < from_s, from_s), else_=usage.c.from_s)
@@ -59,7 +59,7 @@ def _ended(
         yield tuple(key), terms, seconds, cost
 
 
-def _open(
+def _sum_open(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
     query = select(jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.using, jobs.c.using_since_s)

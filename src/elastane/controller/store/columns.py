@@ -21,7 +21,7 @@ LARGEST_BYTES = 4 << 20
 LARGEST_INTEGER = 2**53
 
 
-def text_of(value: object) -> str:
+def encode_json(value: object) -> str:
     """Return a value as JSON, equal for equal values.
 
     Raises:

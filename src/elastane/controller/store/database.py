@@ -87,7 +87,7 @@ class Store:
                 # Open until the end: with its last connection SQLite removes the journals.
                 self._anchor = self.engine.connect()
                 with self._anchor.begin():
-                    change(self._anchor)
+                    read_change(self._anchor)
                 self.soundness.expect(path)
                 # SQLite would make a new file, or a second journal beside the database of the first.
                 event.listen(self.engine, "do_connect", lambda *_: self.soundness.check_files(), insert=True)
@@ -106,7 +106,7 @@ class Store:
             return
         with self.engine.connect() as connection, connection.begin():
             there = inspect(connection).has_table(turns.name)
-            found = change(connection) if there else 0
+            found = read_change(connection) if there else 0
         if found < at_least:
             raise StoreOlder(
                 f"the store {self.where} lacks changes that its last controller had made (it is at change "
@@ -187,13 +187,13 @@ class Store:
         self.engine.dispose()
 
 
-def change(tx: Connection) -> int:
+def read_change(tx: Connection) -> int:
     """Number of the last change of anything that a plan depends on."""
     found: int = tx.execute(select(turns.c.change)).scalar_one()
     return found
 
 
-def changed(tx: Connection) -> int:
+def count_change(tx: Connection) -> int:
     """Counts a change that a plan depends on; returns its number."""
     counted = update(turns).values(change=turns.c.change + 1).returning(turns.c.change)
     found: int = tx.execute(counted).scalar_one()

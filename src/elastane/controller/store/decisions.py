@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.plans import Decision
 from elastane.api.untrusted_data import Malformed
-from elastane.controller.store.columns import JsonColumn, is_moment, text_of
+from elastane.controller.store.columns import JsonColumn, encode_json, is_moment
 from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import decisions
 
@@ -50,8 +50,8 @@ def insert_decision(
             time_s=now_s,
             change=number,
             job=decision.job,
-            decision=text_of(decision),
-            sentences=text_of(sentences),
+            decision=encode_json(decision),
+            sentences=encode_json(sentences),
         )
     )
 

@@ -20,8 +20,8 @@ from elastane.controller.cluster.declarations import (
     get_name,
     map_documents,
 )
-from elastane.controller.store.columns import JsonColumn, text_of
-from elastane.controller.store.database import changed
+from elastane.controller.store.columns import JsonColumn, encode_json
+from elastane.controller.store.database import count_change
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.controller.store.tables import documents
 
@@ -45,7 +45,7 @@ class Versioned(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Lost(msgspec.Struct, frozen=True):
+class UnreadableDocument(msgspec.Struct, frozen=True):
     """A document that is there and cannot be read, and why."""
 
     kind: str
@@ -59,7 +59,7 @@ def find_document(tx: Connection, kind: Kind, name: str) -> Versioned | None:
     if row is None:
         return None
     try:
-        return Versioned(_document(row.kind, row.name, row.body), row.version)
+        return Versioned(_decode_document(row.kind, row.name, row.body), row.version)
     except Malformed as error:
         return Versioned(None, row.version, str(error))
 
@@ -71,23 +71,23 @@ def require_document(found: Versioned, kind: str, name: str) -> Document:
         UnreadableRecord: it cannot be read.
     """
     if found.value is None:
-        raise _unreadable(Lost(kind, name, found.why))
+        raise _unreadable(UnreadableDocument(kind, name, found.why))
     return found.value
 
 
-def read_config(tx: Connection) -> Config:
+def read_declared_config(tx: Connection) -> Config:
     """All of them.
 
     Raises:
         UnreadableRecord: one cannot be read. To do without it could give jobs what they may not have.
     """
-    found, lost = read_documents(tx)
+    found, lost = read_declared_documents(tx)
     if lost:
         raise _unreadable(lost[0])
     return found
 
 
-def _unreadable(one: Lost) -> UnreadableRecord:
+def _unreadable(one: UnreadableDocument) -> UnreadableRecord:
     return UnreadableRecord(
         escape_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
         one.why,
@@ -95,7 +95,7 @@ def _unreadable(one: Lost) -> UnreadableRecord:
     )
 
 
-def list_removals(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
+def list_removals(lost: Iterable[UnreadableDocument], wanted: Config) -> tuple[Change, ...]:
     """Return the removals of what cannot be read and is not wanted, of the kinds that ``wanted`` has."""
     kept = map_documents(wanted)
     return tuple(
@@ -103,44 +103,44 @@ def list_removals(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
         for one in lost
         if (one.kind, one.name) not in kept
         and (one.kind not in KINDS or getattr(wanted, one.kind) is not None)
-        and one != _whole(one.why)
+        and one != _describe_whole(one.why)
     )
 
 
-def read_documents(tx: Connection) -> tuple[Config, tuple[Lost, ...]]:
+def read_declared_documents(tx: Connection) -> tuple[Config, tuple[UnreadableDocument, ...]]:
     """All that can be read, and those that cannot. For whoever writes what takes their place."""
     rows = tx.execute(select(*_COLUMNS).order_by(documents.c.kind, documents.c.name))
-    return _readable(tuple(tuple(row) for row in rows))
+    return _decode_documents(tuple(tuple(row) for row in rows))
 
 
 _COLUMNS = (documents.c.kind, documents.c.name, documents.c.body)
 
 
 @lru_cache(maxsize=8)
-def _readable(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[Lost, ...]]:
+def _decode_documents(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[UnreadableDocument, ...]]:
     found: list[tuple[Kind, Document]] = []
-    lost: list[Lost] = []
+    lost: list[UnreadableDocument] = []
     for kind, name, body in rows:
         try:
-            found.append((kind, _document(kind, name, body)))
+            found.append((kind, _decode_document(kind, name, body)))
         except Malformed as error:
-            lost.append(Lost(str(kind), str(name), str(error)))
+            lost.append(UnreadableDocument(str(kind), str(name), str(error)))
     whole = build_config(found)
     if not lost:
         try:
             # Whoever writes checks it: what is not so now has not been written.
             check_config(whole)
         except BadInput as error:
-            lost.append(_whole(error.what))
+            lost.append(_describe_whole(error.what))
     return whole, tuple(lost)
 
 
-def _whole(why: str) -> Lost:
+def _describe_whole(why: str) -> UnreadableDocument:
     """Each document can be read, and together they make no sense."""
-    return Lost("documents", "some", why)
+    return UnreadableDocument("documents", "some", why)
 
 
-def _document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - columns that anybody may have written
+def _decode_document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - columns that anybody may have written
     if kind not in _columns:
         raise Malformed("there are no documents of that kind")
     document = _columns[kind](body)
@@ -158,7 +158,7 @@ def write_documents(tx: Connection, changes: Iterable[Change], now_s: float) -> 
         if one.after is None:
             tx.execute(delete(documents).where(here))
             continue
-        body = text_of(one.after)
+        body = encode_json(one.after)
         written = tx.execute(
             update(documents).where(here).values(body=body, version=documents.c.version + 1, changed_s=now_s)
         )
@@ -167,4 +167,4 @@ def write_documents(tx: Connection, changes: Iterable[Change], now_s: float) -> 
                 insert(documents).values(kind=one.kind, name=one.name, version=1, body=body, changed_s=now_s)
             )
     if some:
-        changed(tx)
+        count_change(tx)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, insert, or_, select
 from elastane.api.history import Event
 from elastane.api.safe_text import make_storable
 from elastane.api.untrusted_data import Malformed
-from elastane.controller.store.columns import JsonColumn, is_moment, text_of
+from elastane.controller.store.columns import JsonColumn, encode_json, is_moment
 from elastane.controller.store.tables import events
 
 LONGEST_MESSAGE = 4000
@@ -34,7 +34,7 @@ def append_event(
             team=team or None,
             job=job or None,
             message=make_storable(message, LONGEST_MESSAGE),
-            detail=text_of(detail or {}),
+            detail=encode_json(detail or {}),
         )
     )
 

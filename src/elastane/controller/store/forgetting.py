@@ -16,7 +16,7 @@ AT_ONCE = 500
 def list_due_jobs(tx: Connection, now_s: float) -> tuple[StoredJob, ...]:
     """Return some of the jobs that are to be forgotten now."""
     query = select(jobs).where(jobs.c.forget_at_s <= now_s).order_by(jobs.c.forget_at_s).limit(AT_ONCE)
-    return tuple(rows.read_job(row) for row in tx.execute(query))
+    return tuple(rows.decode_job(row) for row in tx.execute(query))
 
 
 def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:

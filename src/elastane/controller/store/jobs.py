@@ -13,8 +13,8 @@ from elastane.api.usage import Use
 from elastane.controller.jobs.accounts import close_intervals
 from elastane.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
 from elastane.controller.store import rows
-from elastane.controller.store.columns import text_of
-from elastane.controller.store.database import changed
+from elastane.controller.store.columns import encode_json
+from elastane.controller.store.database import count_change
 from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import jobs, usage
 
@@ -91,14 +91,14 @@ PLANNED = (
 def find_job(tx: Connection, name: str) -> StoredJob | None:
     """Return the job of this name; None: there is none."""
     row = tx.execute(select(jobs).where(jobs.c.name == name)).one_or_none()
-    return rows.read_job(row) if row else None
+    return rows.decode_job(row) if row else None
 
 
 def find_jobs(tx: Connection, names: Collection[str]) -> tuple[StoredJob, ...]:
     """Return the jobs of these names, ended or not."""
     found: list[StoredJob] = []
     for some in _split(names):
-        found += (rows.read_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
+        found += (rows.decode_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
     return tuple(found)
 
 
@@ -121,7 +121,7 @@ def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, lim
     query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
     if after is not None:
         query = query.where(jobs.c.number < after)
-    found = [rows.read_job(row) for row in tx.execute(query)]
+    found = [rows.decode_job(row) for row in tx.execute(query)]
     items = tuple(found[:limit])
     return Slice(items=items, after=str(items[-1].number) if len(found) > limit else "")
 
@@ -142,7 +142,7 @@ def _filter(query: Select[Any], filters: JobFilters) -> Select[Any]:
 def list_living_jobs(tx: Connection) -> tuple[StoredJob, ...]:
     """Return all jobs that have not ended, oldest first."""
     found = tx.execute(select(jobs).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
-    return tuple(rows.read_job(row) for row in found)
+    return tuple(rows.decode_job(row) for row in found)
 
 
 def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJob, ...]:
@@ -154,7 +154,7 @@ def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJ
     """
     here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
     query = select(*(jobs.c[name] for name in PLANNED)).where(here).order_by(jobs.c.number)
-    return tuple(rows.read_job(row) for row in tx.execute(query))
+    return tuple(rows.decode_job(row) for row in tx.execute(query))
 
 
 def list_unsettled_jobs(tx: Connection) -> frozenset[str]:
@@ -272,8 +272,8 @@ def insert_job(tx: Connection, job: StoredJob) -> StoredJob:
             means="each job of a cluster has a name of its own, also after it has ended",
             do=f"choose another, such as {job.name}-2",
         ) from error
-    changed(tx)
-    return rows.read_job(row)
+    count_change(tx)
+    return rows.decode_job(row)
 
 
 def update_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: tuple[str, ...] = ()) -> None:
@@ -286,7 +286,7 @@ def update_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: t
         always: fields that are written even if they are equal, because the stored ones may be unreadable.
     """
     write_job(tx, before, after, always=always)
-    changed(tx)
+    count_change(tx)
 
 
 def write_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: tuple[str, ...] = ()) -> None:
@@ -316,7 +316,7 @@ def update_reasons(tx: Connection, sizes: Mapping[str, PlannedSize]) -> None:
         tx.execute(
             here.values(explained=bindparam("words"), promised=bindparam("size")),
             [
-                {"job": name, "words": text_of(size.reason), "size": size.promised}
+                {"job": name, "words": encode_json(size.reason), "size": size.promised}
                 for name, size in sizes.items()
             ],
         )

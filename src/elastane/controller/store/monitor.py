@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Self
 
 from elastane.controller.store.condition import NO_ANSWER
-from elastane.controller.store.database import Store, change
+from elastane.controller.store.database import Store, read_change
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull, StoreUnusable
 
 LOOK_S = 1.0
@@ -86,7 +86,7 @@ class Monitor:
         condition = self._store.soundness.condition
         try:
             with self._store.reading() as tx:
-                seen = change(tx)
+                seen = read_change(tx)
         except StoreUnusable:
             return
         except StoreError as error:

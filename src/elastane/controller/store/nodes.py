@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from elastane.api.nodes import Node, NodeWanted
-from elastane.controller.store.database import changed
+from elastane.controller.store.database import count_change
 from elastane.controller.store.tables import nodes
 
 COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
@@ -34,7 +34,7 @@ def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float
     else:
         tx.execute(update(nodes).where(here).values(pool=pool, devices=devices, heard_s=now_s))
     if before is None or (before.pool, before.devices) != (pool, devices):
-        changed(tx)
+        count_change(tx)
 
 
 def update_node(
@@ -47,14 +47,14 @@ def update_node(
         .values(wanted=wanted, why=why, gone_at_s=gone_at_s, version=nodes.c.version + 1)
         .returning(*COLUMNS)
     ).one()
-    changed(tx)
+    count_change(tx)
     return _node(row)
 
 
 def forget_node(tx: Connection, name: str) -> None:
     """As if no engine had ever seen it; one that sees it again says so."""
     tx.execute(delete(nodes).where(nodes.c.name == name))
-    changed(tx)
+    count_change(tx)
 
 
 def _node(row: Row[Any]) -> Node:

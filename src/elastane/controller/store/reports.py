@@ -7,8 +7,8 @@ from sqlalchemy import Connection, delete, insert, select
 from elastane.api.reports import Capacity, Metric, Price
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
-from elastane.controller.store.columns import JsonColumn, text_of
-from elastane.controller.store.database import changed
+from elastane.controller.store.columns import JsonColumn, encode_json
+from elastane.controller.store.database import count_change
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.controller.store.tables import reports
 
@@ -24,7 +24,7 @@ class Reports(NamedTuple):
 _report_in = JsonColumn[Capacity | Metric | Price](Capacity | Metric | Price)
 
 
-def write_report(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
+def write_outside_report(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
     kind = str(report.__struct_config__.tag)
     about = report.metric if isinstance(report, Metric) else report.pool
     tx.execute(delete(reports).where(reports.c.kind == kind, reports.c.about == about))
@@ -32,12 +32,12 @@ def write_report(tx: Connection, report: Capacity | Metric | Price, now_s: float
         insert(reports).values(
             kind=kind,
             about=about,
-            body=text_of(report),
+            body=encode_json(report),
             reported_s=now_s,
             valid_until_s=now_s + report.valid_s,
         )
     )
-    changed(tx)
+    count_change(tx)
 
 
 def list_valid_reports(tx: Connection, now_s: float) -> Reports:

@@ -17,7 +17,7 @@ from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
 from elastane.api.usage import Use
 from elastane.controller.jobs.stored_job import UNKNOWN_SPEC, SizeReason, StoredJob
-from elastane.controller.store.columns import JsonColumn, is_amount, is_integer, is_moment, text_of
+from elastane.controller.store.columns import JsonColumn, encode_json, is_amount, is_integer, is_moment
 
 SHOWN = 60
 """Characters that are shown of a wrong value."""
@@ -73,7 +73,7 @@ COLUMNS = {**{FIELDS.get(name, name): name for name in PLAIN}, **JSON}
 """The column of each field of a stored job, but the number."""
 
 
-def read_job(row: Row[Any]) -> StoredJob:
+def decode_job(row: Row[Any]) -> StoredJob:
     """Decode a row of jobs; a column that the query has not read leaves the default of its field."""
     columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - its public name for a mapping
     wrong: list[str] = []
@@ -184,7 +184,7 @@ def encode_changes(before: StoredJob, after: StoredJob, always: tuple[str, ...] 
 
 def _encode(job: StoredJob, columns: Mapping[str, str]) -> dict[str, Any]:
     values = {
-        column: text_of(getattr(job, field)) if field in JSON else getattr(job, field)
+        column: encode_json(getattr(job, field)) if field in JSON else getattr(job, field)
         for field, column in columns.items()
     }
     if "spec" in values:
@@ -195,7 +195,7 @@ def _encode(job: StoredJob, columns: Mapping[str, str]) -> dict[str, Any]:
 def explain_unstorable(observed: ObservedJob) -> str:
     """Return why an observation could not be read back; empty: it could."""
     try:
-        _decode_observed(text_of(observed))
+        _decode_observed(encode_json(observed))
     except (ValueError, TypeError) as error:
         return escape_line(str(error))
     return ""
