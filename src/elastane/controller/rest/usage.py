@@ -38,7 +38,11 @@ def get_usage(
     from_s = until_s - MONTH_S if begin is None else begin
     if from_s > until_s:
         end = "now" if until is None or until > caller.now_s else "until"
-        raise BadField("from", f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}", do="write an earlier one")
+        raise BadField(
+            "from",
+            f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}",
+            do="write an earlier one",
+        )
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.reading() as tx:
         found = Usage(
