@@ -27,15 +27,15 @@ def read_documents(path: Path, field: str) -> Iterator[Iterator[str]]:
     """
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind == ".parquet":
-        yield from _rows(path, field)
+        yield from _read_rows(path, field)
     elif kind in LINES:
-        yield from _lines(path, field)
+        yield from _read_lines(path, field)
     else:
-        yield _pieces(path)
+        yield _read_pieces(path)
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _explain_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, UnicodeDecodeError) as error:
@@ -44,46 +44,46 @@ def _readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _opened(path: Path) -> IO[str]:
+def _open_text(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return TextIOWrapper(cast("IO[bytes]", gzip.open(path)), encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
 
 
-def _lines(path: Path, field: str) -> Iterator[Iterator[str]]:
-    with _readable(path), _opened(path) as file:
+def _read_lines(path: Path, field: str) -> Iterator[Iterator[str]]:
+    with _explain_read_errors(path), _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
                 text = json.loads(line)[field]
             except (ValueError, KeyError, TypeError) as error:
-                raise _no_text(path, field, f"line {number}: {error!r}") from error
+                raise _build_no_text_error(path, field, f"line {number}: {error!r}") from error
             if not isinstance(text, str):
-                raise _no_text(path, field, f"line {number} holds a {type(text).__name__} there")
+                raise _build_no_text_error(path, field, f"line {number} holds a {type(text).__name__} there")
             yield iter((text,))
 
 
-def _rows(path: Path, field: str) -> Iterator[Iterator[str]]:
+def _read_rows(path: Path, field: str) -> Iterator[Iterator[str]]:
     with require_for_import("text", f"{path} needs pyarrow, which reads parquet files"):
         from pyarrow import parquet  # noqa: PLC0415 - only parquet files need it
-    with _readable(path), parquet.ParquetFile(path) as file:
+    with _explain_read_errors(path), parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names:
-            raise _no_text(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")
+            raise _build_no_text_error(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")
         for batch in file.iter_batches(batch_size=256, columns=[field]):
             for text in batch.column(0).to_pylist():
                 if not isinstance(text, str):
-                    raise _no_text(path, field, f"a row holds a {type(text).__name__} there")
+                    raise _build_no_text_error(path, field, f"a row holds a {type(text).__name__} there")
                 yield iter((text,))
 
 
-def _pieces(path: Path) -> Iterator[str]:
-    with _readable(path), _opened(path) as file:
+def _read_pieces(path: Path) -> Iterator[str]:
+    with _explain_read_errors(path), _open_text(path) as file:
         while piece := file.read(PIECE_CHARACTERS):
             yield piece + file.readline()
 
 
-def _no_text(path: Path, field: str, why: str) -> BadInput:
+def _build_no_text_error(path: Path, field: str, why: str) -> BadInput:
     return BadInput(
         f"{path} has no text under {field!r}: {why}",
         means="the training would miss the document",

@@ -54,7 +54,7 @@ class TextFiles(TokenFile):
         field: str = "text",
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        folder = Path(cache) if cache is not None else _default_cache()
+        folder = Path(cache) if cache is not None else _find_default_cache()
         folder.mkdir(parents=True, exist_ok=True)
         files = _match(paths)
         size = find_vocabulary_size(tokenizer)
@@ -70,7 +70,7 @@ class TextFiles(TokenFile):
         super().__init__(path, length, dtype=dtype, separator=separator if documents else None)
 
 
-def _default_cache() -> Path:
+def _find_default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastane" / "tokens"
 
 

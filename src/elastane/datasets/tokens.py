@@ -47,7 +47,7 @@ class TokenFile:
             )
         self.path, self.length, self.separator = Path(path), length, separator
         self._dtype = np.dtype(dtype or np.uint16)
-        self._tokens = self._mapped()
+        self._tokens = self._map_file()
         self.tokens = len(self._tokens)
         if self.tokens <= length:
             raise BadInput(
@@ -87,9 +87,9 @@ class TokenFile:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tokens = self._mapped()
+        self._tokens = self._map_file()
 
-    def _mapped(self) -> NDArray[Any]:
+    def _map_file(self) -> NDArray[Any]:
         try:
             tokens: NDArray[Any] = (
                 np.load(self.path, mmap_mode="r")

@@ -50,7 +50,7 @@ class Evaluation:
         trainer = self._trainer
         with trainer.iterate_exclusively("an evaluation"):
             round_ = self._enter()
-            yield from self._microbatches(round_)
+            yield from self._iterate_microbatches(round_)
             trainer.take_outcome(round_.outcome)
         trainer.seeds.end_evaluation(trainer.step)
         self.sums = dict(round_.outcome.sums)
@@ -71,7 +71,7 @@ class Evaluation:
         size = -(-len(self._dataset) // self._microbatch)
         return trainer.create_round("evaluate", size, checkpoint=trainer.schedule.each_evaluation)
 
-    def _microbatches(self, round_: WorkerRound) -> Iterator[Any]:
+    def _iterate_microbatches(self, round_: WorkerRound) -> Iterator[Any]:
         trainer, length = self._trainer, len(self._dataset)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))

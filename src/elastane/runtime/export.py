@@ -171,12 +171,12 @@ def main() -> int:
     options.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
     asked = options.parse_args()
 
-    def exported() -> ExportedModel:
+    def export_asked() -> ExportedModel:
         with open_source(asked) as trained:
             wanted = trained if asked.dtype is None else convert(trained, DTYPES[asked.dtype])
             return export_model(wanted, asked.format, asked.out)
 
-    return print_answer(exported)
+    return print_answer(export_asked)
 
 
 if __name__ == "__main__":

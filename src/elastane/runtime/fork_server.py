@@ -128,12 +128,12 @@ class ForkServerLoop:
                 self._take_streams()
             else:
                 self._redirect_to_log(worker)
-            return _main(self._run_dir, worker, self._lifeline)
+            return _run_main(self._run_dir, worker, self._lifeline)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
             traceback.print_exc()
-            return _exit_code(error)
+            return _find_exit_code(error)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -160,14 +160,14 @@ class ForkServerLoop:
         sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
 
-def _exit_code(error: BaseException) -> int:
+def _find_exit_code(error: BaseException) -> int:
     from elastane.runtime.exhaustion import find_own_exhaustion  # noqa: PLC0415 - as below
 
     resource = find_own_exhaustion(error)
     return LOST if resource is None else resource.exit_code
 
 
-def _main(run_dir: Path, worker: int, lifeline: int) -> int:
+def _run_main(run_dir: Path, worker: int, lifeline: int) -> int:
     from elastane.runtime.worker import main as run_worker  # noqa: PLC0415 - imported by the server already
 
     return run_worker(run_dir, worker, lifeline)

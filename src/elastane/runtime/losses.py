@@ -16,7 +16,7 @@ def check_loss(loss: object) -> torch.Tensor:
         BadInput: it is not a tensor, has not exactly one element, or does not depend on the parameters.
     """
     if not isinstance(loss, torch.Tensor):
-        raise _not_a_tensor(loss)
+        raise _build_no_tensor_error(loss)
     if loss.numel() != 1:
         raise BadInput(
             f"step.backward was given a loss of shape {tuple(loss.shape)}",
@@ -55,7 +55,7 @@ def check_weight(weight: object) -> float:
     return number
 
 
-def _not_a_tensor(loss: object) -> BadInput:
+def _build_no_tensor_error(loss: object) -> BadInput:
     if isinstance(loss, float | int):
         do = "pass the tensor itself: step.backward(loss), without loss.item() or float(loss)"
     elif loss is None:

@@ -56,14 +56,14 @@ def rehearse_restore(
         shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in numbers]
         auditors = tuple(some[0] for some in holders)
 
-    def restored(worker: int) -> int:
+    def restore_worker(worker: int) -> int:
         state = states[worker]
         with CheckpointReader(storage, manifest) as reader:
             return StateReader(reader, manifest).restore(state, range(state.units), shares[worker])
 
     with ThreadPoolExecutor(workers, "elastane-rehearsal") as pool:
         begun = time.perf_counter()
-        nbytes = sum(pool.map(restored, numbers))
+        nbytes = sum(pool.map(restore_worker, numbers))
         seconds = time.perf_counter() - begun
         found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
     return RestoreRehearsal(
@@ -115,13 +115,13 @@ def main() -> int:
     asked = options.parse_args()
     torch.set_num_threads(1)
 
-    def rehearsed() -> RestoreRehearsal:
+    def rehearse_asked() -> RestoreRehearsal:
         catalog = Catalog(open_storage(asked.checkpoints))
         return rehearse_restore(
             catalog.storage, catalog.load_manifest(asked.checkpoint), asked.workers, asked.copies
         )
 
-    return print_answer(rehearsed)
+    return print_answer(rehearse_asked)
 
 
 if __name__ == "__main__":

@@ -129,10 +129,10 @@ class TrainingStep:
                 do="loop over the step once, and compute several losses in the same iteration",
             )
         with self._trainer.iterate_exclusively("a step"):
-            yield from self._microbatches()
+            yield from self._iterate_microbatches()
         self._apply()
 
-    def _microbatches(self) -> Iterator[Any]:
+    def _iterate_microbatches(self) -> Iterator[Any]:
         trainer = self._trainer
         trainer.keep.before_read = do_nothing
         newcomer = not trainer.rehearsed

@@ -73,16 +73,16 @@ class StepRecord:
 
     def _update(self) -> None:
         files = {name: written.checksum for name, written in self.files.items()}
-        self.digest = digest_text(to_json_text([_hex_of(self.values), files]))
+        self.digest = digest_text(to_json_text([_to_hex(self.values), files]))
 
 
 def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
     """Return the first name whose value differs, or that only one mapping has; None: they are equal."""
-    texts, others = _hex_of(one), _hex_of(other)
+    texts, others = _to_hex(one), _to_hex(other)
     return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
 
 
-def _hex_of(values: Mapping[str, float]) -> dict[str, str]:
+def _to_hex(values: Mapping[str, float]) -> dict[str, str]:
     """Return values as texts, so that a NaN equals another one."""
     return {name: value.hex() for name, value in values.items()}
 

@@ -147,7 +147,7 @@ class StepRehearsal:
             )
         names = [".".join(filter(None, key)) for key in last.attributes.changed(since=first.attributes)]
         caches = first.caches
-        names += [name for name, now in last.caches.items() if not _equal(now, caches.get(name))]
+        names += [name for name, now in last.caches.items() if not _are_equal(now, caches.get(name))]
         if names:
             raise BadInput(
                 f"{names[0]} differed after the same microbatch was computed twice",
@@ -157,5 +157,5 @@ class StepRehearsal:
             )
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+def _are_equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     return other is not None and one.shape == other.shape and torch.equal(one, other)

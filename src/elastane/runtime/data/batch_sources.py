@@ -284,7 +284,7 @@ class MapBatchSource(BatchSource):
             self._loaders.close()
 
     def _load_batch(self, step: int, virtual_rank: int) -> Batch:
-        if virtual_rank >= self._filled(step):
+        if virtual_rank >= self._count_filled(step):
             return Batch(None, 0, 0)
         ahead: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
         if ahead is not None:
@@ -294,7 +294,7 @@ class MapBatchSource(BatchSource):
             self._loaders.catch_up()
         return batch
 
-    def _filled(self, step: int) -> int:
+    def _count_filled(self, step: int) -> int:
         """Return the number of virtual ranks with samples in a step: all, except at the end of an epoch."""
         return -(-self._plan.find_samples(step).count // self._plan.microbatch)
 
@@ -302,7 +302,7 @@ class MapBatchSource(BatchSource):
         """Yield what this worker will probably compute next: its virtual ranks, step after step."""
         ranks: Sequence[int] = self._waiting
         for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
-            filled = self._filled(step)
+            filled = self._count_filled(step)
             for rank in ranks:
                 if rank < filled:
                     yield step, rank

@@ -71,7 +71,7 @@ class Loaders:
             DataLoader(
                 _Answers(load),
                 batch_size=None,
-                sampler=_Requests(self._next),
+                sampler=_Requests(self._choose_next),
                 num_workers=processes,
                 prefetch_factor=prefetch,
                 collate_fn=_return_batch,
@@ -93,7 +93,7 @@ class Loaders:
                 break
             self._receive()
         if self._arrived:
-            useful = self._useful()
+            useful = self._find_useful()
             self._arrived = {request: kept for request, kept in self._arrived.items() if request in useful}
 
     def take(self, request: Request) -> Any | None:  # noqa: ANN401 - a batch is the user's
@@ -113,7 +113,7 @@ class Loaders:
 
         While this process loaded one batch, each loader has had time for one as well.
         """
-        useful = self._useful()
+        useful = self._find_useful()
         for _ in range(self._processes):
             if not self._under_way or self._under_way[0] in useful:
                 return
@@ -124,7 +124,7 @@ class Loaders:
         self._closing = True
         self._answers = None
 
-    def _next(self) -> Request | None:
+    def _choose_next(self) -> Request | None:
         """Return the next request, None if nothing can be predicted; the iterator of answers calls it."""
         taken = {*self._under_way, *self._arrived}
         guess = self._first.pop() if self._first else None
@@ -140,7 +140,7 @@ class Loaders:
         if request is not None:
             self._arrived[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
 
-    def _useful(self) -> set[Request]:
+    def _find_useful(self) -> set[Request]:
         """Return the most probable requests, as many as are under way or have arrived."""
         limit = len(self._under_way) + len(self._arrived)
         return {request for request, _ in zip(self._predict(), range(limit), strict=False)}

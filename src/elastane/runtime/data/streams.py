@@ -211,14 +211,14 @@ class StreamBatchSource(BatchSource):
         if place.ended:
             return Batch(None, 0, 0)
         with use_one_thread():
-            samples, text = self._shard_at(virtual_rank, place).draw(self._plan.microbatch)
+            samples, text = self._open_shard(virtual_rank, place).draw(self._plan.microbatch)
             seed_everything(derive_loading_key(self._plan.seed, step, virtual_rank))
             inputs = self._collate(samples) if samples else None
         positions = range(place.position, place.position + len(samples))
         checksum = sum(hash_stream_sample(virtual_rank, position) for position in positions) & MASK
         return Batch(inputs, len(samples), checksum, text)
 
-    def _shard_at(self, virtual_rank: int, place: StreamPosition) -> "_Shard":
+    def _open_shard(self, virtual_rank: int, place: StreamPosition) -> "_Shard":
         """Return the shard, open at the cursor of the last committed step."""
         text = self._cursors.get(virtual_rank) if place.position else None
         shard = self._live.get(virtual_rank)
@@ -294,7 +294,7 @@ class _Shard:
         return []
 
     def _as_worker(self) -> AbstractContextManager[None]:
-        return _announced(self.told) if self._announced else nullcontext()
+        return _announce(self.told) if self._announced else nullcontext()
 
 
 class _WorkerInfo:
@@ -318,7 +318,7 @@ class _WorkerInfo:
 
 
 @contextmanager
-def _announced(info: _WorkerInfo) -> Iterator[None]:
+def _announce(info: _WorkerInfo) -> Iterator[None]:
     worker: Any = _utils.worker
     worker._worker_info = info  # noqa: SLF001 - the only way to set the result of get_worker_info
     try:

@@ -237,7 +237,7 @@ class MeshEntrance:
         lost, self._lost = self._lost, []
         return lost
 
-    def due_s(self) -> float | None:
+    def find_due_s(self) -> float | None:
         """Return when `tend` is due, in monotonic seconds; None: nothing is due."""
         if self._lost:
             return 0.0

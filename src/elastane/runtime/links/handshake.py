@@ -139,14 +139,14 @@ class Handshake:
             raise Malformed("a message of a handshake that is over")
         if isinstance(received, Hello):
             self._take_hello(received)
-            return _encode(self._hello) if self._dialled is None else self._proof()
+            return _encode(self._hello) if self._dialled is None else self._build_proof()
         if self._theirs is None:
             raise Malformed("a proof before a hello")
-        expected = self._mac(self._their_role, self._theirs, self._hello, received.process)
+        expected = self._compute_mac(self._their_role, self._theirs, self._hello, received.process)
         if not hmac.compare_digest(received.proof, expected):
             raise Malformed(f"the proof of worker {self._theirs.worker} is wrong")
         self.proven = ProvenPeer(self._theirs.worker, received.process)
-        return self._proof() if self._dialled is None else b""
+        return self._build_proof() if self._dialled is None else b""
 
     def _take_hello(self, hello: Hello) -> None:
         if self._theirs is not None:
@@ -161,13 +161,13 @@ class Handshake:
     def _their_role(self) -> Literal["dialler", "acceptor"]:
         return "dialler" if self._dialled is None else "acceptor"
 
-    def _proof(self) -> bytes:
+    def _build_proof(self) -> bytes:
         assert self._theirs is not None, "the other side has said hello"  # noqa: S101
         role: Literal["dialler", "acceptor"] = "acceptor" if self._dialled is None else "dialler"
         process = self._mine.process
-        return _encode(Proof(process, self._mac(role, self._hello, self._theirs, process)))
+        return _encode(Proof(process, self._compute_mac(role, self._hello, self._theirs, process)))
 
-    def _mac(
+    def _compute_mac(
         self, role: Literal["dialler", "acceptor"], prover: Hello, receiver: Hello, process: Process
     ) -> bytes:
         # An encoding that can be read back in one way only, so that no two statements look alike.

@@ -61,7 +61,7 @@ class Mesh:
         self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._entrance = MeshEntrance(self._selector, self._credentials, host)
+        self._entrance = MeshEntrance(self._selector, self._build_credentials, host)
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -92,7 +92,7 @@ class Mesh:
         process = self._peers[peer].process
         return process.pid, process.sums, process.values
 
-    def _credentials(self) -> Credentials:
+    def _build_credentials(self) -> Credentials:
         return Credentials(self.worker, self._secret, Process(os.getpid(), self.sums_fd, self.values_fd))
 
     # -- sending -------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Mesh:
             return 0.0
         if self._entrance.quiet:
             return timeout_s
-        due_s = self._entrance.due_s()
+        due_s = self._entrance.find_due_s()
         if due_s is None:
             return timeout_s
         wait_s = max(0.0, due_s - time.monotonic())
