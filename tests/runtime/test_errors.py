@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
         ({"until": "0 epochs"}, "until is the number of steps or epochs"),
     ],
 )
-def test_numbers_that_do_not_fit_are_named(learned, wishes, words):
+def test_the_error_names_an_invalid_argument(learned, wishes, words):
     with pytest.raises(BadInput, match=words):
         next(steps_of(learned, **wishes))
 
@@ -115,7 +115,7 @@ def test_an_empty_dataset_is_refused(learned):
         next(steps_of(learned, TensorDataset(torch.empty(0, FEATURES))))
 
 
-def test_what_a_dataset_raises_comes_out_as_it_is(learned):
+def test_an_exception_of_the_dataset_arrives_unchanged(learned):
     class Torn(TensorDataset):
         def __getitem__(self, index):
             raise OSError("the file is torn")

@@ -32,7 +32,7 @@ def test_every_sample_is_seen_once_and_in_order(in_training, microbatch):
     assert evaluation.sums == {"samples": 20.0, "classes": float(data.tensors[1].sum())}
 
 
-def test_sums_are_those_of_exact_arithmetic(in_training):
+def test_sums_equal_exact_arithmetic(in_training):
     evaluation = in_training.run.evaluate(samples(), microbatch=1)
     values = [1e16, 1.0, -1e16, 0.5] * 5
     for place, _ in enumerate(evaluation):
@@ -40,7 +40,7 @@ def test_sums_are_those_of_exact_arithmetic(in_training):
     assert evaluation.sums["total"] == math.fsum(values)
 
 
-def test_a_name_may_be_added_to_in_some_microbatches_only(in_training):
+def test_some_microbatches_may_add_to_a_name_and_others_not(in_training):
     evaluation = in_training.run.evaluate(samples(), microbatch=4)
     for place, _ in enumerate(evaluation):
         if place == 3:
@@ -66,7 +66,7 @@ def test_an_evaluation_after_the_loop_sees_the_last_values_and_changes_none():
     assert learned.run.digest == digest
 
 
-def test_an_evaluation_in_between_does_not_change_the_training():
+def test_an_evaluation_between_steps_does_not_change_the_training():
     def trained(*, evaluating: bool):
         learned = prepared(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.2))))
         for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):

@@ -64,12 +64,12 @@ def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseEx
         ((ELASTANE, VISION, TORCH, THREADING), False),
     ],
 )
-def test_the_innermost_frame_that_is_no_librarys_decides(modules, its_own):
+def test_the_innermost_frame_outside_of_libraries_decides(modules, its_own):
     expected = FILE_DESCRIPTORS if its_own else None
     assert find_own_exhaustion(caught(*modules)) is expected
 
 
-def test_what_elastane_calls_for_the_script_is_the_scripts():
+def test_errors_of_marked_functions_are_the_scripts():
     source = module("elastane.runtime.data.batch_sources")
     source.call = runs_script(source.call)
     assert find_own_exhaustion(caught(SCRIPT, source, TORCH, error=MemoryError())) is None
@@ -97,7 +97,7 @@ def test_errors_that_name_a_resource(error, resource):
     assert find_exhausted_resource(error) is resource
 
 
-def test_the_cause_of_an_error_of_ours_counts():
+def test_the_cause_of_an_elastane_error_counts():
     cause = caught(ELASTANE)
     with pytest.raises(StorageError) as info:
         ELASTANE.raise_from(StorageError("cannot read the checkpoint"), cause)
@@ -112,7 +112,7 @@ def test_exit_codes_are_above_those_of_scripts():
     assert all(resource.do for resource in RESOURCES.values())
 
 
-def test_a_real_thread_that_cannot_start():
+def test_a_thread_that_cannot_start_is_recognised():
     caller = module("elastane.runtime.links.coordinator_link")
     before = threading.stack_size(1 << 46)
     try:

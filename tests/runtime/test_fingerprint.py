@@ -40,12 +40,12 @@ class Data:
 
 
 @pytest.mark.parametrize("kind", ["tensor", "half", "array", "objects", "text", "nested", "dataclass"])
-def test_the_content_of_samples_is_looked_at(kind):
+def test_the_digest_covers_the_content_of_samples(kind):
     assert digest_dataset(Data(kind, 1), 0) == digest_dataset(Data(kind, 1), 0)
     assert digest_dataset(Data(kind, 1), 0) != digest_dataset(Data(kind, 2), 0)
 
 
-def test_length_and_type_count():
+def test_the_digest_covers_length_and_type():
     class Other(Data):
         pass
 
@@ -54,7 +54,7 @@ def test_length_and_type_count():
 
 
 @pytest.mark.parametrize("own", [lambda value: value, lambda value: lambda: value])
-def test_a_dataset_that_identifies_itself_is_not_looked_into(own):
+def test_a_datasets_own_fingerprint_replaces_its_samples(own):
     class Named(Data):
         def __getitem__(self, index):
             raise AssertionError("looked at")
@@ -65,7 +65,7 @@ def test_a_dataset_that_identifies_itself_is_not_looked_into(own):
     assert digest_dataset(one, 0) != digest_dataset(other, 0)
 
 
-def test_an_image_is_looked_at_by_its_bytes():
+def test_the_digest_covers_the_bytes_of_an_image():
     class Image:
         def __init__(self, value):
             self.value = value

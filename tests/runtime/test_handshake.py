@@ -90,7 +90,7 @@ def test_a_proof_for_one_worker_is_refused_by_another_one() -> None:
         one.receive(proof)
 
 
-def test_a_handshake_is_not_passed_on_from_another_address() -> None:
+def test_a_handshake_relayed_from_another_address_is_refused() -> None:
     """A stranger at another port stands between the dialler and the real acceptor."""
     two, zero = dialler(address=ELSEWHERE), acceptor(address=HERE)
     proof = two.receive(zero.receive(two.begin()))
@@ -99,7 +99,7 @@ def test_a_handshake_is_not_passed_on_from_another_address() -> None:
     assert zero.proven is None
 
 
-def test_an_acceptor_says_nothing_of_worth_before_the_dialler_has_proved_itself() -> None:
+def test_an_acceptor_proves_nothing_before_the_dialler_has_proved_itself() -> None:
     zero = acceptor()
     answer = decode_handshake(zero.receive(dialler().begin()))
     assert isinstance(answer, Hello)
@@ -107,7 +107,7 @@ def test_an_acceptor_says_nothing_of_worth_before_the_dialler_has_proved_itself(
         zero.receive(msgspec.msgpack.encode(Proof(Process(1, 2, 3), bytes(32))))
 
 
-def test_what_is_said_about_a_process_is_proved_too() -> None:
+def test_the_proof_covers_the_description_of_the_process() -> None:
     two, zero = dialler(), acceptor()
     proof = decode_handshake(two.receive(zero.receive(two.begin())))
     other = msgspec.structs.replace(proof, process=Process(1, 3, 4))
@@ -139,7 +139,7 @@ SAID = st.one_of(
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(said=st.lists(SAID, min_size=1, max_size=4), dialled=st.booleans())
-def test_whatever_is_said_without_the_secret_is_malformed_and_proves_nothing(said, dialled) -> None:
+def test_any_message_without_the_secret_is_malformed_and_proves_nothing(said, dialled) -> None:
     side = dialler() if dialled else acceptor()
     for message in said:
         try:

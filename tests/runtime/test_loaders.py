@@ -48,14 +48,14 @@ def trained(dataset, *, steps=7, **options):
 
 
 @pytest.mark.parametrize(("loaders", "prefetch"), [(1, 1), (2, 2), (2, 5)])
-def test_the_bytes_do_not_tell_where_samples_were_loaded(loaders, prefetch):
+def test_a_batch_has_the_same_bytes_from_a_loader_and_from_the_worker(loaders, prefetch):
     here, there = trained(Augmented()), trained(Augmented(), loaders=loaders, prefetch=prefetch)
     assert here.losses == there.losses
     assert_same_bits(here.model, there.model)
     assert here.run.digest == there.run.digest
 
 
-def test_the_bytes_do_not_tell_with_how_many_threads_it_was_loaded():
+def test_a_batch_is_loaded_with_one_thread():
     torch.set_num_threads(2)
     source = MapBatchSource(Threads(), plan_of(LENGTH), None)
     assert source.load(1, 0).inputs.tolist() == [1, 1]
@@ -95,14 +95,14 @@ def compute(sources, step, ranks, *, expected=None):
         torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=0)
 
 
-def test_what_was_foreseen_is_not_loaded_here(sources):
+def test_the_worker_does_not_load_predicted_batches(sources):
     for step in range(1, 12):
         compute(sources, step, [0, 1, 2, 3])
     # Before the first step nobody could know whose virtual ranks these would be.
     assert {step for step, _ in sources[2]} <= {1, 2}
 
 
-def test_a_change_of_membership_makes_guesses_useless_and_nothing_wrong(sources):
+def test_batches_stay_right_when_a_change_of_membership_makes_predictions_useless(sources):
     shares = [[0, 1, 2, 3], [2], [2], [2], [0, 1], [0, 1, 3], [0, 1, 3, 2], [3], [3], [3], [3], [3], [1, 3]]
     for step, ranks in enumerate(shares, start=1):
         compute(sources, step, ranks)
@@ -195,7 +195,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_dataset_that_can_fetch_at_once_is_asked_to():
+def test_a_dataset_with_getitems_is_asked_for_all_samples_at_once():
     class AtOnce(Augmented):
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [-index for index in indices]

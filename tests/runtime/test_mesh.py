@@ -78,7 +78,7 @@ def test_messages_and_payloads_arrive_whole_and_in_order(meshes):
     ]
 
 
-def test_what_is_said_before_there_is_a_connection_waits_for_it(meshes):
+def test_messages_sent_before_the_connection_wait_for_it(meshes):
     first, second = meshes(SECRET, SECRET)
     first.send(1, vote())
     ends = connected(first, second)
@@ -96,7 +96,7 @@ def test_both_sides_notice_a_broken_connection(meshes):
     assert sorted(ends.lost) == [(0, 1), (1, 0)]
 
 
-def test_a_peer_found_dead_while_it_is_answered_is_lost_once_and_no_error(meshes):
+def test_a_peer_that_dies_during_an_answer_is_lost_once(meshes):
     first, second = meshes(SECRET, SECRET)
     ends = connected(first, second)
     second.send(0, vote(1))
@@ -132,7 +132,7 @@ def test_a_peer_that_does_not_listen_is_lost_at_once(meshes):
     assert ends.lost == [(1, 0)]
 
 
-def test_a_wrong_secret_is_refused_and_the_peer_is_given_up(meshes, monkeypatch):
+def test_a_wrong_secret_is_refused_and_the_peer_is_lost_after_a_while(meshes, monkeypatch):
     monkeypatch.setattr(entrance, "PATIENCE_S", 0.3)
     first, second = meshes(SECRET, b"guess")
     ends = connected(first, second)
@@ -226,14 +226,14 @@ DEEP = b"\x91" * 5000 + b"\xc0"
         pytest.param(HEADER.pack(0, (1 << 64) - 1), id="a payload beyond all"),
     ],
 )
-def test_a_stranger_is_hung_up_on_and_nothing_of_it_is_heard(stranger, words):
+def test_a_strangers_connection_is_closed_and_its_messages_are_dropped(stranger, words):
     stranger.say(words)
     stranger.ends.until(stranger.hung_up)
     assert stranger.ends.heard == []
     assert stranger.ends.lost == []
 
 
-def test_an_unproven_connection_cannot_reach_beyond_itself_whatever_fails(stranger, monkeypatch):
+def test_a_failure_of_an_unproven_connection_ends_only_that_connection(stranger, monkeypatch):
     """Our own mistakes and our own lack of memory included."""
     (mesh,) = stranger.ends.meshes
     for error in (MemoryError(), RecursionError("deep"), OSError(24, "Too many"), KeyError("a mistake")):
@@ -272,7 +272,7 @@ def test_an_acceptor_proves_nothing_to_strangers(stranger):
         pytest.param(HEADER.pack(10, LIMITS.payload + 1), id="too long a payload"),
     ],
 )
-def test_even_a_peer_is_lost_when_it_talks_nonsense(meshes, words):
+def test_a_peer_that_sends_nonsense_is_lost(meshes, words):
     first, second = meshes(SECRET, SECRET)
     ends = connected(first, second)
     second.send(0, vote())

@@ -76,7 +76,7 @@ CLIPS = {
 
 @pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS)
 @pytest.mark.parametrize("place", ["inside", "between"])
-def test_gradients_are_not_changed_by_hand(clip, place):
+def test_a_gradient_changed_by_hand_is_refused(clip, place):
     script = Script()
 
     def inside(step, batch):
@@ -107,7 +107,7 @@ def test_zero_grad_of_the_optimizer_is_refused(place):
     assert "leave out optimizer.zero_grad()" in refusal_of(script).do
 
 
-def test_an_optimizer_is_its_owners_again_after_the_run():
+def test_the_script_may_use_its_optimizer_after_the_run():
     script = Script()
     script.train()
     script.optimizer.zero_grad()
@@ -158,7 +158,7 @@ def test_the_model_may_be_compiled_and_moved_between_steps():
 
 
 @pytest.mark.parametrize("place", ["inside", "between"])
-def test_the_optimizer_is_not_stepped_by_hand(place):
+def test_an_optimizer_stepped_by_hand_is_refused(place):
     script = Script()
 
     def inside(step, batch):
@@ -173,7 +173,7 @@ def test_the_optimizer_is_not_stepped_by_hand(place):
 
 
 @pytest.mark.parametrize("method", ["scale", "unscale_", "step", "update"])
-def test_a_scaler_of_the_run_is_left_to_the_run(method):
+def test_a_call_of_the_runs_scaler_is_refused(method):
     scaler = torch.amp.GradScaler("cpu")
     script = Script(scaler=scaler)
     argument = {"scale": torch.zeros(()), "update": None}.get(method, script.optimizer)
@@ -181,7 +181,7 @@ def test_a_scaler_of_the_run_is_left_to_the_run(method):
     assert f"scaler.{method}()" in refusal_of(script).what
 
 
-def test_a_scaler_that_the_run_does_not_know_is_found():
+def test_a_scaler_unknown_to_the_run_is_refused():
     scaler, script = torch.amp.GradScaler("cpu"), Script()
     script.backward = lambda step, batch: step.backward(scaler.scale(loss_of(script.model, batch)))
     assert "scaler=scaler" in refusal_of(script).do
@@ -208,27 +208,27 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("change", "instead"), LOSSES.values(), ids=LOSSES)
-def test_a_loss_that_has_no_backward_pass(change, instead):
+def test_a_loss_without_a_backward_pass_is_refused(change, instead):
     script = Script()
     script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
     assert instead in refusal_of(script).do
 
 
 @pytest.mark.parametrize("change", [lambda loss: loss.double(), lambda loss: loss.reshape(1)])
-def test_a_loss_of_another_type_or_of_one_element_will_do(change):
+def test_a_loss_of_another_type_or_of_one_element_is_accepted(change):
     script = Script()
     script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
     script.train()
 
 
 @pytest.mark.parametrize("weight", ["2", -1, float("nan"), torch.ones(2), True, [1]])
-def test_a_weight_is_a_number(weight):
+def test_a_weight_that_is_not_a_number_is_refused(weight):
     script = Script()
     script.backward = lambda step, batch: step.backward(loss_of(script.model, batch), weight=weight)
     assert "weight" in refusal_of(script).what
 
 
-def test_plain_backward_passes_are_answered():
+def test_plain_backward_passes_are_refused():
     script = Script()
     script.backward = lambda _step, batch: loss_of(script.model, batch).backward()
     assert "step.backward(loss)" in refusal_of(script).do
@@ -261,7 +261,7 @@ def group():
 @pytest.mark.parametrize("wrap", [nn.DataParallel, nn.parallel.DistributedDataParallel])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.usefixtures("group")
-def test_a_model_is_not_wrapped_for_other_workers(wrap, place):
+def test_a_model_wrapped_by_another_framework_is_refused(wrap, place):
     script = Script()
     if place == "before":
         script.model = wrap(script.model)
@@ -273,7 +273,7 @@ def test_a_model_is_not_wrapped_for_other_workers(wrap, place):
     assert "model.module" in error.do
 
 
-def test_a_process_group_of_one_does_no_harm(group):
+def test_a_process_group_of_one_process_is_accepted(group):
     Script().train()
 
 
@@ -298,7 +298,7 @@ PREPARED = {
 
 
 @pytest.mark.parametrize(("wrong", "instead"), PREPARED.values(), ids=PREPARED)
-def test_what_is_prepared_fits_together(wrong, instead):
+def test_arguments_of_prepare_that_do_not_fit_together_are_refused(wrong, instead):
     script = Script()
     script.model, script.optimizer = (
         wrong.get("model", script.model),
@@ -335,7 +335,7 @@ DATA = {
 
 
 @pytest.mark.parametrize(("data", "instead"), DATA.values(), ids=DATA)
-def test_what_is_no_dataset(data, instead):
+def test_data_that_is_not_a_dataset_is_refused(data, instead):
     assert instead in refusal_of(Script(data=data)).do
 
 
@@ -360,11 +360,11 @@ def test_a_class_that_opens_shards_is_a_stream():
 
 
 @pytest.mark.parametrize("item", [object(), None, {"a": object()}])
-def test_samples_that_make_no_batch_are_told_of_collate(item):
+def test_the_error_for_samples_that_make_no_batch_names_collate(item):
     assert "collate=" in refusal_of(Script(data=[item] * 20)).do
 
 
-def test_samples_of_different_lengths_are_told_of_collate():
+def test_the_error_for_samples_of_different_lengths_names_collate():
     assert "collate=" in refusal_of(Script(data=[torch.zeros(n % 3 + 1) for n in range(20)])).do
 
 
@@ -382,7 +382,7 @@ def test_samples_of_different_lengths_are_told_of_collate():
         {"collate": 3},
     ],
 )
-def test_numbers_of_another_kind_are_named(wishes):
+def test_the_error_names_an_argument_that_is_not_a_whole_number(wishes):
     (name,) = wishes
     assert name in refusal_of(Script(), **wishes).what
 
@@ -391,7 +391,7 @@ def test_numbers_of_another_kind_are_named(wishes):
 
 
 @pytest.mark.parametrize("inner", ["evaluate", "checkpoint"])
-def test_a_step_is_not_interrupted(inner):
+def test_another_round_inside_a_step_is_refused(inner):
     script = Script()
 
     def backward(step, batch):
@@ -405,7 +405,7 @@ def test_a_step_is_not_interrupted(inner):
     assert "inside a step" in refusal_of(script).what
 
 
-def test_an_evaluation_that_is_left_early_is_told():
+def test_an_evaluation_left_early_is_refused():
     script = Script()
 
     def between(_step):
@@ -416,7 +416,7 @@ def test_an_evaluation_that_is_left_early_is_told():
     assert "to its end" in refusal_of(script).do
 
 
-def test_a_step_is_iterated_once():
+def test_a_second_iteration_of_a_step_is_refused():
     script = Script()
     script.between = list
     assert "iterated twice" in refusal_of(script).what
@@ -432,14 +432,14 @@ EVALUATIONS = {
 
 
 @pytest.mark.parametrize(("evaluate", "instead"), EVALUATIONS.values(), ids=EVALUATIONS)
-def test_what_is_no_evaluation(evaluate, instead):
+def test_data_without_positions_cannot_be_evaluated(evaluate, instead):
     script = Script()
     script.between = lambda _step: evaluate(script.run)
     assert instead in refusal_of(script).do
 
 
 @pytest.mark.parametrize("value", ["1", None, [1, 2], torch.zeros(1, dtype=torch.complex64)])
-def test_an_evaluation_adds_up_numbers(value):
+def test_an_evaluation_refuses_values_that_are_not_numbers(value):
     script = Script()
 
     def between(_step):
@@ -452,13 +452,13 @@ def test_an_evaluation_adds_up_numbers(value):
 
 
 @pytest.mark.parametrize("value", ["1", None, torch.zeros(2)])
-def test_a_checkpoint_is_told_apart_by_numbers(value):
+def test_a_checkpoint_refuses_metrics_that_are_not_numbers(value):
     script = Script()
     script.between = lambda _step: script.run.checkpoint(val_loss=value)
     assert "val_loss" in refusal_of(script).what
 
 
-def test_a_figure_that_is_not_finite_is_left_out_and_told(monkeypatch):
+def test_a_metric_that_is_not_finite_is_left_out_with_a_warning(monkeypatch):
     script, told, found = Script(), [], []
     monkeypatch.setattr(script.run._reporter, "warn", lambda key, text, step: told.append((key, text)))
 
@@ -478,7 +478,7 @@ def test_the_loss_of_a_checkpoint_is_that_of_its_step():
     assert "val_loss" in refusal_of(script).do
 
 
-def test_totals_of_an_evaluation_are_apart_from_the_loss_of_the_step():
+def test_totals_of_an_evaluation_do_not_replace_the_loss_of_the_step():
     script = Script()
 
     def between(step):
@@ -505,7 +505,7 @@ def test_totals_of_an_evaluation_are_apart_from_the_loss_of_the_step():
         ("CUDA out of memory. Tried to allocate 2 GiB", "microbatch="),
     ],
 )
-def test_errors_of_other_ways_to_train_get_a_hint(text, instead):
+def test_an_error_of_a_replaced_way_to_train_gets_a_hint(text, instead):
     lines = find_hint(RuntimeError(text)).splitlines()
     assert lines[0].startswith("  means:")
     assert lines[1].startswith("  do:")

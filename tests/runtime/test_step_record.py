@@ -69,7 +69,7 @@ def test_values_of_a_step_are_added_to_them(script, lines):
     ]
 
 
-def test_values_that_are_not_finite_end_nothing(script, lines):
+def test_values_that_are_not_finite_are_recorded(script, lines):
     def backward(step, batch):
         step.backward(loss_of(script.model, batch))
         script.run.log(inside=math.nan, large=1e308)
@@ -111,7 +111,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("values", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("place", ["inside", "between"])
-def test_what_cannot_be_recorded_is_refused_in_few_words(script, values, place):
+def test_values_that_cannot_be_recorded_are_refused(script, values, place):
     def backward(step, batch):
         step.backward(loss_of(script.model, batch))
         script.run.log(**values)
@@ -135,12 +135,12 @@ def test_a_name_has_one_value_in_a_step(script):
     assert "two names" in refusal_of(script).do
 
 
-def test_many_calls_do_not_make_a_line_of_any_length(script):
+def test_the_number_of_values_in_a_step_is_limited(script):
     script.between = lambda _step: [script.run.log(**{f"name_{n}": 1.0}) for n in range(1000)]
     assert "run.artifact" in refusal_of(script).do
 
 
-def test_a_value_that_differs_each_time_the_microbatch_is_computed_is_found(script):
+def test_a_logged_value_that_differs_between_two_passes_is_refused(script):
     counter = iter(range(1000))
 
     def backward(step, batch):
@@ -163,7 +163,7 @@ def calls(script):
 
 
 @pytest.mark.parametrize("function", ["run.log", "run.artifact"])
-def test_what_is_recorded_belongs_to_a_step_just_made(script, function):
+def test_recording_without_a_step_just_made_is_refused(script, function):
     call = calls(script)[function]
     with pytest.raises(BadInput):
         call()
@@ -224,7 +224,7 @@ def test_an_artifact_is_one_file(script, made, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_what_was_half_written_does_not_appear(script, tmp_path):
+def test_a_half_written_artifact_does_not_appear(script, tmp_path):
     def between(_step):
         with script.run.artifact("x.txt") as path:
             path.write_text("half")
@@ -236,14 +236,14 @@ def test_what_was_half_written_does_not_appear(script, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_what_the_dead_were_writing_is_removed(tmp_path):
+def test_unfinished_artifacts_of_dead_workers_are_removed(tmp_path):
     (tmp_path / ".worker-3").mkdir()
     (tmp_path / ".worker-3" / "x.txt").write_text("half")
     remove_unfinished(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
+def test_the_error_names_an_artifact_that_cannot_be_written(tmp_path):
     (tmp_path / "artifacts").write_text("a file")
     with (
         pytest.raises(RunFailed) as failed,

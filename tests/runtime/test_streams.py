@@ -167,11 +167,11 @@ SHARES = {
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("share", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_samples_do_not_tell_who_drew_them(reference, kind, share):
+def test_samples_do_not_depend_on_the_worker_that_draws_them(reference, kind, share):
     assert play(kind, share) == reference
 
 
-def test_each_epoch_has_every_sample_once_and_the_ledger_says_so(reference):
+def test_each_epoch_has_every_sample_once_and_the_ledger_proves_it(reference):
     batches, entries = reference
     epochs = {entry.epoch for entry in entries}
     assert epochs == {0, 1}
@@ -219,7 +219,7 @@ def test_a_run_over_a_stream_may_end_after_some_steps():
     assert [epoch for epoch, _, _ in seen] == [0, 0, 0, 0, 1]
 
 
-def test_the_last_steps_loss_is_the_mean_over_the_samples_really_there():
+def test_the_loss_of_the_last_step_is_the_mean_over_its_samples():
     """An epoch of 27 in steps of 8 ends with 3: each of them weighs a third."""
     learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
     for step in learned.run.steps(Numbers, global_batch=8, microbatch=2, until=4):
@@ -254,7 +254,7 @@ def test_a_loader_that_makes_batches_itself_is_refused():
         trained(lambda s, n: torchdata.StatefulDataLoader(Numbers(s, n), batch_size=2), "1 epoch")
 
 
-def test_a_state_that_is_no_json_is_refused():
+def test_a_state_that_is_not_json_is_refused():
     class Keyed(Numbers):
         def state_dict(self):
             return {1: self.at}
@@ -273,7 +273,7 @@ def test_the_digest_notices_another_stream():
     assert digest(Numbers) != digest(lambda shard, shards: Numbers(shard + 1, shards))
 
 
-def test_a_step_in_which_nobody_trains_leaves_the_cursors():
+def test_a_round_without_training_leaves_the_cursors():
     before = {0: cursors.encode_cursor(cursors.Cursor(0, 3))}
     outcome = compute_outcome(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
     assert outcome.cursors == before

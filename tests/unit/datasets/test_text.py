@@ -49,13 +49,13 @@ def test_a_plain_file_is_one_document_in_pieces(folder, monkeypatch):
     assert tokens_of(made(folder / "d.txt", folder)) == [*content.encode(), END]
 
 
-def test_a_pattern_stands_for_its_sorted_matches(folder):
+def test_a_pattern_means_its_sorted_matches(folder):
     for name in "21":
         (folder / f"{name}.txt").write_text(name * 10)
     assert tokens_of(made(folder / "?.txt", folder)) == [*b"1" * 10, END, *b"2" * 10, END]
 
 
-def test_tokens_are_made_once_and_anew_when_something_changed(folder, monkeypatch):
+def test_tokens_are_made_once_and_again_after_a_change(folder, monkeypatch):
     written = []
     write = text._write
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_tokens_are_made_once_and_anew_when_something_changed(folder, monkeypatc
     assert len(written) == 2, "the content decides, not the name"
 
 
-def test_samples_can_say_which_document_a_position_belongs_to(folder):
+def test_samples_can_have_the_document_number_of_each_position(folder):
     _, _, documents = made(folder / "a.jsonl", folder, length=16, documents=True)[0]
     assert documents.tolist() == [0] * 14 + [1] + [2]
 
@@ -117,7 +117,7 @@ class Own:
         return [self.first + len(word) for word in text.split()]
 
 
-def test_a_tokenizer_of_ones_own(folder):
+def test_a_user_defined_tokenizer(folder):
     assert tokens_of(made(folder / "a.jsonl", folder, 2, Own(70000)))[:4] == [70003, 70003, 70005, END]
     assert tokens_of(made(folder / "a.jsonl", folder, 2, Own(3)))[:4] == [6, 6, 8, END]
 
@@ -133,7 +133,7 @@ def test_a_tokenizer_of_ones_own(folder):
         ("x.txt", "short", "has 6 tokens"),
     ],
 )
-def test_what_cannot_be_read_is_said(folder, name, content, words):
+def test_the_error_names_a_file_that_cannot_be_read(folder, name, content, words):
     if content is not None:
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput, match=words):

@@ -28,7 +28,7 @@ def test_windows_tile_the_file_and_targets_are_one_further(numbers, length):
     assert {part.dtype for sample in seen for part in sample} == {np.dtype(np.int64)}
 
 
-def test_npy_says_its_own_type(tmp_path):
+def test_an_npy_file_has_its_own_type(tmp_path):
     np.save(tmp_path / "tokens.npy", np.array([70000, 1, 2], np.uint32))
     inputs, targets = TokenFile(tmp_path / "tokens.npy", 2)[0]
     assert (inputs.tolist(), targets.tolist()) == ([70000, 1], [1, 2])
@@ -54,14 +54,14 @@ def test_positions_share_a_number_if_no_document_ends_between_them(tmp_path_fact
         assert np.diff(documents).tolist() == (inputs[:-1] == 0).astype(int).tolist()
 
 
-def test_pickled_it_is_a_path_and_not_the_file(numbers):
+def test_a_pickled_token_file_has_the_path_and_not_the_tokens(numbers):
     windows = TokenFile(numbers, 10)
     text = pickle.dumps(windows)
     assert len(text) < 500
     assert pickle.loads(text)[3][0].tolist() == windows[3][0].tolist()  # noqa: S301
 
 
-def test_the_fingerprint_is_of_the_content(numbers, tmp_path):
+def test_the_fingerprint_covers_the_content(numbers, tmp_path):
     before = TokenFile(numbers, 10).fingerprint()
     (tmp_path / "copy.bin").write_bytes(numbers.read_bytes())
     assert TokenFile(tmp_path / "copy.bin", 10).fingerprint() == before
@@ -86,13 +86,13 @@ def test_a_window_outside_the_file_is_refused(numbers):
         (lambda path: path.write_bytes(b"abcd"), 0, "length=0"),
     ],
 )
-def test_what_is_no_token_file_is_said(tmp_path, write, length, words):
+def test_the_error_names_a_file_without_tokens(tmp_path, write, length, words):
     write(tmp_path / "tokens.bin")
     with pytest.raises(BadInput, match=words):
         TokenFile(tmp_path / "tokens.bin", length)
 
 
-def test_an_array_of_other_things_is_refused(tmp_path):
+def test_an_array_of_another_kind_is_refused(tmp_path):
     np.save(tmp_path / "tokens.npy", np.zeros((3, 4)))
     with pytest.raises(BadInput, match="holds float64 of shape"):
         TokenFile(tmp_path / "tokens.npy", 2)

@@ -25,7 +25,7 @@ def _send(pipe, batch):
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_a_batch_arrives_as_it_was(kind):
+def test_a_batch_arrives_unchanged(kind):
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     batch = {"x": [BATCHES[kind], "text"], "y": (BATCHES[kind] * 1, None)}
@@ -41,7 +41,7 @@ def test_a_batch_arrives_as_it_was(kind):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_a_small_tensor_may_be_written_to():
+def test_a_received_small_tensor_is_writable():
     arrived = unpack_batch(pack_batch(torch.zeros(3)))
     arrived += 1
     assert arrived.tolist() == [1, 1, 1]

@@ -94,7 +94,7 @@ def is_report_of(step: int):
     return lambda message: isinstance(message, control.StepReports) and message.reports[-1].line.step >= step
 
 
-def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line):
+def test_unacknowledged_messages_are_sent_to_the_next_coordinator(coordinators, line):
     line.report_step(report(1))
     line.send(happened("a", 1))
     first = coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
@@ -104,7 +104,7 @@ def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line)
     assert [type(one) for one in second] == [control.WorkerReport, control.WorkerEvent, control.StepReports]
 
 
-def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, line):
+def test_events_acknowledged_by_a_later_step_are_not_sent_again(coordinators, line):
     line.report_step(report(1))
     line.send(happened("a", 1))
     coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
@@ -121,6 +121,6 @@ def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, 
     assert keys_of(coordinators.until(is_report_of(3), term=2)) == ["b"]
 
 
-def test_nobody_waits_for_what_was_sent(coordinators, line):
+def test_flush_returns_after_everything_is_sent(coordinators, line):
     line.send(happened("a", 0))
     assert line.flush(WAIT_S)

@@ -27,7 +27,7 @@ def trained(learned, after, until=9):
     return made
 
 
-def test_a_run_that_is_stopped_ends_after_that_step_as_one_that_was_to_end_there():
+def test_a_stopped_run_equals_a_run_that_ends_at_the_same_step():
     learned = prepared(Lesson(linear))
     made = trained(learned, lambda step: learned.run.stop("enough") if step.number == 4 else None)
     assert made == [1, 2, 3, 4]
@@ -36,7 +36,7 @@ def test_a_run_that_is_stopped_ends_after_that_step_as_one_that_was_to_end_there
     assert_same_bits(learned.model, four.model)
 
 
-def test_stopping_before_a_step_that_is_then_made_ends_after_it():
+def test_a_stop_before_a_step_that_is_made_ends_the_run_after_that_step():
     learned = prepared(Lesson(linear))
     made = []
     for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
@@ -48,7 +48,7 @@ def test_stopping_before_a_step_that_is_then_made_ends_after_it():
     assert made == [1, 2, 3]
 
 
-def test_a_step_not_begun_when_the_run_is_stopped_need_not_be_made():
+def test_a_step_that_has_not_begun_at_a_stop_may_be_skipped():
     learned = prepared(Lesson(linear))
     for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
         if step.number == 3:
@@ -60,7 +60,7 @@ def test_a_step_not_begun_when_the_run_is_stopped_need_not_be_made():
     assert learned.run.digest == elastic(Lesson(linear, steps=2)).run.digest
 
 
-def test_stopping_inside_a_step_or_before_the_first_is_refused():
+def test_a_stop_inside_a_step_or_before_the_first_step_is_refused():
     learned = prepared(Lesson(linear))
     with pytest.raises(BadInput, match="before the first step"):
         learned.run.stop("too early")
@@ -74,7 +74,7 @@ def test_stopping_inside_a_step_or_before_the_first_is_refused():
         learned.run.stop("in between")
 
 
-def test_leaving_the_loop_between_steps_settles_what_was_trained_and_inside_one_does_not():
+def test_a_script_ends_its_run_by_leaving_the_loop_between_steps_only():
     learned = prepared(Lesson(linear))
     for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
         for batch in step:
@@ -110,7 +110,7 @@ def fed(figures, **wishes):
     return made[-1], stopper
 
 
-def test_it_says_whether_a_figure_is_the_best_so_far():
+def test_update_returns_whether_a_figure_is_the_best_so_far():
     learned = prepared(Lesson(linear))
     stopper, better = stopper_of(learned), []
     trained(learned, lambda step: better.append(stopper.update([3, 2, 2, 1][step.number - 1])), until=4)
@@ -131,13 +131,13 @@ def test_it_says_whether_a_figure_is_the_best_so_far():
         ([math.inf, 2, 2, 2], {}, 4, 2),
     ],
 )
-def test_it_stops_once_nothing_better_has_come_for_as_long_as_it_waits(figures, wishes, last, best):
+def test_early_stopping_stops_when_patience_is_over(figures, wishes, last, best):
     made, stopper = fed(figures, **wishes)
     assert made == last
     assert stopper.best == best
 
 
-def test_its_counters_travel():
+def test_the_counters_reach_a_joining_worker():
     learned = prepared(Lesson(linear))
     stopper = stopper_of(learned, patience=5)
     trained(learned, lambda step: stopper.update([3.0, 2.0, 2.5, 2.5][step.number - 1]), until=4)
@@ -151,12 +151,12 @@ def test_its_counters_travel():
 @pytest.mark.parametrize(
     "wishes", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": math.nan}, {"mode": "up"}], ids=str
 )
-def test_wishes_that_make_no_sense_are_refused(wishes):
+def test_invalid_arguments_of_early_stopping_are_refused(wishes):
     with pytest.raises(BadInput, match="EarlyStopping"):
         stopper_of(prepared(Lesson(linear)), **wishes)
 
 
-def test_two_need_two_names():
+def test_two_early_stoppings_need_two_names():
     learned = prepared(Lesson(linear))
     stopper_of(learned)
     with pytest.raises(BadInput, match="already"):

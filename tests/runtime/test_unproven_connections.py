@@ -106,7 +106,7 @@ SAID = st.one_of(
 )
 
 
-def test_peers_go_on_whatever_a_stranger_sends(pair):
+def test_peers_go_on_after_any_message_of_a_stranger(pair):
     @settings(derandomize=True, max_examples=200, deadline=None)
     @given(said=st.lists(SAID, max_size=4), closes=st.booleans())
     def fuzz(said, closes):
@@ -136,7 +136,7 @@ def test_a_peers_message_is_a_message_or_malformed(body):
         decode_peer_message(body)
 
 
-def test_half_handshakes_are_few_and_do_not_stay(pair):
+def test_half_handshakes_are_limited_in_number_and_time(pair):
     mesh = pair.meshes[0]
     mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=1.0, least_s=0.01, descriptor_ceiling=1 << 20
@@ -155,7 +155,7 @@ def test_half_handshakes_are_few_and_do_not_stay(pair):
         visitor.close()
 
 
-def test_a_mesh_that_waits_for_ever_still_ends_half_handshakes(pair, monkeypatch):
+def test_an_idle_mesh_ends_half_handshakes(pair, monkeypatch):
     """Nothing else wakes it up: the deadline has to."""
     mesh = pair.meshes[0]
     mesh._entrance.rules = lambda: AdmissionRules(
@@ -238,7 +238,7 @@ def newcomer(pair: Pair, third: Mesh | None = None) -> None:
     third.close()
 
 
-def test_a_peer_gets_in_through_a_crowd(pair):
+def test_a_peer_connects_through_a_crowd_of_strangers(pair):
     """Its own half handshake may be displaced: it tries again, and nobody is lost."""
     mesh = pair.meshes[0]
     mesh._entrance.rules = lambda: AdmissionRules(
@@ -273,7 +273,7 @@ def crowd(mesh: Mesh, strangers: int):
         os.close(told)
 
 
-def test_a_handshake_that_is_cut_off_is_begun_again(pair):
+def test_an_interrupted_handshake_is_begun_again(pair):
     """The first connections to a worker end before anything is proved, as if displaced by others."""
     third = Mesh(2, SECRET)
     with socket.create_server(("127.0.0.1", 0)) as door:
