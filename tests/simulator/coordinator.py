@@ -16,7 +16,7 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.decide import decide
+from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.roster import create_roster
 from tests.simulator.checkers import expect
 from tests.simulator.clock import Clock
@@ -100,7 +100,7 @@ class SimCoordinator:
         for event in events:
             if isinstance(event, StepReports):
                 self._write(event)
-        self.roster, actions = decide(self.roster, events, self.world.clock.now)
+        self.roster, actions = decide_actions(self.roster, events, self.world.clock.now)
         for action in actions:
             match action:
                 case SendToWorker(worker, message):

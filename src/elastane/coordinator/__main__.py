@@ -1,7 +1,7 @@
 """``python -m elastane.coordinator``: started by the agent, on a socket that is listening already.
 
-It stands by until it reads the number of its term on its standard input. Before that it opens nothing and
-hears nobody; what takes time, importing all that it needs, is done by then.
+The process waits until it reads the number of its term on standard input. Until then it opens no
+file and accepts no message, but it has imported all that it needs, which takes time.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from elastane.coordinator.server import Coordinator
 async def serve_until_stopped(
     coordinator: Coordinator, listening: socket.socket, lifeline: int | None
 ) -> None:
-    """Serves until SIGTERM, or until the agent at the other end of the lifeline is no more."""
+    """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)

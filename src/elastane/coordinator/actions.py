@@ -1,4 +1,4 @@
-"""What the coordinator hears and what it then wants done, as values."""
+"""Inputs of the coordinator, and the actions that its decisions consist of."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from elastane.api.spec import Pinned
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A request of the command line; the `SendReply` carries the same token."""
+    """A request of the command line; its `SendReply` carries the same token."""
 
     token: int
     ask: Ask
@@ -19,7 +19,7 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A worker's connection ended. It may come back; only the agent knows whether it lives."""
+    """A worker's connection ended. The worker may connect again; only the agent knows whether it lives."""
 
     worker: WorkerId
 
@@ -29,7 +29,7 @@ Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected
 
 @dataclass(frozen=True, slots=True)
 class SendToWorker:
-    """Send to a worker, if it is connected; what is lost is said again after its next report."""
+    """Send to a worker if it is connected; a lost message is sent again after its next report."""
 
     worker: WorkerId
     message: ToWorker
@@ -49,7 +49,7 @@ class WriteEvent:
 
 @dataclass(frozen=True, slots=True)
 class PinScript:
-    """Write what the script turned out to be into ``run.json``."""
+    """Write the properties of the script into ``run.json``."""
 
     pinned: Pinned
 

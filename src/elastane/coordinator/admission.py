@@ -1,4 +1,4 @@
-"""Processes that never become members: refused, failed, or not wanted any more."""
+"""Workers before they join and after they leave: admitted, refused, failed or not wanted any more."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ MEANS = {
     "index here; put it back as it was, or begin a new run)",
     "dataset_length": " (the dataset has changed since the run began)",
 }
-"""What a difference means, where its name does not say it."""
+"""Explanations of differences that the name of the field does not explain."""
 
 
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
-    """The fields that differ, with both values and what that means; empty when none does."""
+    """Describe the fields that differ, with both values and what that means; empty if none does."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     return "; ".join(
         f"{name} is {after[name]!r}, the run's is {before[name]!r}{MEANS.get(name, '')}"
@@ -30,7 +30,7 @@ def describe_differences(pinned: Pinned, other: Pinned) -> str:
 
 
 def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
-    """The first worker that has loaded the script pins the run; one that loaded another thing is refused."""
+    """Pin the run to the first worker's script; refuse a worker whose script differs. Return if it fits."""
     if turn.roster.pinned is None:
         turn.pin(pinned)
         return True
@@ -38,13 +38,13 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     if not differing:
         return True
     why = f"worker {worker} does not fit this run: {differing}"
-    turn.note("worker.refused", worker, why)
+    turn.record_worker_event("worker.refused", worker, why)
     turn.dismiss(worker, 1, why)
     return False
 
 
 def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
-    """After three in a row, the run goes on with those it has; without any, it fails."""
+    """Count a worker that ended before it joined; after three in a row stop replacing, or fail the run."""
     roster = turn.roster
     if roster.stopping is not None or roster.finishing is not None:
         return
@@ -53,7 +53,7 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
     if tried < TRIES:
         return
     newest = roster.newest
-    present = roster.living(newest.workers) if newest is not None else roster.ready
+    present = roster.list_living(newest.workers) if newest is not None else roster.ready
     story = f"{tried} workers in a row ended before they joined; the last, worker {worker}: {how}"
     if not present or (newest is None and len(present) < roster.spec.min_workers):
         fail_run(turn, f"{story}; see logs/worker-{worker}.log")
@@ -64,21 +64,21 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
 
 
 def dismiss_surplus(turn: Turn) -> None:
-    """Processes that started for a place that is not free any more are sent home, the newest first."""
+    """Dismiss workers that started for a place that is not free any more, the newest first."""
     roster = turn.roster
     if roster.wanted.target is None:
         return
     for worker in roster.candidates:
         if worker in roster.wanted.draining:
             turn.dismiss(worker, 0, "asked to leave before it joined")
-    members = () if roster.newest is None else roster.living(roster.newest.workers)
+    members = () if roster.newest is None else roster.list_living(roster.newest.workers)
     places = roster.wanted.target - sum(worker not in roster.wanted.draining for worker in members)
     for worker in turn.roster.candidates[max(0, places) :]:
         turn.dismiss(worker, 0, "not needed any more: fewer workers are wanted")
 
 
-def _still_writes(turn: Turn, report: WorkerReport) -> bool:
-    """Its part of a checkpoint would be lost with it; storage that refuses it is not waited for."""
+def _is_writing(turn: Turn, report: WorkerReport) -> bool:
+    """Whether a part of a checkpoint would be lost with the worker; a refused part is not waited for."""
     return any(
         part.state == "writing" and part.name not in turn.roster.checkpoints.existing
         for part in report.checkpoints
@@ -86,12 +86,12 @@ def _still_writes(turn: Turn, report: WorkerReport) -> bool:
 
 
 def dismiss_leavers(turn: Turn) -> None:
-    """Members that were left out on purpose may go once the others need nothing of them."""
+    """Dismiss members that left on request once the others need nothing of them."""
     roster = turn.roster
-    if roster.newest is None or not roster.stays:
+    if roster.newest is None or not roster.needs_no_leavers:
         return
     for worker in roster.started:
         report = roster.reports.get(worker)
         left = worker not in roster.newest and worker not in roster.dismissed
-        if left and report is not None and report.state == "leaving" and not _still_writes(turn, report):
+        if left and report is not None and report.state == "leaving" and not _is_writing(turn, report):
             turn.dismiss(worker, 0, f"left with generation {roster.newest.number}")

@@ -12,9 +12,9 @@ OpenFile: TypeAlias = Callable[[Path], int]
 
 
 def open_to_append(path: Path) -> int:
-    """File descriptor to read and write; the file is created if need be.
+    """Return a file descriptor to read and write; create the file if need be.
 
-    Whoever wrote to it before has ended when this returns, and nobody else writes to it while it is open.
+    The file is locked: an earlier writer has ended when this returns, and no other process writes meanwhile.
 
     Raises:
         OSError: the file system refuses.
@@ -25,15 +25,15 @@ def open_to_append(path: Path) -> int:
 
 
 class AppendFile:
-    """Writes whole lines in order; those the disk refuses wait in memory for the next `flush`.
+    """Writes whole lines in order; lines that the disk refuses wait in memory for the next `flush`.
 
     Args:
-        path: of the file. A last line without its end, left by a crash in the middle of a write, is cut off.
+        path: of the file. A torn last line, left by a crash during a write, is cut off.
         open_file: opens it; returns a file descriptor.
         write: as `os.write`.
 
     Raises:
-        OSError: it cannot even be opened and read.
+        OSError: the file cannot be opened and read.
     """
 
     def __init__(
@@ -49,26 +49,26 @@ class AppendFile:
 
     @property
     def last_line(self) -> bytes | None:
-        """Without its end; None: there is none."""
+        """The last line without its newline; None if the file is empty."""
         return read_line_before(self._fd, self._end)
 
     @property
     def waiting(self) -> int:
-        """Lines not yet on disk."""
+        """Number of lines that are not on disk yet."""
         return len(self._waiting)
 
     def append(self, line: bytes) -> None:
-        """Takes one line, without its end; `flush` writes it."""
+        """Take one line without a newline; `flush` writes it."""
         self._waiting.append(line + b"\n")
 
     def flush(self) -> OSError | None:
-        """Writes what waits, line by line; returns why it could not, None when all is written."""
+        """Write all waiting lines; return the error if the disk refuses one, None once all are written."""
         while self._waiting:
             line = self._waiting[0]
             try:
                 self._put(line)
             except OSError as error:
-                # A full disk may have taken half of the line: only whole ones stay.
+                # A full disk may have taken half of the line.
                 os.ftruncate(self._fd, self._end)
                 return error
             self._end += len(line)
@@ -76,7 +76,7 @@ class AppendFile:
         return None
 
     def sync(self) -> OSError | None:
-        """Returns once what was written outlives the machine; or why it does not."""
+        """Wait until the written lines are on the disk; return the error if they are not."""
         try:
             os.fsync(self._fd)
         except OSError as error:

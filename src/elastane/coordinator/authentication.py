@@ -1,7 +1,7 @@
-"""Where connections to the coordinator begin: they may send one HTTP request, and must present the secret.
+"""Authentication of connections to the coordinator: each sends one HTTP request with the run's secret.
 
-Until then a connection has a deadline, a limit of bytes and a place among a limited number of others, and
-whatever it does ends with it.
+Until then a connection has a deadline and a limit of bytes, and the number of such connections is limited. An
+error on it ends that connection only.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Authenticator:
         guest.transport.abort()
 
     def count(self, guest: "GuardedConnection", reason: str) -> None:
-        """Take note of an unproven connection that is about to be closed, or is."""
+        """Count an unproven connection that is closed or about to be."""
         if guest.proven or guest.counted:
             return
         guest.counted = True
@@ -65,7 +65,7 @@ class Authenticator:
             logger.warning("%s", line)
 
     def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Let a connection pass that presents the secret, once; answer any other one.
+        """Accept a connection that presents the secret once; answer any other one with an error.
 
         The comparison takes the same time wherever the texts differ.
         """
@@ -89,8 +89,8 @@ class GuardedConnection(ServerConnection):
     """A connection.
 
     Attributes:
-        proven: `Authenticator.authorise` has let it pass.
-        counted: it was not proven, and its end has been taken note of.
+        proven: `Authenticator.authorise` has accepted it.
+        counted: it was not proven, and its end has been counted.
     """
 
     def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:  # noqa: ANN401

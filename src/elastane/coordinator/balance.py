@@ -1,8 +1,8 @@
-"""When to deal virtual ranks by speed: rarely, and only for a difference that lasts.
+"""When to assign virtual ranks by speed: rarely, and only for a difference that lasts.
 
 Speeds are quantised in notches of ``2 ** 0.5`` between 1/16 and 4. A generation is changed for speed alone
-when some member has been more than one notch off what it is dealt by, three evaluations in a row that lie at
-least two seconds apart. Two workers of nearly equal speed therefore never trade virtual ranks to and fro.
+when some member has been more than one notch off the speed of its share in three evaluations in a row,
+at least two seconds apart. Two workers of nearly equal speed therefore never trade virtual ranks to and fro.
 """
 
 from collections.abc import Mapping
@@ -38,12 +38,12 @@ class Balance:
 
 
 def compute_notch(speed: float) -> int:
-    """The nearest notch of a relative speed > 0."""
+    """Return the nearest notch of a relative speed > 0."""
     return max(SLOWEST_NOTCH, min(FASTEST_NOTCH, round(NOTCHES_PER_DOUBLING * log2(speed))))
 
 
 def measure_notches(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
-    """Notch of every worker: the median of all seconds per virtual rank over its own."""
+    """Return the notch of every worker: the median of all seconds per virtual rank over its own."""
     usual_s = median(compute_s.values())
     return {worker: compute_notch(usual_s / own_s) for worker, own_s in compute_s.items()}
 
@@ -51,7 +51,7 @@ def measure_notches(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
 def evaluate_balance(
     balance: Balance, generation: Generation, compute_s: Mapping[WorkerId, float], now: float
 ) -> tuple[Balance, tuple[Member, ...] | None]:
-    """One evaluation; returns the members with new speeds when it is time to deal by them.
+    """Evaluate once; return the members with new speeds if virtual ranks should be assigned anew.
 
     Args:
         balance: evaluations so far.

@@ -1,4 +1,4 @@
-"""Keeps the state: asks for checkpoints, has them published, says what became of them."""
+"""Checkpoints of a run: when the coordinator requests one, which worker publishes it, and what failed."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import replace
 from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.api.membership import WorkerId
 from elastane.coordinator.checkpoints import CheckpointInProgress, compute_interval_s, group_by_checkpoint
-from elastane.coordinator.deaths import format_workers
+from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.metric_warning import warn_of_missing_metric
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
@@ -22,21 +22,21 @@ LAST_CHECKPOINT_S = 60.0
 
 
 def advance_checkpoints(turn: Turn) -> None:
-    """All that follows from the reports about checkpoints, and from the time."""
+    """Request, publish, rewrite or abandon checkpoints, as the reports and the time require."""
     if turn.roster.spec.checkpoints is None:
         return
     for checkpoint in list_in_progress(turn.roster):
         if not is_settled(turn.roster, checkpoint):
-            _say_what_hinders(turn, checkpoint)
+            _handle_obstacles(turn, checkpoint)
     if turn.roster.finishing is not None:
-        _have_the_last_one_begun(turn)
-    _publish_the_next(turn)
-    _ask_when_due(turn)
+        _start_last_checkpoint(turn)
+    _publish_next(turn)
+    _request_when_due(turn)
 
 
 def list_in_progress(roster: Roster) -> tuple[CheckpointInProgress, ...]:
     reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
-    # Also those that died before they could report to this coordinator.
+    # Including workers that died before they could report to this coordinator.
     gone = frozenset({*roster.ends.exits, *roster.ends.excluded, *roster.ends.failed})
     return group_by_checkpoint(reported, gone)
 
@@ -46,7 +46,7 @@ def find_newest_checkpoint(roster: Roster) -> CheckpointInProgress | None:
 
 
 def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
-    """It exists, or was given up and everybody told, or a later one exists."""
+    """Whether a checkpoint or a later one exists, or the checkpoint is abandoned."""
     known = roster.checkpoints
     return (
         checkpoint.name in known.existing
@@ -56,16 +56,16 @@ def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
 
 
 def reopen_last_checkpoint(turn: Turn) -> None:
-    """Forget that the last checkpoint was given up: now that nothing changes, others may write it."""
+    """Forget that the last checkpoint was abandoned: the state changes no more, so others may write it."""
     roster, known = turn.roster, turn.roster.checkpoints
     newest = find_newest_checkpoint(roster)
     if newest is not None and newest.step >= roster.progress.step:
-        told = known.announced - {("checkpoint.abandoned", newest.name)}
-        turn.roster = replace(roster, checkpoints=replace(known, announced=told))
+        announced = known.announced - {("checkpoint.abandoned", newest.name)}
+        turn.roster = replace(roster, checkpoints=replace(known, announced=announced))
 
 
 def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
-    """The checkpoint of a run's end exists or never will; nobody need wait for it any more."""
+    """Whether the end of the run need not wait for the last checkpoint: it exists or never will."""
     roster = turn.roster
     if roster.spec.checkpoints is None:
         return True
@@ -76,7 +76,9 @@ def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
         return False
     name = "the last checkpoint" if newest is None else newest.name
     refused = newest.refused if newest is not None else ""
-    _tell_once(turn, "checkpoint.abandoned", name, refused or f"not written after {LAST_CHECKPOINT_S:.0f} s")
+    _record_once(
+        turn, "checkpoint.abandoned", name, refused or f"not written after {LAST_CHECKPOINT_S:.0f} s"
+    )
     return True
 
 
@@ -85,7 +87,7 @@ def make_checkpoint_due(turn: Turn) -> None:
 
 
 def request_checkpoint(turn: Turn) -> None:
-    """A user wants the state as it is now, or a little later; one already under way may be too early."""
+    """Request a checkpoint of the present step or a later one; one in progress may be too early."""
     known = turn.roster.checkpoints
     turn.roster = replace(
         turn.roster, checkpoints=replace(known, wanted_after=turn.roster.progress.step, due=turn.now)
@@ -93,12 +95,12 @@ def request_checkpoint(turn: Turn) -> None:
 
 
 def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
-    """A checkpoint exists, or its publisher could not make it so and will be asked again."""
+    """Record that a checkpoint exists, or that its publisher failed; the coordinator then asks again."""
     known = turn.roster.checkpoints
     if kept.name in known.existing:
         return
     if kept.error:
-        _tell_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; it is tried again")
+        _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; it is tried again")
         return
     mine = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
     cost_s = mine.cost_s if mine is not None else known.cost_s
@@ -135,36 +137,36 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
     return compute_interval_s(policy, cost_s, turn.now - roster.term.began, deaths)
 
 
-def _say_what_hinders(turn: Turn, checkpoint: CheckpointInProgress) -> None:
-    """Have others write what one cannot, or ask for another one in place of one that will never be whole."""
+def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
+    """Have other workers write what one cannot, or replace a checkpoint that can never be complete."""
     finishing = turn.roster.finishing is not None
     _note_refusals(turn, checkpoint)
-    if finishing and _is_written_again(turn, checkpoint):
+    if finishing and _order_rewrite_if_possible(turn, checkpoint):
         return
     if checkpoint.hopeless:
-        _tell_once(turn, "checkpoint.abandoned", checkpoint.name, checkpoint.hopeless)
+        _record_once(turn, "checkpoint.abandoned", checkpoint.name, checkpoint.hopeless)
         if not finishing:
             make_checkpoint_due(turn)
     elif checkpoint.refused:
         why = f"{checkpoint.refused}; training goes on, and it is tried again"
-        _tell_once(turn, "checkpoint.failing", checkpoint.name, why)
-        if not finishing and _is_overdue(turn, checkpoint) and _able(turn):
-            # Who was refused says so with its votes; the next one is copied by the others.
-            unable = format_workers(sorted(checkpoint.unable))
+        _record_once(turn, "checkpoint.failing", checkpoint.name, why)
+        if not finishing and _is_overdue(turn, checkpoint) and _list_able(turn):
+            # A worker that was refused says so in its votes; the others copy the next one.
+            unable = format_worker_list(sorted(checkpoint.unable))
             why = f"{unable} cannot write it; other workers write the next one"
-            _tell_once(turn, "checkpoint.abandoned", checkpoint.name, why)
+            _record_once(turn, "checkpoint.abandoned", checkpoint.name, why)
             make_checkpoint_due(turn)
 
 
 def _note_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
-    """Remember who cannot write: refused for a while, or at the end dead or out of tries."""
+    """Remember workers that cannot write: refused for a while, or at the end of the run dead or failed."""
     roster, known, name = turn.roster, turn.roster.checkpoints, checkpoint.name
     failing = {other: since for other, since in known.failing.items() if other != name}
     refusing = known.refusing
     if checkpoint.unable:
         failing[name] = known.failing.get(name, turn.now)
         if turn.now - failing[name] >= PATIENCE_S:
-            # By now whoever shares its storage has been refused, too.
+            # By now storage has refused the workers that share it, too.
             refusing |= checkpoint.unable
         elif roster.finishing is not None and checkpoint.step >= roster.progress.step:
             refusing |= checkpoint.unable_for_good
@@ -175,23 +177,23 @@ def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     return turn.now - turn.roster.checkpoints.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
 
 
-def _able(turn: Turn) -> tuple[WorkerId, ...]:
-    """Living members whose storage has refused nothing lately."""
+def _list_able(turn: Turn) -> tuple[WorkerId, ...]:
+    """Return the living members that storage has not refused lately."""
     roster = turn.roster
-    members = () if roster.at_work is None else roster.living(roster.at_work.workers)
+    members = () if roster.at_work is None else roster.list_living(roster.at_work.workers)
     return tuple(worker for worker in members if worker not in roster.checkpoints.refusing)
 
 
-def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
-    """Have those who can write the last state once more, as nothing changes it; False: nobody need or can."""
+def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
+    """Have workers that can write the last state once more; False if none needs to or can."""
     roster, known = turn.roster, turn.roster.checkpoints
     asked = known.rewrite
     if not checkpoint.unable:
         if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
-            _tell_to_write(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
+            _order_rewrite(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
         return False
-    able = tuple(worker for worker in _able(turn) if worker not in checkpoint.unable)
-    # Of a single copy, nobody else has what is missing.
+    able = tuple(worker for worker in _list_able(turn) if worker not in checkpoint.unable)
+    # With a single copy no other worker has the missing blocks.
     if not able or checkpoint.step < roster.progress.step or roster.spec.copies == 1:
         return False
     if not checkpoint.unable <= known.refusing:
@@ -199,15 +201,17 @@ def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     if not _agree_on_holders(roster, able):
         return True  # ask once they do
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
-        # Nobody has begun yet.
+        # None has begun yet.
         if turn.now - asked[2] >= ASK_AGAIN_S:
-            _tell_to_write(turn, able, asked[0], able)
+            _order_rewrite(turn, able, asked[0], able)
         return True
     attempt = 1 + max(checkpoint.attempt, 0 if asked is None else asked[0])
-    why = f"{checkpoint.name}: {format_workers(sorted(checkpoint.unable))} cannot write the last state, so "
-    why += f"{format_workers(able)} write" + ("s it" if len(able) == 1 else " it")
+    why = (
+        f"{checkpoint.name}: {format_worker_list(sorted(checkpoint.unable))} cannot write the last state, so "
+    )
+    why += f"{format_worker_list(able)} write" + ("s it" if len(able) == 1 else " it")
     turn.record("checkpoint.failing", who="coordinator", why=why, detail={"name": checkpoint.name})
-    _tell_to_write(turn, able, attempt, able)
+    _order_rewrite(turn, able, attempt, able)
     return True
 
 
@@ -225,31 +229,33 @@ def _agree_on_holders(roster: Roster, workers: Iterable[WorkerId]) -> bool:
     return len(generations) == 1 and None not in generations
 
 
-def _have_the_last_one_begun(turn: Turn) -> None:
-    """Have the last state written if all who were to write it died before they could say so."""
-    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _able(turn)
+def _start_last_checkpoint(turn: Turn) -> None:
+    """Have the last state written if all its writers died before they could report."""
+    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _list_able(turn)
     newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
         return
     if not _agree_on_holders(roster, able):
         return
     if asked is None or asked[1] != able:
-        _tell_to_write(turn, able, 1 + (0 if asked is None else asked[0]), able)
+        _order_rewrite(turn, able, 1 + (0 if asked is None else asked[0]), able)
     elif turn.now - asked[2] >= ASK_AGAIN_S:
-        _tell_to_write(turn, able, asked[0], able)
+        _order_rewrite(turn, able, asked[0], able)
 
 
-def _tell_to_write(turn: Turn, whom: Iterable[WorkerId], attempt: int, writers: tuple[WorkerId, ...]) -> None:
-    for worker in whom:
-        turn.tell(worker, WriteAgain(writers=writers, attempt=attempt))
+def _order_rewrite(
+    turn: Turn, workers: Iterable[WorkerId], attempt: int, writers: tuple[WorkerId, ...]
+) -> None:
+    for worker in workers:
+        turn.send(worker, WriteAgain(writers=writers, attempt=attempt))
     known = replace(turn.roster.checkpoints, rewrite=(attempt, writers, turn.now))
     turn.roster = replace(turn.roster, checkpoints=known)
 
 
-def _publish_the_next(turn: Turn) -> None:
-    """The oldest that is written; one that storage has refused does not keep back those after it.
+def _publish_next(turn: Turn) -> None:
+    """Publish the oldest written checkpoint; one that storage has refused does not delay later ones.
 
-    An attempt that begins with a checkpoint goes on with the ledger, so the lines up to its step come first.
+    An attempt that begins with a checkpoint continues the ledger, so the lines up to its step come first.
     """
     roster = turn.roster
     written = [
@@ -266,25 +272,25 @@ def _publish(turn: Turn, whole: CheckpointInProgress) -> None:
     roster, known = turn.roster, turn.roster.checkpoints
     asked = known.publishing
     if asked is not None and asked[0] == whole.name:
-        if turn.now - asked[2] < PUBLISH_AGAIN_S and not roster.gone(asked[1]):
+        if turn.now - asked[2] < PUBLISH_AGAIN_S and not roster.is_gone(asked[1]):
             return
     else:
         asked = None
     able = [worker for worker in (*whole.writers, *roster.started) if _may_publish(roster, worker)]
     if not able:
         return
-    # The next one, where the last has failed.
+    # Ask the next worker if the last one has failed.
     number = able.index(asked[1]) + 1 if asked is not None and asked[1] in able else 0
     worker = able[number % len(able)]
-    turn.tell(worker, PublishCheckpoint(name=whole.name, step=whole.step, writers=whole.writers))
+    turn.send(worker, PublishCheckpoint(name=whole.name, step=whole.step, writers=whole.writers))
     turn.roster = replace(roster, checkpoints=replace(known, publishing=(whole.name, worker, turn.now)))
 
 
 def _may_publish(roster: Roster, worker: WorkerId) -> bool:
-    return worker in roster.joined and worker in roster.connected and not roster.gone(worker)
+    return worker in roster.joined and worker in roster.connected and not roster.is_gone(worker)
 
 
-def _tell_once(turn: Turn, kind: str, name: str, why: str) -> None:
+def _record_once(turn: Turn, kind: str, name: str, why: str) -> None:
     known = turn.roster.checkpoints
     if (kind, name) in known.announced:
         return
@@ -292,7 +298,7 @@ def _tell_once(turn: Turn, kind: str, name: str, why: str) -> None:
     turn.roster = replace(turn.roster, checkpoints=replace(known, announced=known.announced | {(kind, name)}))
 
 
-def _ask_when_due(turn: Turn) -> None:
+def _request_when_due(turn: Turn) -> None:
     roster, known = turn.roster, turn.roster.checkpoints
     at_work = roster.at_work
     if (
@@ -316,6 +322,6 @@ def _ask_when_due(turn: Turn) -> None:
         return
     else:
         after = step
-    for worker in sorted(roster.living(at_work.workers)):
-        turn.tell(worker, TakeCheckpoint(after=after))
+    for worker in sorted(roster.list_living(at_work.workers)):
+        turn.send(worker, TakeCheckpoint(after=after))
     turn.roster = replace(roster, checkpoints=replace(known, request=(after, turn.now), due=math.inf))

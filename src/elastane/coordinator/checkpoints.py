@@ -1,4 +1,4 @@
-"""What the coordinator knows of checkpoints: how far the newest is, and when the next is due."""
+"""Checkpoints as the coordinator sees them: the ones in progress, and when the next is due."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,13 +9,13 @@ from elastane.api.membership import WorkerId
 from elastane.api.spec import CheckpointPolicy
 
 FIRST_S = 60.0
-"""The first automatic checkpoint tells what one costs."""
+"""The first automatic checkpoint shows what one costs."""
 
 PRIOR_S = 4 * 3600.0
-"""How long a run counts as having been undisturbed before it began, until its own record says more."""
+"""Assumed time without interruption before the run began; its own record outweighs it later."""
 
 LARGEST_SHARE = 0.01
-"""Of the time, that automatic checkpoints may take."""
+"""Share of the time that automatic checkpoints may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CheckpointState:
 def compute_interval_s(
     policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int
 ) -> float:
-    """Seconds from one checkpoint to the next.
+    """Return the seconds from one checkpoint to the next.
 
     Automatic: the optimum of first order, ``sqrt(2 C M)`` (Young, CACM 1974), with ``C`` what a checkpoint
     costs and ``M`` the mean time between interruptions, but never above a hundredth of the time.
@@ -79,15 +79,15 @@ def compute_first_due(policy: CheckpointPolicy | None, now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInProgress:
-    """A checkpoint of which any worker has reported a part.
+    """A checkpoint that at least one worker has reported a part of.
 
     Args:
         name: of the checkpoint.
-        step: likewise.
-        writers: who must write.
-        parts: as reported.
+        step: of the checkpoint.
+        writers: workers that must write a part.
+        parts: reported ones, by worker.
         lost: writers that died before they had written.
-        attempt: the latest that anybody has reported.
+        attempt: the latest that any worker has reported.
     """
 
     name: str
@@ -99,13 +99,13 @@ class CheckpointInProgress:
 
     @property
     def unable(self) -> frozenset[WorkerId]:
-        """Writers that have not written, and of which it is known that they cannot, or not now."""
+        """Writers that have not written and are known to be unable to, at least now."""
         refused = {w for w, part in self.parts.items() if part.state in {"failing", "abandoned"}}
         return frozenset({*self.lost, *refused})
 
     @property
     def unable_for_good(self) -> frozenset[WorkerId]:
-        """Those of them that do not try again."""
+        """Those of them that will not try again."""
         return frozenset(w for w in self.unable if w in self.lost or self.parts[w].state == "abandoned")
 
     @property
@@ -114,7 +114,7 @@ class CheckpointInProgress:
 
     @property
     def hopeless(self) -> str:
-        """Why it will never be whole; empty while it may."""
+        """Why it can never be complete; empty while it can."""
         if self.lost and not self.written:
             return "its writers died: " + ", ".join(f"worker {worker}" for worker in self.lost)
         given_up = [part.error for part in self.parts.values() if part.state == "abandoned"]
@@ -122,28 +122,29 @@ class CheckpointInProgress:
 
     @property
     def refused(self) -> str:
-        """What storage says that refuses a part; empty if it does not."""
+        """Error of the storage that refuses a part; empty if none does."""
         return next((part.error for part in self.parts.values() if part.state == "failing"), "")
 
     @property
     def cost_s(self) -> float:
-        """What it took from the training at most: the longest copy, and the processor time of writing."""
+        """Upper bound of what it took from training: the longest copy and its processor time."""
         return max(part.copy_s + part.cpu_s for part in self.parts.values())
 
 
 def group_by_checkpoint(
     reported: Mapping[WorkerId, Iterable[CheckpointPart]], gone: frozenset[WorkerId]
 ) -> tuple[CheckpointInProgress, ...]:
-    """The checkpoints that anybody has begun, oldest first.
+    """Return the checkpoints that any worker has begun, oldest first.
 
     Args:
-        reported: the parts each worker has told of last.
+        reported: the parts that each worker has reported last.
         gone: workers that will not write any more.
     """
     begun: dict[int, dict[WorkerId, CheckpointPart]] = {}
     for worker, parts in reported.items():
         for part in parts:
-            # A copy made under a step that others began again is void: who voted names the same writers.
+            # A copy made under a step that was begun again is void. All workers that voted name the same
+            # writers.
             if part.state != "copied":
                 begun.setdefault(part.step, {})[worker] = part
     return tuple(_in_flight(begun[step], gone) for step in sorted(begun))

@@ -1,8 +1,8 @@
-"""Proven connections to the coordinator: one JSON message per frame, never in the way.
+"""Authenticated connections to the coordinator: one JSON message per frame.
 
 `elastane.coordinator.authentication` has the connections before they have presented the run's secret.
 
-Sending only puts a message in the connection's outbox, so that a peer which does not read holds up nobody.
+Sending only puts a message into the connection's outbox, so a peer that does not read delays no other.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ REASON_BYTES = 120
 
 
 class Outbox:
-    """What is still to be sent on one connection."""
+    """Messages that wait to be sent on one connection."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
@@ -43,24 +43,24 @@ class Outbox:
 
     def put(self, message: ControlMessage) -> None:
         if self._messages.full():
-            # It has not read for minutes. Reports repeat all that matters once it is back.
+            # The peer has not read for minutes. Reports repeat all that matters once it is back.
             self.connection.transport.abort()
         else:
             self._messages.put_nowait(encode(message))
 
     async def send(self) -> None:
-        """Sends for as long as the connection lasts."""
+        """Send messages as long as the connection lasts."""
         while True:
             await self.connection.send(await self._messages.get(), text=True)
             self._messages.task_done()
 
     async def sent(self) -> None:
-        """Returns when all messages put so far are on their way."""
+        """Wait until all messages put so far are on their way."""
         await self._messages.join()
 
 
 class Connections:
-    """Who is connected now, and the one inbox for what all of them say."""
+    """The present connections, and one inbox for all their messages."""
 
     def __init__(self) -> None:
         self.inbox: asyncio.Queue[Input] = asyncio.Queue()
@@ -70,19 +70,19 @@ class Connections:
         self._asked = 0
 
     async def serve(self, connection: ServerConnection) -> None:
-        """Hears one connection to its end."""
+        """Read one connection to its end."""
         outbox = Outbox(connection)
         async with asyncio.TaskGroup() as group:
-            sending = group.create_task(_until_closed(outbox))
+            sending = group.create_task(_send_until_closed(outbox))
             try:
-                await self._hear(connection, outbox)
+                await self._receive(connection, outbox)
             finally:
                 sending.cancel()
                 self._forget(outbox)
 
-    async def _hear(self, connection: ServerConnection, outbox: Outbox) -> None:
+    async def _receive(self, connection: ServerConnection, outbox: Outbox) -> None:
         speaker: WorkerId | None = None
-        # A connection that presents the secret and never says anything must not stay for ever.
+        # A connection that presents the secret and sends nothing must not stay for ever.
         patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
         try:
             async for frame in connection:
@@ -94,7 +94,7 @@ class Connections:
                     await connection.close(POLICY_VIOLATION, reason)
                     return
                 speaker = named if speaker is None else speaker
-                self._take(message, named, outbox)
+                self._dispatch(message, named, outbox)
         except Malformed as error:
             reason = f"not understood: {error}".encode()[:REASON_BYTES].decode(errors="ignore")
             await connection.close(NOT_UNDERSTOOD, reason)
@@ -103,7 +103,7 @@ class Connections:
         finally:
             patience.cancel()
 
-    def _take(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
+    def _dispatch(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
         if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):
             self._asked += 1
             self.asking[self._asked] = outbox
@@ -124,7 +124,7 @@ class Connections:
         self.asking = {token: known for token, known in self.asking.items() if known is not outbox}
 
 
-async def _until_closed(outbox: Outbox) -> None:
+async def _send_until_closed(outbox: Outbox) -> None:
     try:
         await outbox.send()
     except ConnectionClosed:

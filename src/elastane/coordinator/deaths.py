@@ -1,8 +1,8 @@
-"""A death is acted upon at once, and written down when it is known how the process ended.
+"""Deaths of workers: the coordinator acts at once and writes the event when it knows how the process ended.
 
-A peer that loses its connection is quicker than the agent, and only the agent knows of signals and exit
-codes; why a script has failed its worker says itself. The line in ``events.jsonl`` waits for such a word,
-though not for long. It keeps the time of the first news, and there is one for every death.
+A peer notices a death before the agent does, but only the agent knows signals and exit codes, and only the
+worker itself knows why its script failed. The event in ``events.jsonl`` waits for such a message for a short
+time. It carries the time of the first message, and every death has exactly one event.
 """
 
 import signal
@@ -19,55 +19,61 @@ from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 LAST_WORD_S = 1.0
-"""How long a line waits for the agent's word."""
+"""How long an event waits for the agent's report."""
 
 DEATHS = ("worker.died", "worker.hung")
 
 
 def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
-    """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
+    """Leave out a worker that a peer lost, and have its process ended: it must not go on by itself."""
     roster = turn.roster
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
-        draft = turn.about("worker.died", worker, f"{why}; how it ended is not known")
+        draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
         roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
     turn.roster = replace(
         roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})
     )
-    turn.tell_agent(KillWorker(worker=worker))
+    turn.send_to_agent(KillWorker(worker=worker))
 
 
 def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
-    """The line of a death whose end is known, unless it has been written."""
+    """Write the event of a death unless it is written already.
+
+    Args:
+        turn: the present one.
+        ended: the end of the process, as the agent reported it.
+        how: the process ended, in words.
+    """
     draft_death(turn, ended, how)
     _write(turn, ended.worker)
 
 
 def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
-    """How a process ended is known; the line may still wait for something better to be told."""
+    """Note how a process ended; its event may still wait for a better explanation."""
     roster, worker = turn.roster, ended.worker
     if any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         return
     kind = "worker.hung" if ended.hung else "worker.died"
-    draft = roster.ends.drafts.get(worker) or turn.about(kind, worker)
+    draft = roster.ends.drafts.get(worker) or turn.build_worker_event(kind, worker)
     draft = msgspec.structs.replace(draft, kind=kind, why=how)
     turn.roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
 
 
 def drop_draft(turn: Turn, worker: WorkerId) -> None:
-    """Another event tells what became of it."""
-    untold = {other: draft for other, draft in turn.roster.ends.drafts.items() if other != worker}
-    turn.roster = replace(turn.roster, ends=replace(turn.roster.ends, drafts=untold))
+    """Drop the draft of a worker: another event tells how it ended."""
+    drafts = {other: draft for other, draft in turn.roster.ends.drafts.items() if other != worker}
+    turn.roster = replace(turn.roster, ends=replace(turn.roster.ends, drafts=drafts))
 
 
 def record_overdue_deaths(turn: Turn) -> None:
-    """The lines that have waited long enough. Whose script has ended is judged elsewhere."""
+    """Write the events that have waited long enough, save those of suspects, which `decide` handles."""
     for worker, draft in turn.roster.ends.drafts.items():
         if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
             _write(turn, worker)
 
 
 def record_all_deaths(turn: Turn) -> None:
-    """At the end of a run nobody will know better."""
+    """Write all remaining drafts: at the end of a run no better explanation will come."""
     for worker in turn.roster.ends.drafts:
         _write(turn, worker)
 
@@ -85,7 +91,7 @@ def _write(turn: Turn, worker: WorkerId) -> None:
 
 
 def describe_exit(ended: WorkerExit) -> str:
-    """In words, as: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
+    """Describe an exit: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
     if ended.why:
         return ended.why
     if (resource := RESOURCES.get(ended.code)) is not None:
@@ -101,16 +107,20 @@ def describe_exit(ended: WorkerExit) -> str:
 
 
 def describe_causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
-    """How they ended, as far as the agent has said, in brackets to follow a clause; empty: nobody knows."""
+    """Describe how workers ended, in brackets to follow a clause; empty if the agent has not reported it."""
     ended: dict[str, list[WorkerId]] = {}
     for worker in sorted(workers):
         if worker in roster.ends.exits:
             ended.setdefault(describe_exit(roster.ends.exits[worker]), []).append(worker)
-    return f" ({'; '.join(f'{format_workers(dead)}: {how}' for how, dead in ended.items())})" if ended else ""
+    return (
+        f" ({'; '.join(f'{format_worker_list(dead)}: {how}' for how, dead in ended.items())})"
+        if ended
+        else ""
+    )
 
 
-def format_workers(workers: Iterable[WorkerId]) -> str:
-    """As in: worker 2; workers 2, 3 and 5."""
+def format_worker_list(workers: Iterable[WorkerId]) -> str:
+    """Format numbers of workers: worker 2; workers 2, 3 and 5."""
     listed = [str(worker) for worker in workers]
     if len(listed) == 1:
         return f"worker {listed[0]}"
@@ -118,5 +128,5 @@ def format_workers(workers: Iterable[WorkerId]) -> str:
 
 
 def is_script_exit(ended: WorkerExit) -> bool:
-    """Its script, or what the script runs, has ended the process."""
+    """Whether the script, or a program that it runs, ended the process."""
     return not ended.hung and 0 <= ended.code <= LARGEST_SCRIPT_CODE

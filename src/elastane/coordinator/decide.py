@@ -1,8 +1,8 @@
-"""The coordinator's judgement: what was heard in, what is to be done out.
+"""The coordinator's decisions: inputs in, actions out.
 
-The shell calls `decide` for everything that arrives and carries out the actions; the simulator does the same
-with messages that are lost, late, doubled and out of order. Whatever is said is therefore said again after
-the next report that shows it has not been heard, and everything may be heard twice.
+The shell passes every input to `decide_actions` and carries out the actions. The simulator does the same
+with messages that are lost, late, doubled and out of order. So the coordinator repeats a message after the
+next report that shows that it has not arrived, and may receive every message twice.
 """
 
 from collections.abc import Iterable
@@ -56,25 +56,25 @@ ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
-def decide(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster, tuple[Action, ...]]:
-    """The roster after some events, and what is to be done, in order.
+def decide_actions(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster, tuple[Action, ...]]:
+    """Return the roster after some inputs, and the actions to carry out, in order.
 
     Args:
         roster: before them.
-        events: messages in the order they came; none: only time has passed.
+        events: inputs in the order of their arrival; none: only time has passed.
         now: wall clock in seconds; also the time of the events recorded.
     """
     turn = Turn(roster, now)
     for event in events:
         if turn.roster.over is not None:
-            _say_it_is_over(turn, event)
+            _answer_after_end(turn, event)
         elif turn.roster.term.listening and isinstance(event, CommandRequest | PeerLost | WorkerFailed):
-            # Judged once it is known who takes part.
+            # Handled once the coordinator knows its workers.
             turn.roster = replace(
                 turn.roster, term=replace(turn.roster.term, waiting=(*turn.roster.term.waiting, event))
             )
         else:
-            _hear(turn, event)
+            _handle(turn, event)
     if turn.roster.term.listening:
         _stop_listening(turn)
     if not turn.roster.term.listening:
@@ -82,20 +82,20 @@ def decide(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster,
     return turn.roster, tuple(turn.actions)
 
 
-def _hear(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of message
+def _handle(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of message
     match event:
         case WorkerReport():
-            _hear_worker(turn, event)
+            _handle_worker(turn, event)
         case AgentReport():
-            _hear_agent(turn, event)
+            _handle_agent(turn, event)
         case StepReports():
-            _hear_steps(turn, event)
+            _handle_steps(turn, event)
         case PeerLost():
-            _hear_peer_lost(turn, event)
+            _handle_peer_lost(turn, event)
         case WorkerFailed():
-            _hear_failure(turn, event)
+            _handle_failure(turn, event)
         case WorkerEvent():
-            _hear_happening(turn, event)
+            _handle_worker_event(turn, event)
         case ModelWritten():
             receive_model_written(turn, event)
         case CheckpointKept():
@@ -109,7 +109,7 @@ def _hear(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of
 
 
 def _advance(turn: Turn) -> None:
-    """What follows from the roster as it is now, whatever was heard last."""
+    """Apply the rules that depend on the roster alone, not on the last input."""
     record_overdue_deaths(turn)
     for rule in (
         _judge_suspects,
@@ -126,21 +126,21 @@ def _advance(turn: Turn) -> None:
         if turn.roster.over is not None:
             return
         if turn.roster.ends.suspects and rule is not _judge_suspects:
-            # A member that ends by itself ends the run; nobody is regrouped for that.
+            # A member whose script ends ends the run, so its peers need no new generation.
             return
         rule(turn)
 
 
-def _say_it_is_over(turn: Turn, event: Input) -> None:
+def _answer_after_end(turn: Turn, event: Input) -> None:
     roster = turn.roster
     if roster.over is None:
         return
     if isinstance(event, AgentReport):
         turn.roster = replace(roster, agent=event)
-        turn.tell_agent(roster.over)
+        turn.send_to_agent(roster.over)
     elif isinstance(event, WorkerReport):
         farewell = Dismiss(code=1 if roster.over.code == 1 else 0, why=roster.over.why)
-        turn.tell(event.worker, roster.dismissed.get(event.worker, farewell))
+        turn.send(event.worker, roster.dismissed.get(event.worker, farewell))
     elif isinstance(event, CommandRequest):
         answer_request(turn, event)
 
@@ -155,40 +155,40 @@ def _stop_listening(turn: Turn) -> None:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
     if roster.agent is not None:
-        _hear_exits(turn, roster.agent)
+        _handle_exits(turn, roster.agent)
     for event in roster.term.waiting:
         if turn.roster.over is not None:
-            _say_it_is_over(turn, event)
+            _answer_after_end(turn, event)
         else:
-            _hear(turn, event)
+            _handle(turn, event)
 
 
 # -- workers -----------------------------------------------------------------------------------------------
 
 
-def _hear_worker(turn: Turn, report: WorkerReport) -> None:
+def _handle_worker(turn: Turn, report: WorkerReport) -> None:
     worker = report.worker
     known = turn.roster.reports.get(worker)
     if known is not None and is_outdated(known, report):
         return
-    _remember(turn, report)
+    _store_report(turn, report)
     roster = turn.roster
     if worker in roster.ends.exits:
         return
-    turn.note("worker.started", worker)
+    turn.record_worker_event("worker.started", worker)
     if worker in roster.ends.excluded:
-        turn.tell_agent(KillWorker(worker=worker))
-        # Not before its death is told: a later coordinator could not tell its exit from its script's own.
+        turn.send_to_agent(KillWorker(worker=worker))
+        # Only once its death is written: a later coordinator could take its exit for its script's own.
         if worker not in roster.ends.drafts:
             turn.dismiss(worker, 1, "its peers lost it and went on without it")
     elif worker in roster.dismissed:
-        turn.tell(worker, roster.dismissed[worker])
+        turn.send(worker, roster.dismissed[worker])
     elif report.pinned is None or admit(turn, worker, report.pinned):
-        _repeat_the_unheard(turn, report)
+        _resend_unheard(turn, report)
 
 
 def is_outdated(known: WorkerReport, report: WorkerReport) -> bool:
-    """A report that was overtaken by a later one of the same worker; all of these only grow."""
+    """Whether a later report of the same worker has overtaken this one; all compared values only grow."""
     return _age(report) < _age(known)
 
 
@@ -197,7 +197,7 @@ def _age(report: WorkerReport) -> tuple[int, int, int, int, bool]:
     return report.step, report.generation, newest, STATES.index(report.state), report.complete
 
 
-def _remember(turn: Turn, report: WorkerReport) -> None:
+def _store_report(turn: Turn, report: WorkerReport) -> None:
     roster, worker = turn.roster, report.worker
     newest = report.newest
     joined = report.generation > 0 and worker not in roster.joined
@@ -215,16 +215,16 @@ def _remember(turn: Turn, report: WorkerReport) -> None:
         troubles=replace(roster.troubles, failed_joins=0 if joined else roster.troubles.failed_joins),
     )
     if newest is not None:
-        roster = _with_generation(roster, report)
+        roster = _add_generation(roster, report)
     turn.roster = roster
     if report.state == "ready":
-        turn.note("worker.ready", worker)
+        turn.record_worker_event("worker.ready", worker)
     if joined and worker not in roster.ends.exits:
-        turn.note("worker.joined", worker, f"member since generation {report.generation}")
+        turn.record_worker_event("worker.joined", worker, f"member since generation {report.generation}")
 
 
-def _with_generation(roster: Roster, report: WorkerReport) -> Roster:
-    """Learns of a generation from somebody who heard of it: of an earlier coordinator's, as a rule."""
+def _add_generation(roster: Roster, report: WorkerReport) -> Roster:
+    """Add a generation that a worker reports; usually an earlier coordinator proposed it."""
     heard_of, newest = report.newest, roster.newest
     if heard_of is None:
         return roster
@@ -245,7 +245,7 @@ def _with_generation(roster: Roster, report: WorkerReport) -> Roster:
     )
 
 
-def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
+def _resend_unheard(turn: Turn, report: WorkerReport) -> None:
     roster, worker = turn.roster, report.worker
     newest = roster.newest
     if newest is None:
@@ -253,12 +253,12 @@ def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
     known = 0 if report.newest is None else report.newest.number
     concerned = worker in newest or report.newest is not None
     if concerned and newest.term == roster.term.number and known < newest.number:
-        turn.tell(worker, Propose(generation=newest))
+        turn.send(worker, Propose(generation=newest))
     if roster.stopping is not None and worker in roster.needed and report.state != "finished":
-        turn.tell(worker, StopTraining())
+        turn.send(worker, StopTraining())
 
 
-def _hear_steps(turn: Turn, steps: StepReports) -> None:
+def _handle_steps(turn: Turn, steps: StepReports) -> None:
     roster = turn.roster
     recorded, early, loss, times = (
         roster.progress.recorded,
@@ -285,21 +285,21 @@ def _hear_steps(turn: Turn, steps: StepReports) -> None:
 
 def _record_starts(turn: Turn) -> None:
     roster = turn.roster
-    done, times = take_complete(roster.times, roster.living(roster.needed))
+    done, times = take_complete(roster.times, roster.list_living(roster.needed))
     turn.roster = replace(roster, times=times)
     for first in done:
         turn.record_start(first)
 
 
-def _hear_peer_lost(turn: Turn, lost: PeerLost) -> None:
+def _handle_peer_lost(turn: Turn, lost: PeerLost) -> None:
     roster = turn.roster
-    involved = roster.living(roster.needed)
+    involved = roster.list_living(roster.needed)
     known = lost.worker in involved and lost.peer in involved and lost.worker != lost.peer
     if known and lost.generation >= roster.oldest_at_work and roster.finishing is None:
         exclude_worker(turn, lost.peer, f"worker {lost.worker} lost its connection to it")
 
 
-def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
+def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:
     roster, worker = turn.roster, failure.worker
     if worker in roster.ends.failed or worker in roster.dismissed:
         return
@@ -308,11 +308,11 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     last_line = find_error_line(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
     others = roster.newest is not None and any(
-        other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
+        other in roster.joined for other in roster.list_living(roster.newest.workers) if other != worker
     )
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
-        # It may have been killed with its last word still on the way.
-        turn.note("worker.failed", worker, last_line)
+        # It may have been killed while its last message was on the way.
+        turn.record_worker_event("worker.failed", worker, last_line)
     if failure.fatal and (worker in roster.joined or not others):
         fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}", lost=failure.lost)
         return
@@ -320,17 +320,17 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
 
 
 def find_error_line(traceback: str) -> str:
-    """The line that says what happened: the last of a traceback, the first of an error of ours."""
+    """Return the line that names the error: the last of a traceback, the first of an error of ours."""
     lines = [line for line in traceback.strip().splitlines() if not line.startswith("  ")]
     return lines[-1] if lines else "no reason given"
 
 
-def _hear_happening(turn: Turn, happened: WorkerEvent) -> None:
+def _handle_worker_event(turn: Turn, happened: WorkerEvent) -> None:
     roster, key, step = turn.roster, happened.key, happened.event.step
-    said = roster.said
+    said = roster.fully_reported_step
     if key in roster.events.keys or (step is not None and step < said):
         return
-    # Nobody will say what belongs to earlier steps any more.
+    # No worker will report events of earlier steps any more.
     kept = {known: of for known, of in roster.events.keys.items() if of is None or of >= said}
     turn.roster = replace(roster, events=replace(roster.events, keys={**kept, key: step}))
     turn.actions.append(WriteEvent(msgspec.structs.replace(happened.event, key=key)))
@@ -339,7 +339,7 @@ def _hear_happening(turn: Turn, happened: WorkerEvent) -> None:
 # -- the agent ---------------------------------------------------------------------------------------------
 
 
-def _hear_agent(turn: Turn, report: AgentReport) -> None:
+def _handle_agent(turn: Turn, report: AgentReport) -> None:
     roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
     if roster.wanted.target is None:
@@ -353,17 +353,17 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
             ),
         )
     elif report.target != roster.wanted.target or set(report.draining) != set(
-        roster.living(roster.wanted.draining)
+        roster.list_living(roster.wanted.draining)
     ):
-        turn.tell_target()
+        turn.send_target()
     if not roster.term.listening:
-        _hear_exits(turn, report)
+        _handle_exits(turn, report)
     for process in report.workers:
         if process.worker is None or process.worker in turn.roster.ends.exits:
             continue
-        turn.note("worker.started", process.worker, pid=process.pid)
+        turn.record_worker_event("worker.started", process.worker, pid=process.pid)
         if process.worker in turn.roster.ends.excluded:
-            turn.tell_agent(KillWorker(worker=process.worker))
+            turn.send_to_agent(KillWorker(worker=process.worker))
     for worker in report.awaiting_data:
         if before is None or worker not in before.awaiting_data:
             why = "waits for its data, and all others for it"
@@ -372,13 +372,13 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
         request_stop(turn, AskStop())
 
 
-def _hear_exits(turn: Turn, report: AgentReport) -> None:
+def _handle_exits(turn: Turn, report: AgentReport) -> None:
     for ended in report.exits:
         if turn.roster.over is None and ended.worker not in turn.roster.ends.exits:
-            _hear_exit(turn, ended)
+            _handle_exit(turn, ended)
 
 
-def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
+def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
     roster, worker = turn.roster, ended.worker
     needed = worker in roster.needed
     turn.roster = replace(
@@ -387,20 +387,20 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
         connected=roster.connected - {worker},
         wanted=replace(roster.wanted, draining=roster.wanted.draining - {worker}),
     )
-    if _ended_before(roster, worker):
+    if _is_end_recorded(roster, worker):
         return
     how = describe_exit(ended)
     told = roster.dismissed.get(worker)
     if told is not None and told.code == 0:
         drop_draft(turn, worker)
-        turn.note("worker.left", worker, told.why)
+        turn.record_worker_event("worker.left", worker, told.why)
     elif worker not in roster.joined:
         if told is None and worker not in roster.ends.failed:
             record_death(turn, ended, f"{how} before it joined")
         count_failed_join(turn, worker, how)
     elif ended.code == 0 and not needed and worker not in roster.ends.excluded:
-        # Sent home by an earlier coordinator.
-        turn.note("worker.left", worker)
+        # An earlier coordinator dismissed it.
+        turn.record_worker_event("worker.left", worker)
     elif worker not in roster.ends.failed and told is None:
         if is_script_exit(ended) and roster.finishing is None:
             draft_death(turn, ended, how)
@@ -414,8 +414,8 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
         count_exhausted(turn, ended)
 
 
-def _ended_before(roster: Roster, worker: WorkerId) -> bool:
-    """An earlier coordinator has written its end down, and drawn the conclusions."""
+def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
+    """Whether an earlier coordinator has recorded the end of a worker and acted on it."""
     # A failure that it has told this one comes before its exit; a death or a leave is written after that.
     ends = (*DEATHS, "worker.left") if worker in roster.reports else ENDS
     return worker not in roster.ends.excluded and any(
@@ -424,7 +424,7 @@ def _ended_before(roster: Roster, worker: WorkerId) -> bool:
 
 
 def _judge_suspects(turn: Turn) -> None:
-    """A member's process that ended by itself: its own message why may still be on its way."""
+    """Fail the run if a member's script ended its process and no message explains it in time."""
     roster = turn.roster
     suspects = {
         worker: since for worker, since in roster.ends.suspects.items() if worker not in roster.ends.failed

@@ -1,7 +1,7 @@
-"""Workers that run out of a resource are replaced, but not for ever.
+"""Workers that run out of a resource: the run replaces them, but not for ever.
 
 A replacement that meets the same limit changes nothing. After a number of such deaths close together the run
-goes on with the workers that live, and fails if none does.
+goes on with the living workers, and fails if there is none.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
         f"{len(lately)} workers ran out of {resource.name} one after the other; the last, worker "
         f"{ended.worker}, at step {roster.progress.step}, see logs/worker-{ended.worker}.log; {resource.do}"
     )
-    present = roster.living(roster.newest.workers) if roster.newest is not None else ()
+    present = roster.list_living(roster.newest.workers) if roster.newest is not None else ()
     if not present:
         fail_run(turn, story)
         return

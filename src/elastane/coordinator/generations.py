@@ -1,10 +1,10 @@
-"""Which generation comes next: the first, the one after a death, the one that was planned."""
+"""The next generation: the first one, the one after a death, or a planned one."""
 
 from dataclasses import replace
 
 from elastane.api.membership import Member, WorkerId
 from elastane.coordinator.balance import evaluate_balance
-from elastane.coordinator.deaths import describe_causes, format_workers
+from elastane.coordinator.deaths import describe_causes, format_worker_list
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import fail_run, stop_run
 from elastane.coordinator.turn import Turn
@@ -13,9 +13,9 @@ LAST_WORD_S = 1.0
 
 
 def begin_first_generation(turn: Turn) -> None:
-    """The first generation, of the ready workers, once as many as asked for are ready.
+    """Propose the first generation once as many workers are ready as the run starts with.
 
-    Where a start has been given up (see `elastane.coordinator.decide`), the target is that of the ready ones.
+    After three failed joins in a row the target is the number of ready workers, see `count_failed_join`.
     """
     roster = turn.roster
     if roster.newest is not None or roster.agent is None or roster.wanted.target is None:
@@ -26,59 +26,59 @@ def begin_first_generation(turn: Turn) -> None:
     if roster.term.number > roster.term.first and any(
         worker not in roster.reports for worker in roster.started
     ):
-        # A silent one may be training; a second beginning beside it would be a second run.
+        # A silent worker may be training; a second beginning beside it would be a second run.
         return
     if roster.progress.step > roster.progress.origin:
-        fail_run(turn, _lost(roster), lost=True)
+        fail_run(turn, _describe_loss(roster), lost=True)
         return
     ready = roster.ready[: roster.wanted.target]
     if len(ready) >= min(roster.spec.start, roster.wanted.target):
-        members = tuple(roster.member(worker) for worker in ready)
+        members = tuple(roster.make_member(worker) for worker in ready)
         turn.propose(
-            members, planned=False, why=f"{format_workers(ready)} begin" + ("" if len(ready) > 1 else "s")
+            members, planned=False, why=f"{format_worker_list(ready)} begin" + ("" if len(ready) > 1 else "s")
         )
 
 
 def replace_dead_workers(turn: Turn) -> None:
-    """A new generation of the survivors, at once, when somebody needed is gone.
+    """Propose a generation of the survivors at once when a needed worker is gone.
 
     Also when this coordinator took over in the middle of a change, or met a generation it does not know:
-    then all members are called together under a number nobody has heard of.
+    then all members regroup under a new number.
     """
     roster = turn.roster
     newest, at_work = roster.newest, roster.at_work
     if newest is None or at_work is None or roster.finishing is not None:
         return
-    if any(worker not in roster.reports for worker in roster.living(roster.needed)):
-        # Where a silent one stands is not known to its new coordinator; it will speak, or be found dead.
+    if any(worker not in roster.reports for worker in roster.list_living(roster.needed)):
+        # A new coordinator does not know the state of a silent worker; it will report or be found dead.
         return
-    dead = sorted(roster.needed - set(roster.living(roster.needed)))
+    dead = sorted(roster.needed - set(roster.list_living(roster.needed)))
     # The others may be in an evaluation, which a newcomer cannot take part in: it joins again as planned. It
     # is named among the leavers, because it may have begun after all and hold something by now.
-    aside = {*roster.newcomers(at_work), *roster.left}
-    living = tuple(member for member in at_work.members if not roster.gone(member.worker))
+    aside = {*roster.list_newcomers(at_work), *roster.departed}
+    living = tuple(member for member in at_work.members if not roster.is_gone(member.worker))
     survivors = tuple(member for member in living if member.worker not in aside)
-    leaving = roster.handing_over(at_work) + tuple(
+    leaving = roster.list_handing_over(at_work) + tuple(
         member for member in living if member.worker in aside and member.worker not in roster.dismissed
     )
-    if dead and _without_state(turn, tuple(member.worker for member in survivors + leaving)):
+    if dead and _fail_without_state(turn, tuple(member.worker for member in survivors + leaving)):
         return
     if dead and survivors:
-        turn.propose(survivors, planned=False, why=f"{format_workers(dead)} died", leaving=leaving)
+        turn.propose(survivors, planned=False, why=f"{format_worker_list(dead)} died", leaving=leaving)
     elif dead:
         # Nothing was trained yet, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
-    elif survivors and (roster.known.contested or _left_half_done(roster)):
+    elif survivors and (roster.known.contested or _is_change_unfinished(roster)):
         why = f"coordinator of term {roster.term.number} took over in a change"
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
-    elif survivors and (left := roster.left.intersection(newest.workers)):
-        # They had gone with an earlier generation before the news of the newest reached them.
+    elif survivors and (left := roster.departed.intersection(newest.workers)):
+        # They left with an earlier generation before the proposal of the newest reached them.
         turn.propose(
-            survivors, planned=False, why=f"{format_workers(sorted(left))} had left", leaving=leaving
+            survivors, planned=False, why=f"{format_worker_list(sorted(left))} had left", leaving=leaving
         )
 
 
-def _left_half_done(roster: Roster) -> bool:
+def _is_change_unfinished(roster: Roster) -> bool:
     newest = roster.newest
     return (
         newest is not None
@@ -90,8 +90,8 @@ def _left_half_done(roster: Roster) -> bool:
     )
 
 
-def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
-    """Ends the run when every copy of the state is gone; True while that is so or feared."""
+def _fail_without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
+    """End the run when every copy of the state is gone; True while that is so or may be so."""
     roster = turn.roster
     if roster.progress.step == roster.progress.origin or any(
         roster.holds_state(worker) for worker in survivors
@@ -100,22 +100,22 @@ def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
         return False
     since = turn.now if roster.troubles.lost_since is None else roster.troubles.lost_since
     turn.roster = replace(roster, troubles=replace(roster.troubles, lost_since=since))
-    # The news of a death may overtake a survivor's report that it has become complete.
+    # The report of a death may overtake a survivor's report that it holds all it should.
     if not survivors or turn.now - since >= LAST_WORD_S:
-        fail_run(turn, _lost(roster), lost=True)
+        fail_run(turn, _describe_loss(roster), lost=True)
     return True
 
 
-def _lost(roster: Roster) -> str:
-    # What follows is for those to say who keep the run alive: `elastane run`, or the controller of its job.
+def _describe_loss(roster: Roster) -> str:
+    # What to do is for `elastane run` to say, or for the controller of the job.
     why = f"no living worker holds the state after step {roster.progress.step}: every copy died"
     return why + describe_causes(roster, roster.needed)
 
 
 def plan_generation(turn: Turn) -> None:
-    """A planned generation, from a settled one: joins, leaves and, when there are none, new shares.
+    """Propose a planned generation after a settled one: for joins, leaves or, without these, new shares.
 
-    Beside a death that is not dealt with yet nothing is planned: the new generation would not name who died.
+    No plan is made beside a death that is not handled yet: the generation would not name the dead worker.
     Members leave only if what they hold stays: see `_can_spare`.
     """
     roster = turn.roster
@@ -124,46 +124,48 @@ def plan_generation(turn: Turn) -> None:
         newest is None
         or target is None
         or not roster.settled
-        or len(roster.living(roster.needed)) < len(roster.needed)
+        or len(roster.list_living(roster.needed)) < len(roster.needed)
         or roster.stopping is not None
         or roster.finishing is not None
-        or (not roster.stays and roster.handing_over(newest))
+        or (not roster.needs_no_leavers and roster.list_handing_over(newest))
     ):
         return
-    staying, leaving = _parted(newest.members, roster.wanted.draining, target)
+    staying, leaving = _split_members(newest.members, roster.wanted.draining, target)
     wanted = target - len(staying)
     if not _can_spare(roster, staying):
         staying, leaving = newest.members, ()
-    # Of a run whose limits are a controller's to change, the target may be beyond those it began with.
+    # A controller may raise the target beyond the limits that the run began with.
     most = max(target, roster.spec.max_workers)
     joining = roster.ready[: max(0, min(wanted, most - len(staying)))]
     if joining or leaving:
-        joiners = tuple(roster.member(worker) for worker in joining)
-        parts = [f"{format_workers(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
+        joiners = tuple(roster.make_member(worker) for worker in joining)
+        parts = (
+            [f"{format_worker_list(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
+        )
         if leaving:
             gone = [member.worker for member in leaving]
-            parts.append(f"{format_workers(gone)} leave" + ("s" if len(gone) == 1 else ""))
+            parts.append(f"{format_worker_list(gone)} leave" + ("s" if len(gone) == 1 else ""))
         turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
     elif roster.whole:
-        _deal_by_speed(turn)
+        _assign_by_speed(turn)
 
 
 def _can_spare(roster: Roster, staying: tuple[Member, ...]) -> bool:
-    """Whether the state stays with these.
+    """Whether the members that stay hold the state.
 
-    Blocks that only a leaver holds are handed over, which is begun from a state that all have in full. Where
-    everybody is to hold everything, one who does is enough: another may still be receiving its copy, and
-    with a notice of half a minute nobody can wait for that.
+    A leaver hands over blocks that only it holds, once every member holds all it should. If every member is to
+    hold everything, one that does is enough: another may still receive its copy, and a notice of half a minute
+    is too short to wait for that.
     """
     if roster.whole or roster.spec.copies is not None:
         return roster.whole and bool(staying)
     return any(roster.reports[member.worker].complete for member in staying)
 
 
-def _parted(
+def _split_members(
     members: tuple[Member, ...], draining: frozenset[WorkerId], target: int
 ) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
-    """Who stays and who leaves: those asked to, and the newest of the rest down to the target."""
+    """Return the members that stay, and those that leave: on request, or the newest beyond the target."""
     rest = sorted(member.worker for member in members if member.worker not in draining)
     stay = set(rest[:target])
     return (
@@ -173,16 +175,18 @@ def _parted(
 
 
 def find_overstaying(roster: Roster) -> tuple[WorkerId, ...]:
-    """Living workers that are on their way out, by number: told to go, leaving, or about to be asked to."""
+    """Return living workers that are leaving, by number: dismissed, leaving, or about to be asked to."""
     if roster.newest is None or roster.wanted.target is None:
         return tuple(worker for worker in roster.started if worker in roster.dismissed)
-    members = tuple(member for member in roster.newest.members if not roster.gone(member.worker))
-    staying = {member.worker for member in _parted(members, roster.wanted.draining, roster.wanted.target)[0]}
+    members = tuple(member for member in roster.newest.members if not roster.is_gone(member.worker))
+    staying = {
+        member.worker for member in _split_members(members, roster.wanted.draining, roster.wanted.target)[0]
+    }
     known = roster.joined.union(roster.newest.workers, roster.wanted.draining, roster.dismissed)
     return tuple(worker for worker in roster.started if worker in known - staying)
 
 
-def _deal_by_speed(turn: Turn) -> None:
+def _assign_by_speed(turn: Turn) -> None:
     roster = turn.roster
     newest = roster.newest
     if newest is None:
@@ -195,4 +199,4 @@ def _deal_by_speed(turn: Turn) -> None:
         turn.record(
             "shares.rebalanced", who="coordinator", why=f"measured speeds: {speeds}", workers=newest.workers
         )
-        turn.propose(members, planned=True, why="virtual ranks are dealt by measured speed")
+        turn.propose(members, planned=True, why="virtual ranks are assigned by measured speed")

@@ -1,4 +1,4 @@
-"""What the command line may ask for, and why it may not."""
+"""Requests of the command line and of the controller, and why the coordinator refuses one."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -24,15 +24,15 @@ from elastane.coordinator.turn import Turn
 
 
 def answer_request(turn: Turn, asked: CommandRequest) -> None:
-    """Does what is asked, or says in a sentence why not; nothing is changed then."""
+    """Carry out a request, or answer in a sentence why it is refused; a refusal changes nothing."""
     refusal = find_refusal(turn.roster, asked.ask)
     if not refusal:
-        _do(turn, asked.ask)
+        _carry_out(turn, asked.ask)
     turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal))
 
 
 def find_refusal(roster: Roster, ask: Ask) -> str:
-    """Why a request cannot be met; empty when it can."""
+    """Return why a request cannot be met; empty if it can."""
     if isinstance(ask, AskStatus | AskEvict):
         return ""
     if roster.over is not None:
@@ -44,14 +44,14 @@ def find_refusal(roster: Roster, ask: Ask) -> str:
     if roster.wanted.target is None:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
     if isinstance(ask, AskDrain):
-        return _drain_refused(roster, ask.worker, roster.wanted.target)
+        return _find_drain_refusal(roster, ask.worker, roster.wanted.target)
     if isinstance(ask, AskCheckpoint):
         never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
         return "" if roster.spec.checkpoints is not None else never
-    return _resize_refused(roster, ask)
+    return _find_resize_refusal(roster, ask)
 
 
-def _resize_refused(roster: Roster, ask: AskResize) -> str:
+def _find_resize_refusal(roster: Roster, ask: AskResize) -> str:
     if ask.unless_by_hand and roster.wanted.by_hand:
         return "its number of workers was set by hand"
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
@@ -62,7 +62,7 @@ def _resize_refused(roster: Roster, ask: AskResize) -> str:
     return ""
 
 
-def _drain_refused(roster: Roster, worker: WorkerId, target: int) -> str:
+def _find_drain_refusal(roster: Roster, worker: WorkerId, target: int) -> str:
     if worker not in roster.started or worker in roster.dismissed:
         present = ", ".join(str(number) for number in roster.started)
         return f"there is no worker {worker} in this run now; there is {present or 'none at all'}"
@@ -71,7 +71,7 @@ def _drain_refused(roster: Roster, worker: WorkerId, target: int) -> str:
     return ""
 
 
-def _do(turn: Turn, ask: Ask) -> None:
+def _carry_out(turn: Turn, ask: Ask) -> None:
     match ask:
         case AskStatus():
             pass
@@ -94,7 +94,7 @@ def _resize(turn: Turn, ask: AskResize) -> None:
     if workers != roster.wanted.target:
         who = "user" if by_hand else "controller"
         turn.record("resize.requested", who=who, why=f"from {roster.wanted.target} to {workers} workers")
-        # Whoever asks for more wants the failed ones tried again.
+        # A request for more workers also asks to try the failed ones again.
         turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=0))
     elif by_hand == roster.wanted.by_hand:
         return
@@ -110,18 +110,18 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
 
 
 def _evict(turn: Turn) -> None:
-    """What follows from their deaths is decided when the agent has seen them."""
+    """Kill workers that have not left in time; their deaths are handled once the agent reports them."""
     for worker in find_overstaying(turn.roster):
-        turn.tell_agent(KillWorker(worker=worker, why="it was to leave, and had not left in time"))
+        turn.send_to_agent(KillWorker(worker=worker, why="it was to leave, and had not left in time"))
 
 
 def request_stop(turn: Turn, ask: AskStop) -> None:
-    """The end of the run at the next commit; members hear it now, and after each of their reports."""
+    """End the run at the next commit; tell members now and after each of their reports."""
     roster = turn.roster
     if roster.stopping is not None:
         return
     what = "the run is to stop after the step it is in"
     turn.record("stop.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
     turn.roster = replace(roster, stopping=ask)
-    for worker in sorted(roster.living(roster.needed)):
-        turn.tell(worker, StopTraining())
+    for worker in sorted(roster.list_living(roster.needed)):
+        turn.send(worker, StopTraining())

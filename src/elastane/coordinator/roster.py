@@ -166,7 +166,7 @@ class WrittenEvents:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The coordinator's state. Times are in seconds, on the clock of `elastane.coordinator.decide.decide`.
+    """The coordinator's state. Times are in seconds, on the clock of `decide_actions`.
 
     Args:
         spec: of the run.
@@ -218,25 +218,25 @@ class Roster:
     checkpoints: CheckpointState = field(default_factory=CheckpointState)
     events: WrittenEvents = field(default_factory=WrittenEvents)
 
-    def gone(self, worker: WorkerId) -> bool:
-        """It cannot take part any more: dead, thought dead, or its code raised."""
+    def is_gone(self, worker: WorkerId) -> bool:
+        """Whether a worker cannot take part any more: dead, thought dead, or its code raised."""
         return worker in self.ends.exits or worker in self.ends.excluded or worker in self.ends.failed
 
-    def living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
-        return tuple(worker for worker in workers if not self.gone(worker))
+    def list_living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
+        return tuple(worker for worker in workers if not self.is_gone(worker))
 
     @property
     def started(self) -> tuple[WorkerId, ...]:
-        """Workers whose process lives, as far as known, by number."""
+        """Workers with a living process, as far as known, by number."""
         named = () if self.agent is None else tuple(process.worker for process in self.agent.workers)
         known = {worker for worker in named if worker is not None} | self.reports.keys()
-        return tuple(sorted(self.living(known)))
+        return tuple(sorted(self.list_living(known)))
 
     @property
     def candidates(self) -> tuple[WorkerId, ...]:
-        """Started workers that have not been members and have not been told to go, by number."""
+        """Started workers that have not been members and are not dismissed, by number."""
         newest = () if self.newest is None else self.newest.workers
-        leavers = () if self.newest is None or self.whole else self.handing_over(self.newest)
+        leavers = () if self.newest is None or self.whole else self.list_handing_over(self.newest)
         taken = {*newest, *(leaver.worker for leaver in leavers)}
         return tuple(
             worker
@@ -246,7 +246,7 @@ class Roster:
 
     @property
     def ready(self) -> tuple[WorkerId, ...]:
-        """Candidates whose rehearsal is over, by number."""
+        """Candidates that have finished their rehearsal, by number."""
         return tuple(
             worker
             for worker in self.candidates
@@ -257,15 +257,15 @@ class Roster:
 
     @property
     def settled(self) -> bool:
-        """Every member of the newest generation works in it."""
+        """Whether every member of the newest generation works in it."""
         return self.newest is not None and all(
-            not self.gone(worker) and self._works_in(worker) == self.newest.number
+            not self.is_gone(worker) and self._works_in(worker) == self.newest.number
             for worker in self.newest.workers
         )
 
     @property
     def whole(self) -> bool:
-        """Settled, and every member holds all it should."""
+        """Whether the newest generation is settled and every member holds all it should."""
         return (
             self.settled
             and self.newest is not None
@@ -273,37 +273,37 @@ class Roster:
         )
 
     @property
-    def stays(self) -> bool:
-        """The newest generation needs nobody outside it any more.
+    def needs_no_leavers(self) -> bool:
+        """Whether the newest generation needs no worker outside it any more.
 
-        Whole copies: with its first step everybody had all values, and who holds everything can give it to
-        those still without. Else whoever leaves may hold the only copy of a block.
+        With whole copies every member had all values in its first step, and a member that holds everything
+        can give it to the others. Otherwise a leaver may hold the only copy of a block.
         """
         if self.whole or self.newest is None or self.spec.copies is not None:
             return self.whole
         has_begun = self.settled and self.times.newest >= self.newest.number
         return has_begun and any(self.reports[worker].complete for worker in self.newest.workers)
 
-    def handing_over(self, generation: Generation) -> tuple[Member, ...]:
-        """Those that leave with a generation and may still have to give what only they hold."""
+    def list_handing_over(self, generation: Generation) -> tuple[Member, ...]:
+        """Return the leavers of a generation that may still have to hand over state that only they hold."""
         return tuple(
             leaver
             for leaver in generation.leaving
-            if not self.gone(leaver.worker) and leaver.worker not in self.dismissed
+            if not self.is_gone(leaver.worker) and leaver.worker not in self.dismissed
         )
 
     @property
-    def left(self) -> frozenset[WorkerId]:
+    def departed(self) -> frozenset[WorkerId]:
         """Living workers that have left training for good; some may still hand state over."""
         return frozenset(
             worker
             for worker, report in self.reports.items()
-            if report.state == "leaving" and not self.gone(worker)
+            if report.state == "leaving" and not self.is_gone(worker)
         )
 
-    def newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
-        """Living members of a planned generation that are not known to have begun in it, or in any."""
-        living = self.living(generation.workers)
+    def list_newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
+        """Return living members of a planned generation that are not known to have begun in any."""
+        living = self.list_living(generation.workers)
         begun = {worker for worker in living if self._works_in(worker) > 0}
         return (
             tuple(worker for worker in living if worker not in begun) if generation.planned and begun else ()
@@ -311,10 +311,10 @@ class Roster:
 
     @property
     def at_work(self) -> Generation | None:
-        """The generation whose members do the training now, as far as any report shows.
+        """The generation that trains now, as far as any report shows.
 
-        A planned generation takes over once somebody has adopted it; until then it is the one before. One
-        that follows a death takes over at once.
+        A planned generation takes over once a member has adopted it. One that follows a death takes over at
+        once.
         """
         newest = self.newest
         if newest is None or not newest.planned:
@@ -322,11 +322,11 @@ class Roster:
         adopted = max((report.generation for report in self.reports.values()), default=0)
         if adopted >= newest.number or adopted == 0:
             return newest
-        return self.known.by_number.get(adopted) or self._rebuilt(adopted)
+        return self.known.by_number.get(adopted) or self._rebuild(adopted)
 
     @property
     def needed(self) -> frozenset[WorkerId]:
-        """Those whose death stops others: the newest members, and whoever some of them still work with."""
+        """Workers that others wait for: the newest members, and those that some of them still work with."""
         newest = self.newest
         if newest is None:
             return frozenset()
@@ -334,10 +334,10 @@ class Roster:
         if not self.whole:
             needed |= {leaver.worker for leaver in newest.leaving if leaver.worker not in self.dismissed}
         if newest.planned and not self.settled:
-            for worker in self.living(newest.workers):
+            for worker in self.list_living(newest.workers):
                 number = self._works_in(worker)
                 if 0 < number < newest.number:
-                    needed.update((self.known.by_number.get(number) or self._rebuilt(number)).workers)
+                    needed.update((self.known.by_number.get(number) or self._rebuild(number)).workers)
         return frozenset(needed)
 
     @property
@@ -348,18 +348,20 @@ class Roster:
             return 0
         if not newest.planned or self.settled:
             return newest.number
-        numbers = (self._works_in(worker) for worker in self.living(newest.workers))
+        numbers = (self._works_in(worker) for worker in self.list_living(newest.workers))
         return min((number for number in numbers if number > 0), default=newest.number)
 
     @property
-    def said(self) -> int:
+    def fully_reported_step(self) -> int:
         """All living members have said all they had to say of the steps before this one.
 
         Whoever has reported a step has told of everything that happened before it.
         """
-        return min((self.times.reported.get(worker, 0) for worker in self.living(self.needed)), default=0)
+        return min(
+            (self.times.reported.get(worker, 0) for worker in self.list_living(self.needed)), default=0
+        )
 
-    def member(self, worker: WorkerId, speed: float = 1.0) -> Member:
+    def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Where a worker that has reported is to be found."""
         report = self.reports[worker]
         return Member(worker, report.host, report.port, speed)
@@ -373,7 +375,7 @@ class Roster:
         report = self.reports.get(worker)
         return 0 if report is None else report.generation
 
-    def _rebuilt(self, number: int) -> Generation:
+    def _rebuild(self, number: int) -> Generation:
         # Every member has heard of a newer generation already, so none names this one in full.
         order = () if self.newest is None else self.newest.workers
         workers = sorted(
@@ -384,9 +386,9 @@ class Roster:
         return Generation(
             number,
             self.term.number,
-            tuple(self.member(worker) for worker in workers if worker not in leavers),
+            tuple(self.make_member(worker) for worker in workers if worker not in leavers),
             planned=True,
-            leaving=tuple(self.member(worker) for worker in workers if worker in leavers),
+            leaving=tuple(self.make_member(worker) for worker in workers if worker in leavers),
         )
 
 

@@ -15,16 +15,16 @@ LATE_REPORTS_S = 30.0
 
 
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
-    """Writes the outcome and sends everybody home: the agent first, so that it replaces nobody who goes."""
+    """Write the outcome and dismiss all workers; tell the agent first, so that it replaces none of them."""
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
     record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
-    # A run that failed has no model that could be relied on.
+    # A failed run has no model to rely on.
     written = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
     turn.record(kind, who=who, why=over.why, detail=detail, files=written)
     turn.roster = replace(turn.roster, over=over)
-    turn.tell_agent(over)
+    turn.send_to_agent(over)
     for worker in turn.roster.started:
         turn.dismiss(
             worker,
@@ -40,12 +40,12 @@ def fail_run(
 
 
 def end_when_done(turn: Turn) -> None:
-    """After the last step: one worker writes the model, the next one if that dies, then the run is over."""
+    """After the last step, have one worker write the model, or the next one if it dies, and end the run."""
     roster = turn.roster
     at_work = roster.at_work
     if at_work is None:
         return
-    living = roster.living(at_work.workers)
+    living = roster.list_living(at_work.workers)
     reports = [roster.reports.get(worker) for worker in living]
     if roster.finishing is None:
         if not living or any(report is None or report.state != "finished" for report in reports):
@@ -76,11 +76,11 @@ def end_when_done(turn: Turn) -> None:
     if turn.roster.model.written:
         finish_run(turn)
     else:
-        _have_model_written(turn, living)
+        _order_model(turn, living)
 
 
-def _have_model_written(turn: Turn, living: tuple[WorkerId, ...]) -> None:
-    """Ask the first living worker that has not said that it cannot; fail the run if all have."""
+def _order_model(turn: Turn, living: tuple[WorkerId, ...]) -> None:
+    """Ask the first living worker that has not refused to write the model; fail the run if all have."""
     roster = turn.roster
     able = [worker for worker in living if worker not in roster.model.refused]
     if not able:
@@ -92,11 +92,11 @@ def _have_model_written(turn: Turn, living: tuple[WorkerId, ...]) -> None:
         or turn.now - roster.model.writer[1] >= ASK_AGAIN_S
     ):
         turn.roster = replace(roster, model=replace(roster.model, writer=(able[0], turn.now)))
-        turn.tell(able[0], WriteModel())
+        turn.send(able[0], WriteModel())
 
 
 def receive_model_written(turn: Turn, written: ModelWritten) -> None:
-    """The model is there, or another worker must write it."""
+    """Note that the model is written, or that another worker must write it."""
     roster, worker = turn.roster, written.worker
     if not written.error:
         turn.roster = replace(roster, model=replace(roster.model, written=True, files=written.files))
@@ -108,7 +108,7 @@ def receive_model_written(turn: Turn, written: ModelWritten) -> None:
 
 def finish_run(turn: Turn) -> None:
     roster = turn.roster
-    # Nobody goes home before all have settled, so whoever is left says why.
+    # No worker is dismissed before all have settled, so a remaining report has the reason.
     endings = sorted({report.ending for report in roster.reports.values() if report.ending})
     if any(report.stopped for report in roster.reports.values()):
         stop_run(turn)
@@ -121,7 +121,7 @@ def finish_run(turn: Turn) -> None:
 
 def stop_run(turn: Turn) -> None:
     asked = turn.roster.stopping
-    # What an earlier coordinator was asked, and by whom, the members do not know.
+    # The members do not know the request that an earlier coordinator received.
     who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
     why = f"stopped after step {turn.roster.progress.step}" + (f": {reason}" if reason else "")
     end_run(turn, "run.stopped", RunOver(code=ExitCode.STOPPED_BY_USER, why=why), who=who)

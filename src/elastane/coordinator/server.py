@@ -1,4 +1,4 @@
-"""The coordinator's shell: hears, lets `decide` judge, writes and sends."""
+"""The coordinator's shell: it receives, passes inputs to `decide_actions`, writes and sends."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from elastane.coordinator.actions import (
 from elastane.coordinator.append_file import AppendFile
 from elastane.coordinator.authentication import DEADLINE_S, Authenticator, is_about_proven
 from elastane.coordinator.connections import Connections
-from elastane.coordinator.decide import decide
+from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
 from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.roster import Roster, create_roster
@@ -68,10 +68,10 @@ class Coordinator:
         resumed = self._record.resumed
         first = 1 if resumed is None else resumed.first_term
         if term == 1:
-            self._note("run.started", now, why=self._record.spec.script)
+            self._record_event("run.started", now, why=self._record.spec.script)
         elif term > first:
-            self._note("coordinator.died", now, why=f"term {term - 1}")
-        self._note("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
+            self._record_event("coordinator.died", now, why=f"term {term - 1}")
+        self._record_event("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
         return create_roster(
             self._record.spec,
             term,
@@ -85,7 +85,7 @@ class Coordinator:
         )
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serves for ever; ends by cancellation."""
+        """Serve until cancelled."""
         websockets_logger = logging.getLogger("websockets.server")
         websockets_logger.addFilter(is_about_proven)
         async with serve(
@@ -101,11 +101,11 @@ class Coordinator:
             compression=None,
         ):
             while True:
-                self._hear(await self._next())
-                self._write()
+                self._handle(await self._next())
+                self._flush()
 
     async def _next(self) -> list[Input]:
-        """All that has arrived meanwhile; after a quiet moment, nothing."""
+        """Return the inputs that have arrived; none after a time without any."""
         inbox = self._connections.inbox
         try:
             async with asyncio.timeout(QUIET_S):
@@ -114,20 +114,20 @@ class Coordinator:
             return []
         while not inbox.empty():
             arrived.append(inbox.get_nowait())
-        # Steps first: what is decided next may end the run, and the ledger must be whole then.
+        # Steps first: the next decision may end the run, and the ledger must be complete then.
         steps = [event for event in arrived if isinstance(event, StepReports)]
-        self._take(steps)
+        self._take_steps(steps)
         return arrived
 
-    def _hear(self, events: Iterable[Input]) -> None:
-        self._roster, actions = decide(self._roster, events, time.time())
-        self._do(actions)
+    def _handle(self, events: Iterable[Input]) -> None:
+        self._roster, actions = decide_actions(self._roster, events, time.time())
+        self._carry_out(actions)
 
-    def _do(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case SendToWorker(worker, message):
-                    self._tell(worker, message)
+                    self._send(worker, message)
                 case SendToAgent(message):
                     if self._connections.agent is not None:
                         self._connections.agent.put(message)
@@ -142,30 +142,30 @@ class Coordinator:
                 case _:
                     assert_never(action)
 
-    def _tell(self, worker: WorkerId, message: ToWorker) -> None:
+    def _send(self, worker: WorkerId, message: ToWorker) -> None:
         if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
             # Asked again after a while: a checkpoint past the ledger could not be resumed from.
             return
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
 
-    def _take(self, batch: list[StepReports]) -> None:
+    def _take_steps(self, batch: list[StepReports]) -> None:
         for steps in batch:
             self._ledger.take(steps.reports)
-        self._write()
-        said = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
-        for worker, step in said.items():
-            # Never more than it has said: its next report still has to tell how long the step took.
+        self._flush()
+        reported = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
+        for worker, step in reported.items():
+            # Never more than it has reported: its next report still brings the duration of the step.
             self._acknowledge(worker, min(step, self._ledger.step))
 
     def _acknowledge(self, worker: WorkerId, step: int) -> None:
-        self._tell(worker, Acknowledge(step=step))
+        self._send(worker, Acknowledge(step=step))
 
-    def _write(self) -> None:
-        """Whatever the disk refuses now is kept, in order, for the next time."""
+    def _flush(self) -> None:
+        """Write all that waits; lines that the disk refuses stay in order for the next time."""
         error = self._ledger.flush() or self._write_pinned()
         if error is not None and not self._stalled:
-            self._note("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")
+            self._record_event("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")
         if self._stalled and error is None:
             for worker in self._connections.workers:
                 self._acknowledge(worker, self._ledger.step)
@@ -183,7 +183,7 @@ class Coordinator:
         self._pinned_on_disk = True
         return None
 
-    def _note(
+    def _record_event(
         self, kind: str, now: float, *, why: str, detail: dict[str, float | int | str] | None = None
     ) -> None:
         event = EventLine(time=now, kind=kind, who="coordinator", why=why, detail=detail or {})

@@ -18,7 +18,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
         target=roster.wanted.target or 0,
         by_hand=roster.wanted.by_hand,
         state=describe_run_state(roster),
-        processes=list_processes(roster),
+        processes=list_run_processes(roster),
         spec=roster.spec,
     )
 
@@ -36,7 +36,7 @@ def describe_run_state(roster: Roster) -> str:
     return "training" if roster.settled else "changing"
 
 
-def list_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
+def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     """Agent, coordinator, the one that stands by, fork servers and workers that live, as last heard."""
     agent = roster.agent
     pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}

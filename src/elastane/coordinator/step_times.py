@@ -1,4 +1,4 @@
-"""How long a new generation made the healthy workers wait, from the durations of their steps."""
+"""Durations of steps, and how long a new generation made the healthy workers wait."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ class FirstStep:
         step: its number.
         generation: which begins with it.
         share: the largest number of virtual ranks that any worker computed in it.
-        workers: who computed it.
+        workers: that computed it.
         step_s: of each healthy worker that has reported it, in seconds.
     """
 
@@ -48,7 +48,7 @@ class FirstStep:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPause:
-    """What a worker's step took beyond its usual one: in milliseconds, and in usual steps."""
+    """Time that a step took beyond the worker's usual one: in milliseconds, and in usual steps."""
 
     ms: float
     steps: float
@@ -59,13 +59,13 @@ OrdinarySteps: TypeAlias = Mapping[WorkerId, tuple[OrdinaryStep, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Durations remembered to tell pauses from ordinary steps.
+    """Durations that tell pauses from ordinary steps.
 
     Args:
         newest: highest generation that has committed a step.
         reported: last step each worker has reported, so that repeated reports count once.
         usual: ordinary steps per worker, oldest first, up to twice `REMEMBERED_STEPS`.
-        open: first steps not yet reported by everybody, oldest first.
+        open: first steps that some worker has not reported yet, oldest first.
     """
 
     newest: int = 0
@@ -75,14 +75,14 @@ class StepTimes:
 
 
 def find_largest_share(line: LedgerLine) -> int:
-    """The most virtual ranks that one worker computed in this step, at least 1."""
+    """Return the most virtual ranks that one worker computed in this step, at least 1."""
     return (
         max((sum(stop - start for start, stop in spans) for spans in line.workers.values()), default=1) or 1
     )
 
 
 def add_step_report(times: StepTimes, report: StepReport) -> StepTimes:
-    """The durations with one more report. Reports of a worker count once and in order of steps."""
+    """Return the durations with one more report. A worker's reports count once and in order of steps."""
     line, worker = report.line, report.worker
     if line.step <= times.reported.get(worker, 0):
         return times
@@ -104,7 +104,7 @@ def _with(first: FirstStep, report: StepReport) -> FirstStep:
 
 
 def take_complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[FirstStep, ...], StepTimes]:
-    """Takes out the first steps which every worker that is still living and took part has reported.
+    """Take out the first steps that every living worker of that step has reported.
 
     A worker that has reported a later step will not report this one any more.
     """
@@ -117,7 +117,7 @@ def take_complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple
 
 
 def compute_pauses(first: FirstStep, usual: OrdinarySteps) -> dict[WorkerId, GenerationPause]:
-    """Pause of each healthy worker in the first step of a generation, save those without a usual step.
+    """Return the pause of each healthy worker that has a usual step, in the first step of a generation.
 
     The usual step is the median of the worker's last up to 20 ordinary steps in the newest earlier
     generation that has any, scaled by the largest number of virtual ranks per worker after over before:

@@ -19,7 +19,7 @@ REMEMBERED_GENERATIONS = 32
 
 @dataclass(slots=True)
 class Turn:
-    """Lives for one call of `elastane.coordinator.decide.decide`.
+    """Lives for one call of `elastane.coordinator.decide.decide_actions`.
 
     Args:
         roster: as it is by now.
@@ -31,10 +31,10 @@ class Turn:
     now: float
     actions: list[Action] = field(default_factory=list)
 
-    def tell(self, worker: WorkerId, message: ToWorker) -> None:
+    def send(self, worker: WorkerId, message: ToWorker) -> None:
         self.actions.append(SendToWorker(worker, message))
 
-    def tell_agent(self, message: ToAgent) -> None:
+    def send_to_agent(self, message: ToAgent) -> None:
         self.actions.append(SendToAgent(message))
 
     def reply(self, token: int, answer: Answer) -> None:
@@ -55,16 +55,16 @@ class Turn:
         files: Mapping[str, WrittenFile] | None = None,
     ) -> None:
         """Write down an event of this moment: at the last committed step, in the generation at work."""
-        event = self._event(kind, who, why, workers, detail or {})
+        event = self._build_event(kind, who, why, workers, detail or {})
         self.actions.append(WriteEvent(msgspec.structs.replace(event, files=files or {})))
 
-    def about(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
+    def build_worker_event(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
         """An event of this moment about one worker, not written yet."""
         report = self.roster.reports.get(worker)
         detail = {"pid": pid if report is None else report.pid}
-        return self._event(kind, f"worker {worker}", why, (worker,), detail)
+        return self._build_event(kind, f"worker {worker}", why, (worker,), detail)
 
-    def _event(
+    def _build_event(
         self,
         kind: str,
         who: str,
@@ -84,11 +84,11 @@ class Turn:
             detail=detail,
         )
 
-    def note(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
+    def record_worker_event(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
         """A ``worker.*`` event, written once per kind and worker in an attempt."""
         if (kind, worker) in self.roster.events.of_workers:
             return
-        self.actions.append(WriteEvent(self.about(kind, worker, why, pid=pid)))
+        self.actions.append(WriteEvent(self.build_worker_event(kind, worker, why, pid=pid)))
         self.roster = replace(
             self.roster,
             events=replace(self.roster.events, of_workers=self.roster.events.of_workers | {(kind, worker)}),
@@ -129,14 +129,14 @@ class Turn:
                 roster.known, highest=number, contested=False, by_number={**recent, number: generation}
             ),
         )
-        for worker in sorted(roster.living(audience)):
-            self.tell(worker, Propose(generation=generation))
+        for worker in sorted(roster.list_living(audience)):
+            self.send(worker, Propose(generation=generation))
 
     def dismiss(self, worker: WorkerId, code: int, why: str) -> None:
         """Tells a worker to go, and remembers it, to say it again should it report again."""
         message = Dismiss(code=code, why=why)
         self.roster = replace(self.roster, dismissed={**self.roster.dismissed, worker: message})
-        self.tell(worker, message)
+        self.send(worker, message)
 
     def set_target(self, target: int, draining: Iterable[WorkerId], *, by_hand: bool | None = None) -> None:
         """Another number of workers; ``by_hand``: a human wants it. None: the run does itself."""
@@ -146,10 +146,10 @@ class Turn:
             roster,
             wanted=replace(roster.wanted, target=target, draining=frozenset(draining), by_hand=by_hand),
         )
-        self.tell_target()
+        self.send_target()
 
-    def tell_target(self) -> None:
+    def send_target(self) -> None:
         if self.roster.wanted.target is not None:
-            leaving = self.roster.living(sorted(self.roster.wanted.draining))
+            leaving = self.roster.list_living(sorted(self.roster.wanted.draining))
             by_hand = self.roster.wanted.by_hand
-            self.tell_agent(SetTarget(target=self.roster.wanted.target, drain=leaving, by_hand=by_hand))
+            self.send_to_agent(SetTarget(target=self.roster.wanted.target, drain=leaving, by_hand=by_hand))

@@ -30,7 +30,7 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.decide import decide
+from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.roster import Roster, create_roster
 
 PINNED = Pinned(
@@ -86,7 +86,7 @@ class Stage:
     # -- what others do ----------------------------------------------------------------------------------
 
     def hear(self, *events: Input) -> list[Action]:
-        self.roster, actions = decide(self.roster, events, self.now)
+        self.roster, actions = decide_actions(self.roster, events, self.now)
         self.actions += actions
         self.written += [action.event for action in actions if isinstance(action, WriteEvent)]
         return list(actions)

@@ -421,7 +421,7 @@ def test_at_the_end_members_of_different_generations_are_not_asked_to_divide_the
     for worker in everybody:
         stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
     say(stage, 1, part(100, "writing", writers=everybody))
-    stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, publishing=None))
+    stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
     stage.worker(0, generation=2)
     stage.exit(1)
     assert written_again(stage, *everybody) == []

@@ -3,7 +3,7 @@
 from elastane.api.control import AgentReport, ProcessInfo, WorkerReport
 from elastane.api.spec import RunSpec
 from elastane.coordinator.actions import WriteEvent
-from elastane.coordinator.decide import decide
+from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.join_warning import PATIENCE_S
 from elastane.coordinator.roster import create_roster
 
@@ -21,7 +21,7 @@ def warnings_of(*moments):
     roster = create_roster(RunSpec(name="run", script="/home/me/train.py"), 1, 0.0)
     found = []
     for now, events in moments:
-        roster, actions = decide(roster, events, now)
+        roster, actions = decide_actions(roster, events, now)
         found += [a.event for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]
     return found
 
@@ -46,5 +46,5 @@ def test_a_later_coordinator_does_not_repeat_it():
     spec = RunSpec(name="run", script="train.py")
     roster = create_roster(spec, 2, 0.0, events=(warning,))
     for now in (0.0, 2.0, 50.0):
-        roster, actions = decide(roster, [AGENT], now)
+        roster, actions = decide_actions(roster, [AGENT], now)
         assert not [a for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]

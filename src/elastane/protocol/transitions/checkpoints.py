@@ -26,7 +26,7 @@ def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
         me: this member; it has made the last round, as all of ``able`` have.
         able: who are to write it all, by the word of the coordinator.
     """
-    chosen = _among(me, able)
+    chosen = _choose_among(me, able)
     if me.roles is None or me.outcome is None or me.worker not in able:
         return
     mine = {block for block, writer in enumerate(chosen) if writer == me.worker}
@@ -50,12 +50,12 @@ def choose_writers(me: MemberState) -> tuple[int, ...]:
     if not refused.intersection(usual):
         return usual
     able = [worker for worker in me.generation.workers if worker not in refused] if me.generation else []
-    chosen = _among(me, tuple(able))
+    chosen = _choose_among(me, tuple(able))
     # Where nobody else has a block, whoever has it tries again.
     return tuple(a if b is None else b for a, b in zip(usual, chosen or (None,) * len(usual), strict=True))
 
 
-def _among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
+def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
     """Per block, who of some members writes it; None: none of them holds it."""
     if me.layout.copies is None:
         complete = find_complete_members(me)
