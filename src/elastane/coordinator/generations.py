@@ -153,9 +153,9 @@ def plan_generation(turn: Turn) -> None:
 def _can_spare(roster: Roster, staying: tuple[Member, ...]) -> bool:
     """Whether the members that stay hold the state.
 
-    A leaver hands over blocks that only it holds, once every member holds all it should. If every member is to
-    hold everything, one that does is enough: another may still receive its copy, and a notice of half a minute
-    is too short to wait for that.
+    A leaver hands over blocks that only it holds, once every member holds all it should. If every member is
+    to hold everything, one that does is enough: another may still receive its copy, and a notice of half a
+    minute is too short to wait for that.
     """
     if roster.whole or roster.spec.copies is not None:
         return roster.whole and bool(staying)

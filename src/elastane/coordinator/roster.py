@@ -342,7 +342,7 @@ class Roster:
 
     @property
     def oldest_at_work(self) -> int:
-        """News of lost connections from generations before this one are no news any more."""
+        """Oldest generation whose lost connections still matter."""
         newest = self.newest
         if newest is None:
             return 0
@@ -353,21 +353,21 @@ class Roster:
 
     @property
     def fully_reported_step(self) -> int:
-        """All living members have said all they had to say of the steps before this one.
+        """All living members have reported everything about the steps before this one.
 
-        Whoever has reported a step has told of everything that happened before it.
+        A worker that has reported a step has reported everything that happened before it.
         """
         return min(
             (self.times.reported.get(worker, 0) for worker in self.list_living(self.needed)), default=0
         )
 
     def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
-        """Where a worker that has reported is to be found."""
+        """Return a worker that has reported as a member, with its address."""
         report = self.reports[worker]
         return Member(worker, report.host, report.port, speed)
 
     def holds_state(self, worker: WorkerId) -> bool:
-        """It has all the state, or some blocks of it whose other copies may make it whole."""
+        """Whether a worker has all the state, or some blocks that can be completed from other copies."""
         report = self.reports.get(worker)
         return worker in self.held or (report is not None and report.blocks > 0)
 
@@ -376,7 +376,7 @@ class Roster:
         return 0 if report is None else report.generation
 
     def _rebuild(self, number: int) -> Generation:
-        # Every member has heard of a newer generation already, so none names this one in full.
+        # Every member reports a newer generation already, so no report has this one in full.
         order = () if self.newest is None else self.newest.workers
         workers = sorted(
             (worker for worker, report in self.reports.items() if report.generation == number),
@@ -404,7 +404,7 @@ def create_roster(
     origin: int = 0,
     first_term: int = 1,
 ) -> Roster:
-    """What a coordinator knows when it begins: the files of the run, and nothing of who is there.
+    """Return the roster of a new coordinator: what the files of the run say, and no workers.
 
     Args:
         spec: of the run.

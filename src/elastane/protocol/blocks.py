@@ -1,4 +1,4 @@
-"""State is cut into blocks: fixed slices whose borders never depend on the number of workers."""
+"""Blocks: fixed slices of the state. Their borders never depend on the number of workers."""
 
 from collections.abc import Sequence
 
@@ -28,11 +28,11 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def cut_blocks(sections: Sequence[int]) -> tuple[Block, ...]:
-    """Cut sections of so many elements into blocks of about a sixteenth of the state.
+    """Cut sections of the given numbers of elements into blocks of about a sixteenth of the state.
 
     A block has at most 2**20 elements (4 MiB of fp32: large enough that handing it over costs far less than
     summing it, small enough to travel under the backward pass) and at least 2**14, and borders are multiples
-    of 2**10 elements, so vector kernels meet the same alignment whatever is cut.
+    of 2**10 elements, so vector kernels meet the same alignment in every cut.
     """
     total = sum(sections)
     size = min(max(-(-total // 16), SMALLEST), LARGEST)

@@ -1,4 +1,4 @@
-"""Votes of all members into the outcome of a round; independent of who computed what."""
+"""The outcome of a round from the votes of all members, independent of which worker computed what."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ def compute_outcome(
     votes: Mapping[int, Vote],
     cursors: Mapping[int, str] = MappingProxyType({}),
 ) -> RoundOutcome:
-    """The outcome of a round all members voted for.
+    """Return the outcome of a round that all members voted for.
 
     Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
 
@@ -25,7 +25,7 @@ def compute_outcome(
         step: training steps committed with it.
         leaves: one per virtual rank.
         votes: one per member.
-        cursors: where streams stood before; a leaf that names none leaves them there.
+        cursors: positions of streams before the round; a leaf without a cursor leaves its stream there.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
     weight = sum_exactly(leaf.weight for leaf in trained)
@@ -66,7 +66,7 @@ def compute_outcome(
 
 
 def sum_exactly(values: Iterable[float]) -> float:
-    """The sum, rounded once, whatever the order; not a number if there is none that is finite.
+    """Return the sum, rounded once, the same in every order; not a number if it is not finite.
 
     `math.fsum` raises for sums that overflow and for opposite infinities, and a script may add up anything.
     """
@@ -77,7 +77,7 @@ def sum_exactly(values: Iterable[float]) -> float:
 
 
 def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
-    """Per block, of parameters and, from a worker that keeps it, of optimizer state."""
+    """Return digests per block: of parameters and, from a worker that keeps it, of optimizer state."""
     found: dict[int, tuple[str, str]] = {}
     for _, vote in sorted(votes.items()):
         for block, pair in sorted(vote.digests.items()):
@@ -87,7 +87,7 @@ def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
 
 
 def _sum_of_squares(squares: list[float]) -> float:
-    """Infinite or not a number if any of them is, or if their sum has no finite double."""
+    """Return the sum; infinite or not a number if a square is, or if the sum has no finite double."""
     try:
         return math.fsum(squares)
     except OverflowError:
@@ -97,13 +97,13 @@ def _sum_of_squares(squares: list[float]) -> float:
 def find_disagreement(
     worker: int, kind: str, replicated: Mapping[str, str] | None, votes: Mapping[int, Vote]
 ) -> str:
-    """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
+    """Describe where another worker's script differs from this one's; empty if no vote shows it.
 
     Args:
-        worker: own number.
-        kind: of the round I am in.
-        replicated: digests of what all workers must have alike, by what it is; None before I have voted.
-        votes: those heard.
+        worker: number of this worker.
+        kind: of its round.
+        replicated: digests of values that all workers must share, by name; None before its vote.
+        votes: received so far.
     """
     for other, vote in sorted(votes.items()):
         if vote.kind != kind:
@@ -116,11 +116,11 @@ def find_disagreement(
 
 
 def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
-    """Where two copies of the state differ, by their digests; empty while nothing speaks for it.
+    """Describe where two copies of the state differ, by their digests; empty if no vote shows it.
 
     Args:
         step: after which the state was digested.
-        votes: those heard.
+        votes: received so far.
     """
     known: dict[int, tuple[int, tuple[str, str]]] = {}
     for worker, vote in sorted(votes.items()):

@@ -3,7 +3,7 @@
 import msgspec
 
 FRESH = -1
-"""``committed`` of a worker without any state."""
+"""Value of ``committed`` for a worker without any state."""
 
 STORE = -2
 """In place of a worker's number: the checkpoint a run begins with, which has all state of round 0."""
@@ -21,11 +21,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         blocks: number of blocks gradients are summed in.
         units: number of units, the rest included.
         unit_bytes: size of each unit's optimizer state.
-        copies: of the optimizer state of each block; None: all.
-        fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
+        copies: of the optimizer state of each block; None: every worker keeps everything.
+        fetch_bytes: optimizer state that a joiner fetches at most during one step; at least one unit.
         digest_every: training steps between two digests of the state; 0: only when the run settles.
-        compared: of each block a second copy is digested too, as copies are meant to be the same to the bit.
-        checkpoints: the state is kept when the run settles, and whenever somebody asks.
+        compared: a second copy of each block is digested too, because copies must be equal to the bit.
+        checkpoints: the state is checkpointed when the run settles, and on request.
     """
 
     virtual_ranks: int
@@ -45,5 +45,5 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> int:
-        """The last unit: what everyone keeps current once it has it; values without optimizer state."""
+        """The last unit: values without optimizer state that every worker keeps current once it has them."""
         return self.units - 1

@@ -1,7 +1,7 @@
 """Messages between workers, and the few values they carry.
 
-Every message names its generation; a member drops those of older ones and keeps those of newer ones until it
-has heard of that generation itself.
+Every message names its generation. A member drops messages of older generations, and keeps messages of newer
+ones until it learns of that generation itself.
 """
 
 from typing import TypeAlias
@@ -12,19 +12,19 @@ from elastane.protocol.tree import Span
 
 
 class Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """What one virtual rank leaves behind besides its gradient.
+    """The results of one virtual rank besides its gradient.
 
     Args:
-        virtual_rank: which.
-        worker: who computed it.
+        virtual_rank: its number.
+        worker: that computed it.
         loss: of its samples, as the user passed it (the mean over its samples, or the sum if weighted).
-        weight: of its loss in the step's: samples, or what the user gave.
-        samples: how many.
+        weight: of its loss in that of the step: the number of samples, or the weight that the user gave.
+        samples: their number.
         checksum: sum modulo 2**64 of `hash_sample` over the samples really loaded.
-        untouched: parameters that got no gradient, by number.
-        sums: what an evaluation added up, in fp64.
+        untouched: numbers of parameters without a gradient.
+        sums: of an evaluation, in fp64.
         weighted: its gradient is that of a sum, to be divided by the step's weight.
-        cursor: where its stream stands after its samples; None: where it stood before.
+        cursor: position of its stream after its samples; None: the stream has not moved.
     """
 
     virtual_rank: int
@@ -40,34 +40,34 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartialSum(msgspec.Struct, frozen=True, array_like=True):
-    """A partial sum of gradients over some virtual ranks, and the slot it lies in on its worker."""
+    """A partial sum of gradients over some virtual ranks, and its slot on its worker."""
 
     spans: tuple[Span, ...]
     slot: int
 
 
 class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What a committed round decided; the same value on every worker.
+    """The result of a committed round; the same value on every worker.
 
     Args:
-        round: which one.
+        round: its number.
         step: training steps committed so far, this round included.
         loss: weighted mean over the virtual ranks.
         weight: sum of the weights.
-        samples: how many.
+        samples: their number.
         checksum: over the samples really loaded, modulo 2**64.
-        untouched: parameters that got no gradient from anybody.
+        untouched: numbers of parameters without a gradient from any virtual rank.
         sums: of an evaluation.
         norm_squared: of the gradient before clipping and division by ``weight``; None unless asked for.
         digests: per block, of parameters and optimizer state after the last step; empty unless due.
         next_generation: planned generation that begins at the next step; 0: none.
-        stop: somebody asked to stop after this round.
-        shares: who computed what.
+        stop: the run stops after this round.
+        shares: virtual ranks that each worker computed.
         weighted: gradients are of sums, to be divided by ``weight``.
-        checkpoint: the state after the last training step is to be kept, before the next one is applied.
+        checkpoint: the state after the last training step is copied before the next one is applied.
         complete: members that held all they should.
-        filled: virtual ranks that had samples.
-        cursors: where each virtual rank's stream stands; empty without streams.
+        filled: number of virtual ranks with samples.
+        cursors: position of each virtual rank's stream; empty without streams.
         refused: members that could not write their last part of a checkpoint.
     """
 
@@ -107,28 +107,28 @@ BEGINNING = RoundOutcome(
     stop=False,
     shares={},
 )
-"""Of round 0, before anything was trained; with another ``step``, what a checkpoint stands for."""
+"""The outcome of round 0, before any training; with another ``step``, that of a checkpoint."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Base: ``generation`` says which membership the message belongs to."""
+    """Base class: ``generation`` is the number of the generation that the message belongs to."""
 
     generation: int
 
 
 class Status(PeerMessage, frozen=True, kw_only=True):
-    """Where a worker stands when a generation begins; everyone computes the rest from everyone's.
+    """The state of a worker when a generation begins; every member computes the same from all statuses.
 
     Args:
-        worker: whose.
+        worker: that sends it.
         committed: last committed round; -1: it has no state at all yet.
         outcome: of that round.
-        claims: virtual ranks of the round after, computed or to be computed whatever happens.
-        leaves: all it knows of that round, its own and from votes.
-        rooted: blocks whose whole sum it has.
-        held: units whose optimizer state it holds as of ``committed``.
-        keeps: those of them it will still hold if the round after has been committed with its vote.
-        behind: units whose values it lacks as of ``committed``.
+        claims: virtual ranks of the next round that it has computed or computes in any case.
+        leaves: all that it knows of the next round, its own and those from votes.
+        rooted: blocks that it has the whole sum of.
+        held: units that it has the optimizer state of, after ``committed``.
+        keeps: those of them that it still holds if the next round was committed with its vote.
+        behind: units that it lacks the values of, after ``committed``.
         released: its script has run on since ``committed``, so its values may have changed.
     """
 
@@ -145,7 +145,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
-    """To the owner of ``blocks``: my partial sums of them are final."""
+    """To the owner of ``blocks``: the sender's partial sums of them are final."""
 
     round: int
     blocks: tuple[int, ...]
@@ -153,27 +153,27 @@ class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
 
 
 class SumsReady(PeerMessage, frozen=True, kw_only=True):
-    """From an owner: the whole sums of ``blocks`` are there."""
+    """From the owner of ``blocks``: their whole sums are ready."""
 
     round: int
     blocks: tuple[int, ...]
 
 
 class Vote(PeerMessage, frozen=True, kw_only=True):
-    """I have every sum I need; from my side the round may commit.
+    """The sender has every sum that it needs; the round may commit.
 
     Args:
-        round: which.
-        leaves: of the virtual ranks I computed.
-        norms: fp64 sum of squares of the summed gradient, per block I own.
-        digests: per block I audit or am a witness of, of the state before this round.
-        ready: number of the planned generation I am ready for, 0: none.
-        stop: I was asked to stop.
-        checkpoint: I was asked for a checkpoint, or the script wants one after this round.
-        complete: I hold all I should.
-        kind: of the round, as my script entered it.
-        replicated: digests of what all workers must have alike and no block holds, by what it is.
-        refused: storage refused my last part of a checkpoint, so that others should write the next one.
+        round: its number.
+        leaves: of the virtual ranks that the sender computed.
+        norms: fp64 sum of squares of the summed gradient, per block that the sender owns.
+        digests: of the state before this round, per block that the sender audits or is a witness of.
+        ready: number of the planned generation that the sender is ready for; 0: none.
+        stop: the sender was asked to stop.
+        checkpoint: a checkpoint was requested, or the script wants one after this round.
+        complete: the sender holds all it should.
+        kind: of the round, as the sender's script entered it.
+        replicated: digests of values outside the blocks that all workers must share, by name.
+        refused: storage refused the sender's last part of a checkpoint: others should write the next one.
     """
 
     round: int
@@ -190,20 +190,20 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):
-    """From an owner: the values of ``units`` after ``round`` are there."""
+    """From an owner: the values of ``units`` after ``round`` are ready."""
 
     round: int
     units: tuple[int, ...]
 
 
 class Current(PeerMessage, frozen=True, kw_only=True):
-    """The sender has the values of every unit as of ``round`` and no longer reads those of a peer."""
+    """The sender has the values of every unit after ``round`` and no longer reads those of a peer."""
 
     round: int
 
 
 class Fetch(PeerMessage, frozen=True, kw_only=True):
-    """Request state as of ``committed``: the values of some units, the optimizer state of others.
+    """Request state after round ``committed``: the values of some units, the optimizer state of others.
 
     Args:
         committed: last committed round of the sender.
@@ -220,7 +220,7 @@ class Fetch(PeerMessage, frozen=True, kw_only=True):
 
 
 class State(PeerMessage, frozen=True, kw_only=True):
-    """The answer to a `Fetch`; the bytes travel as the frame's payload."""
+    """The answer to a `Fetch`; the bytes are the payload of the frame."""
 
     committed: int
     values: tuple[int, ...] = ()
