@@ -45,7 +45,7 @@ WIDTH, LEFT, RIGHT = 920, 62, 20
 LOSS_TOP, LOSS_BOTTOM = 96, 300
 WORKERS_TOP, WORKERS_BOTTOM = 340, 412
 HEIGHT = 452
-MARKS = {"worker.died": ("bad", "killed"), "coordinator.died": ("core", "coordinator killed")}
+MARKS = {"worker.died": ("bad", "worker killed"), "coordinator.died": ("core", "coordinator killed")}
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -59,7 +59,7 @@ svg { font: 13px ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "H
 .area { fill: #3d4fd1; fill-opacity: .13; } .edge { fill: none; stroke: #3d4fd1; stroke-width: 2; }
 .rule { stroke-width: 1.2; stroke-dasharray: 3 3; } .bad { stroke: #c8323a; } .core { stroke: #7a3fc0; }
 .mark { fill: none; stroke-width: 2.2; stroke-linecap: round; }
-.word.bad, .word.core { stroke: none; } .word { text-anchor: middle; font-size: 12px; }
+.word.bad, .word.core { stroke: none; } .word { font-size: 12px; }
 .word.bad { fill: #c8323a; } .word.core { fill: #7a3fc0; }
 @media (prefers-color-scheme: dark) {
   .paper { fill: #121317; } .note { stroke: #121317; }
@@ -196,13 +196,10 @@ def draw_kills(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axi
     for event in events:
         if event.kind in MARKS:
             colour, words = MARKS[event.kind]
-            at, word = (
-                x(step_of(event, ledger)),
-                words if event.kind != "worker.died" else f"{event.who} {words}",
-            )
+            at = x(step_of(event, ledger))
             yield f'<path class="rule {colour}" d="M{at} 52V{WORKERS_BOTTOM}"/>'
             yield f'<path class="mark {colour}" d="M{at - 5} 39l10 10m0-10l-10 10"/>'
-            yield f'<text class="word {colour}" x="{at}" y="28">{escape(word)}</text>'
+            yield f'<text class="word {colour}" x="{at + 12}" y="48">{escape(words)}</text>'
 
 
 def draw_steps(x: Axis) -> Iterable[str]:

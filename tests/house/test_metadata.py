@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import elastane
-from tools import write_lowest
+from tools import write_floors, write_lowest
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +37,16 @@ def test_every_classifier_of_python_is_checked_by_the_workflow():
     versions = [c.rsplit(" ", 1)[1] for c in classifiers if re.search(r":: 3\.\d+$", c)]
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow).group(1)) == versions
+
+
+def test_the_pages_show_the_floors_of_pyproject():
+    shown = [page for page in write_floors.PAGES if write_floors.BEGIN in (ROOT / page).read_text()]
+    assert "CONTRIBUTING.md" in shown
+    for page in shown:
+        text = (ROOT / page).read_text()
+        assert write_floors.fill(text) == text, f"{page}: run tools/write_floors.py"
+
+
+def test_every_package_is_on_a_floor():
+    packages = {path.parent.name for path in (ROOT / "src/elastane").glob("*/__init__.py")}
+    assert {package for floor in write_floors.read_floors() for package in floor} == packages
