@@ -89,7 +89,7 @@ def test_every_deletion_has_its_reason():
     chosen = choose_deletions(found, Retention(last=1, every=200))
     assert [(deletion.name, deletion.why) for deletion in chosen] == [
         ("step-00000100", "not among the last 1, nor at a multiple of 200 steps"),
-        ("step-00000150", "was never finished, and step-00000300 is newer"),
+        ("step-00000150", "is unfinished, and step-00000300 is newer"),
     ]
 
 

@@ -127,7 +127,7 @@ def test_an_optimizer_inside_another_one_is_refused():
     def build(model):
         return Lookahead(model.parameters(), torch.optim.SGD(model.parameters(), lr=0.1))
 
-    with pytest.raises(BadInput, match="keeps another one in its attribute inner"):
+    with pytest.raises(BadInput, match="has another optimizer in its attribute inner"):
         prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES), build))
 
 

@@ -117,7 +117,7 @@ def test_if_there_is_none_at_all_it_says_so(catalog):
     with pytest.raises(NoSuchFile, match="holds no finished checkpoint"):
         restore(catalog)
     directory(catalog, 5).mkdir(parents=True)
-    with pytest.raises(NoSuchFile, match="1 were begun and never finished"):
+    with pytest.raises(NoSuchFile, match="1 were started and not finished"):
         restore(catalog)
 
 

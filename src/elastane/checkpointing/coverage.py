@@ -5,37 +5,39 @@ from collections.abc import Iterator
 from elastane.api.checkpoints import FileDamage, Manifest, PartItem, TensorFacts
 
 MANY = 5
-"""Holes named per tensor; the rest is counted."""
+"""Problems named per tensor; the rest is counted."""
 
 
 def find_gaps(manifest: Manifest) -> tuple[FileDamage, ...]:
-    """Every tensor of which an element is not stored, or stored twice; nothing if the manifest is whole.
+    """Return every tensor with an element missing or stored twice; nothing if the manifest is complete.
 
-    Must be empty before a manifest is published: a writer that died leaves a hole that nobody else sees.
+    A manifest is published only if this is empty: no other check finds the part of a writer that died.
     """
-    return tuple(_found(manifest))
+    return tuple(_find_problems(manifest))
 
 
-def _found(manifest: Manifest) -> Iterator[FileDamage]:
+def _find_problems(manifest: Manifest) -> Iterator[FileDamage]:
     tensors = manifest.tensors
     items: dict[str, list[PartItem]] = {key: [] for key in tensors}
     for part in manifest.parts:
         for key, facts in part.tensors.items():
             if facts != tensors[key]:
-                yield FileDamage(part.name, f"{key} is {_words(facts)}, elsewhere {_words(tensors[key])}")
+                yield FileDamage(
+                    part.name, f"{key} is {_describe(facts)}, elsewhere {_describe(tensors[key])}"
+                )
         for item in part.items:
             if item.key in items:
                 items[item.key].append(item)
             else:
-                yield FileDamage(part.name, f"holds {item.key}, of which no shape is known")
+                yield FileDamage(part.name, f"holds {item.key}, which has no shape")
     for key, pieces in items.items():
-        yield from _holes(key, tensors[key].elements, pieces)
+        yield from _check_tensor(key, tensors[key].elements, pieces)
     for alias, key in manifest.aliases.items():
         if key not in tensors:
             yield FileDamage(alias, f"is another name of {key}, which is not stored")
 
 
-def _holes(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
+def _check_tensor(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
     wrong, position = [], 0
     for item in sorted(items, key=lambda item: (item.start, item.stop)):
         if item.start > position:
@@ -58,5 +60,5 @@ def _holes(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamag
         yield FileDamage(key, what)
 
 
-def _words(facts: TensorFacts) -> str:
+def _describe(facts: TensorFacts) -> str:
     return f"{facts.dtype} {list(facts.shape)} with strides {list(facts.stride)}"

@@ -1,4 +1,4 @@
-"""A stretch of a tensor's memory as rectangles, which is what other readers of checkpoints understand."""
+"""A range of a tensor's memory as rectangles, the unit that other readers of checkpoints understand."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Rectangle(msgspec.Struct, frozen=True):
-    """Elements ``[start, stop)`` of a tensor's memory that fill a rectangle.
+    """Elements ``[start, stop)`` of a tensor's memory that form a rectangle.
 
     Args:
         offsets: its corner, per dim.
@@ -23,12 +23,12 @@ class Rectangle(msgspec.Struct, frozen=True):
 
 
 def sort_dims(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The dims of a dense tensor from the slowest to the fastest in memory."""
+    """Return the dims of a dense tensor from the slowest to the fastest in memory."""
     return tuple(sorted(range(len(shape)), key=lambda dim: (stride[dim], shape[dim]), reverse=True))
 
 
 def compute_dense_stride(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor of these sizes that lies in memory without gaps, its dims in this order."""
+    """Return the strides of a dense tensor of these sizes with its dims in this order."""
     stride, step = [0] * len(sizes), 1
     for dim in reversed(order):
         stride[dim] = step
@@ -41,8 +41,8 @@ def cut_rectangles(
 ) -> tuple[Rectangle, ...]:
     """Cut elements ``[start, stop)`` of a dense tensor's memory into rectangles, in memory order.
 
-    At most ``2 * dims - 1``: the rest of a row, of a plane and so on, whole ones, and the beginnings of the
-    last. Each lies in memory without gaps. A tensor without elements is one rectangle without elements.
+    At most ``2 * dims - 1``: the rest of a row, of a plane and so on, complete ones, and the beginnings of
+    the last. Each is contiguous in memory. A tensor without elements is one rectangle without elements.
 
     Args:
         shape: of the whole tensor.
@@ -63,23 +63,23 @@ def cut_rectangles(
     order = sort_dims(shape, stride)
     lengths = [shape[dim] for dim in order]
 
-    def placed(first: Sequence[int], sizes: Sequence[int], begin: int) -> Rectangle:
+    def make(first: Sequence[int], sizes: Sequence[int], begin: int) -> Rectangle:
         offsets, extents = [0] * len(order), [0] * len(order)
         for dim, offset, size in zip(order, first, sizes, strict=True):
             offsets[dim], extents[dim] = offset, size
         return Rectangle(tuple(offsets), tuple(extents), begin, begin + math.prod(sizes))
 
-    return tuple(placed(*piece) for piece in _pieces(lengths, start, stop))
+    return tuple(make(*piece) for piece in _cut_pieces(lengths, start, stop))
 
 
-def _pieces(
+def _cut_pieces(
     lengths: Sequence[int], start: int, stop: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Corner, sizes and first element of each rectangle, in a contiguous tensor of these lengths."""
+    """Yield corner, sizes and first element of each rectangle in a contiguous tensor of these lengths."""
     inner = [math.prod(lengths[dim + 1 :]) for dim in range(len(lengths))]
     position = start
     while position < stop:
-        # The slowest dim along which whole slices fit; all faster ones are at their beginning there.
+        # The slowest dim along which complete slices fit; all faster ones start at 0 there.
         dim = next(d for d, size in enumerate(inner) if position % size == 0 and stop - position >= size)
         corner = tuple(position // size % length for size, length in zip(inner, lengths, strict=True))
         count = min((stop - position) // inner[dim], lengths[dim] - corner[dim])

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run may go."""
+"""Retention: which checkpoints of a run are deleted."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,40 +7,40 @@ from elastane.api.checkpoints import EVALUATION, CheckpointSummary, Deletion, Re
 
 
 def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tuple[Deletion, ...]:
-    """Checkpoints to delete, oldest first, each with its reason.
+    """Return the checkpoints to delete, oldest first, each with its reason.
 
     Never the newest complete one, never the best one, never the one that the run's present attempt began
-    with, never anything newer than the newest complete one (it may be in the making), never one of a schema
-    this version does not know.
+    with, never anything newer than the newest complete one (another worker may be writing it), never one of a
+    schema that this version does not know.
 
     Raises:
-        ValueError: a rule keeps a number of checkpoints below one.
+        ValueError: a rule retains fewer than one checkpoint.
     """
     if min(rules.last or 1, rules.every or 1) < 1 or rules.last == 0 or rules.every == 0:
-        raise ValueError("at least the last checkpoint is kept, and at most every one")
+        raise ValueError("a retention rule must retain at least one checkpoint")
     ordered = sorted(found, key=lambda summary: summary.age)
     complete = [summary for summary in ordered if summary.state == "complete"]
     if not complete:
         return ()
-    newest, kept = complete[-1], {summary.name for summary in _kept(complete, rules)}
+    newest, retained = complete[-1], {summary.name for summary in _select_retained(complete, rules)}
     gone = []
     for summary in ordered:
-        if summary.age >= newest.age or summary.name in kept or summary.name == rules.origin:
+        if summary.age >= newest.age or summary.name in retained or summary.name == rules.origin:
             continue
         match summary.state:
             case "complete":
-                gone.append(Deletion(summary.name, f"not {_words(rules)}"))
+                gone.append(Deletion(summary.name, f"not {_describe_rules(rules)}"))
             case "unfinished":
-                gone.append(Deletion(summary.name, f"was never finished, and {newest.name} is newer"))
+                gone.append(Deletion(summary.name, f"is unfinished, and {newest.name} is newer"))
             case "damaged":
-                gone.append(Deletion(summary.name, f"is damaged, and {newest.name} is newer and whole"))
+                gone.append(Deletion(summary.name, f"is damaged, and {newest.name} is newer and intact"))
             case "foreign":
                 continue
     return tuple(gone)
 
 
 def find_best(complete: Sequence[CheckpointSummary], rules: Retention) -> CheckpointSummary | None:
-    """The best by the metric of the rules, the newest of equals; None if nobody has that metric."""
+    """Return the best by the metric of the rules, the newest of equals; None: none has that metric."""
     if rules.best is None:
         return None
     metric, direction = rules.best
@@ -54,17 +54,17 @@ def read_metric(metrics: Mapping[str, float], metric: str) -> float:
     return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
 
-def _kept(complete: Sequence[CheckpointSummary], rules: Retention) -> list[CheckpointSummary]:
+def _select_retained(complete: Sequence[CheckpointSummary], rules: Retention) -> list[CheckpointSummary]:
     if (rules.last, rules.every, rules.best) == (None, None, None):
         return list(complete)
-    kept = list(complete[-(rules.last or 1) :])
+    retained = list(complete[-(rules.last or 1) :])
     if rules.every is not None:
-        kept += [summary for summary in complete if summary.step % rules.every == 0]
+        retained += [summary for summary in complete if summary.step % rules.every == 0]
     best = find_best(complete, rules)
-    return [*kept, best] if best is not None else kept
+    return [*retained, best] if best is not None else retained
 
 
-def _words(rules: Retention) -> str:
+def _describe_rules(rules: Retention) -> str:
     words = [f"among the last {rules.last or 1}"]
     if rules.every is not None:
         words.append(f"at a multiple of {rules.every} steps")

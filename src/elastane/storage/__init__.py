@@ -1,1 +1,1 @@
-"""Checkpoints where they lie: files on a local disk or any file system fsspec knows. Without torch."""
+"""Storage of checkpoints: a local disk, or any file system of fsspec. Without torch."""

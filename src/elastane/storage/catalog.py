@@ -1,4 +1,4 @@
-"""The checkpoints under one root: published, looked at, verified, found again, deleted."""
+"""The checkpoints of a run under one root: publish, inspect, verify, restore and delete them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,25 +31,25 @@ from elastane.storage.interface import Bytes, Storage
 T = TypeVar("T")
 
 AT_ONCE = 2
-"""Files verified at a time, each with readers of its own."""
+"""Files verified in parallel, each with its own readers."""
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What every manifest says, whatever else it says."""
+    """The part of a manifest that every schema has."""
 
     schema: int
 
 
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""It names every rectangle of every tensor."""
+"""A manifest names every rectangle of every tensor."""
 
-_marker_in = Decoder[CheckpointMarker](CheckpointMarker, at_most_bytes=1 << 16)
-_schema_in = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
-_manifest_in = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
+_decode_marker = Decoder[CheckpointMarker](CheckpointMarker, at_most_bytes=1 << 16)
+_decode_schema = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
+_decode_manifest = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """A checkpoint at a glance; ``manifest`` only if it is complete."""
+    """The result of `Catalog.inspect`; ``manifest`` only if the checkpoint is complete."""
 
     summary: CheckpointSummary
     manifest: Manifest | None = None
@@ -68,10 +68,10 @@ class Catalog:
     # -- writing -------------------------------------------------------------------------------------------
 
     def write(self, checkpoint: str, file: str, buffers: Iterable[Bytes]) -> WrittenFile:
-        """Write one file of a checkpoint; durable when this returns.
+        """Write one file of a checkpoint; it is durable when this returns.
 
         Raises:
-            StorageError: it could not be written; the checkpoint stays unfinished.
+            StorageError: it cannot be written; the checkpoint stays unfinished.
         """
         return self.storage.write(f"{checkpoint}/{file}", buffers)
 
@@ -84,28 +84,28 @@ class Catalog:
         return self.storage.read(f"{checkpoint}/{file}")
 
     def publish(self, manifest: Manifest) -> CheckpointMarker:
-        """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
+        """Publish a checkpoint whose files are all written: write the manifest, then the marker.
 
-        An earlier attempt under the same name is overwritten, its marker first.
+        An earlier attempt under the same name is replaced; its marker is deleted first.
 
         Raises:
-            BadInput: the manifest lacks elements; nothing was written.
-            StorageError: a file is missing or has another size, or could not be written.
+            BadInput: elements are missing; nothing was written.
+            StorageError: a file is missing, has another size, or cannot be written.
         """
         gaps = find_gaps(manifest)
         if gaps:
             raise BadInput(
-                f"checkpoint {manifest.name} is not whole: " + "; ".join(map(str, gaps[:5])),
+                f"checkpoint {manifest.name} is incomplete: " + "; ".join(map(str, gaps[:5])),
                 means="a writer is missing, so it was not published",
             )
-        lacking = [d for d in self._misfits(manifest) if d.file != MARKER]
+        lacking = [d for d in self._find_misfits(manifest) if d.file != MARKER]
         if lacking:
             raise StorageError(
                 f"checkpoint {manifest.name} was not published: " + "; ".join(map(str, lacking)),
                 means="what a writer reported is not on the storage",
             )
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        # A marker of an earlier attempt must not vouch for half of a new manifest.
+        # The marker of an earlier attempt must not make half of a new manifest valid.
         self.storage.delete(f"{manifest.name}/{MARKER}")
         self.write(manifest.name, MANIFEST, [text])
         marker = CheckpointMarker(len(text), hashlib.sha256(text).hexdigest())
@@ -115,7 +115,7 @@ class Catalog:
     # -- looking -------------------------------------------------------------------------------------------
 
     def list_names(self) -> list[str]:
-        """Of all checkpoints, unfinished ones too, in the order they were made."""
+        """Return the names of all checkpoints, unfinished ones too, oldest first."""
         aged = {
             name: age
             for name in self.storage.list_directories()
@@ -124,14 +124,14 @@ class Catalog:
         return sorted(aged, key=lambda name: aged[name])
 
     def inspect(self, name: str) -> Inspection:
-        """A checkpoint at a glance: marker, manifest and the sizes of the files; no data is read.
+        """Inspect marker, manifest and file sizes of a checkpoint; no data is read.
 
         Raises:
             StorageError: the storage does not answer.
         """
         age = parse_checkpoint_age(name)
         if age is None:
-            raise BadInput(f"{name} is no name of a checkpoint", do="they look like step-00001500")
+            raise BadInput(f"invalid name of a checkpoint: {name}", do="write a name such as step-00001500")
         resumed, step = age
         found = CheckpointSummary(name=name, state="unfinished", step=step, resumed=resumed)
         try:
@@ -143,7 +143,7 @@ class Catalog:
             return Inspection(msgspec.structs.replace(found, state="foreign", damages=schema))
         except Damaged as error:
             return Inspection(msgspec.structs.replace(found, state="damaged", damages=error.damages))
-        damages = tuple(self._misfits(manifest))
+        damages = tuple(self._find_misfits(manifest))
         found = msgspec.structs.replace(
             found,
             state="damaged" if damages else "complete",
@@ -155,15 +155,15 @@ class Catalog:
         return Inspection(found, None if damages else manifest)
 
     def list_summaries(self) -> tuple[CheckpointSummary, ...]:
-        """All checkpoints at a glance, oldest first."""
+        """Return summaries of all checkpoints, oldest first."""
         return tuple(self.inspect(name).summary for name in self.list_names())
 
     def load_manifest(self, name: str) -> Manifest:
-        """The manifest of a checkpoint, proved by its marker.
+        """Return the manifest of a checkpoint, verified against its marker.
 
         Raises:
-            NoSuchFile: it has no marker: it was never finished, or does not exist.
-            Damaged: marker or manifest are not what was written.
+            NoSuchFile: it has no marker: it is unfinished, or does not exist.
+            Damaged: marker or manifest has changed since it was written.
             BadInput: written by a version with another schema.
             StorageError: the storage does not answer.
         """
@@ -172,22 +172,22 @@ class Catalog:
         except UnreadableData as error:
             raise Damaged(name, (FileDamage(MARKER, error.what),)) from error
         try:
-            marker = _marker_in(marker_text)
+            marker = _decode_marker(marker_text)
         except Malformed as error:
-            raise Damaged(name, (FileDamage(MARKER, f"is no marker: {error}"),)) from error
-        text = self._text_of(name)
+            raise Damaged(name, (FileDamage(MARKER, f"is not a valid marker: {error}"),)) from error
+        text = self._read_manifest(name)
         if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
-            raise Damaged(name, (FileDamage(MANIFEST, f"is not the one that {MARKER} was written for"),))
+            raise Damaged(name, (FileDamage(MANIFEST, f"does not match {MARKER}"),))
         try:
-            schema = _schema_in(text).schema
+            schema = _decode_schema(text).schema
             if schema != SCHEMA:
                 raise BadInput(
                     f"checkpoint {name} has schema {schema}; this version reads schema {SCHEMA}",
-                    do="use the version of elastane that wrote it",
+                    do="use the version of Elastane that wrote it",
                 )
-            return _manifest_in(text)
+            return _decode_manifest(text)
         except Malformed as error:
-            raise Damaged(name, (FileDamage(MANIFEST, f"is no manifest: {error}"),)) from error
+            raise Damaged(name, (FileDamage(MANIFEST, f"is not a valid manifest: {error}"),)) from error
 
     def find_published(self, name: str) -> Manifest | None:
         """Return the manifest of a published checkpoint; None: it is not published, or damaged.
@@ -201,7 +201,7 @@ class Catalog:
         except (NoSuchFile, Damaged):
             return None
 
-    def _text_of(self, name: str) -> bytes:
+    def _read_manifest(self, name: str) -> bytes:
         try:
             return self.storage.read(f"{name}/{MANIFEST}")
         except NoSuchFile as error:
@@ -209,7 +209,7 @@ class Catalog:
         except UnreadableData as error:
             raise Damaged(name, (FileDamage(MANIFEST, error.what),)) from error
 
-    def _misfits(self, manifest: Manifest) -> Iterator[FileDamage]:
+    def _find_misfits(self, manifest: Manifest) -> Iterator[FileDamage]:
         sizes = self.storage.list_files(manifest.name)
         for part in manifest.parts:
             if part.name not in sizes:
@@ -220,10 +220,10 @@ class Catalog:
     # -- proving -------------------------------------------------------------------------------------------
 
     def verify(self, name: str) -> tuple[FileDamage, ...]:
-        """Read every byte of a checkpoint and compare; nothing is returned if it is good.
+        """Read every byte of a checkpoint and compare checksums; return nothing if it is intact.
 
         Raises:
-            NoSuchFile: it was never finished, or does not exist.
+            NoSuchFile: it is unfinished, or does not exist.
             BadInput: written by a version with another schema.
             StorageError: the storage does not answer.
         """
@@ -232,10 +232,10 @@ class Catalog:
         except Damaged as error:
             return error.damages
         with ThreadPoolExecutor(AT_ONCE, "elastane-verify") as pool:
-            judged = list(pool.map(lambda part: self._judged(name, part), manifest.parts))
-        return (*(damage for damage in judged if damage), *find_gaps(manifest))
+            verified = list(pool.map(lambda part: self._verify_part(name, part), manifest.parts))
+        return (*(damage for damage in verified if damage), *find_gaps(manifest))
 
-    def _judged(self, name: str, part: PartFile) -> FileDamage | None:
+    def _verify_part(self, name: str, part: PartFile) -> FileDamage | None:
         try:
             with self.storage.open_file(f"{name}/{part.name}") as file:
                 now = hash_file(file, self.storage.readers)
@@ -250,41 +250,41 @@ class Catalog:
         return None
 
     def restore_newest(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:
-        """Try checkpoints from the newest on, until one does.
+        """Restore the newest checkpoint that is intact.
 
         Args:
-            attempt: restores from a manifest; raises `Damaged` when the data is not what was written.
+            attempt: restores from a manifest; raises `Damaged` if the data has changed since it was written.
 
         Returns:
-            What the attempt returned, the manifest, and the newer ones that had to be passed over.
+            The result of the attempt, the manifest, and the errors of newer checkpoints that were skipped.
 
         Raises:
-            NoSuchFile: there is no checkpoint at all.
-            Damaged: there are some, and none is good.
+            NoSuchFile: there is no checkpoint.
+            Damaged: there are checkpoints, and none is intact.
             StorageError: the storage does not answer.
         """
-        passed: list[Damaged] = []
+        skipped: list[Damaged] = []
         names = self.list_names()
         for name in reversed(names):
             looked = self.inspect(name)
             if looked.manifest is None:
                 if looked.summary.state != "unfinished":
-                    passed.append(Damaged(name, looked.summary.damages))
+                    skipped.append(Damaged(name, looked.summary.damages))
                 continue
             try:
-                return attempt(looked.manifest), looked.manifest, tuple(passed)
+                return attempt(looked.manifest), looked.manifest, tuple(skipped)
             except Damaged as error:
-                passed.append(error)
-        if passed:
-            newest = passed[0]
+                skipped.append(error)
+        if skipped:
+            newest = skipped[0]
             raise Damaged(
                 newest.checkpoint,
                 newest.damages,
-                means=f"none of the {len(names)} checkpoints in {self.storage.url} is good",
+                means=f"none of the {len(names)} checkpoints in {self.storage.url} is intact",
             )
         raise NoSuchFile(
             f"{self.storage.url} holds no finished checkpoint",
-            means=f"{len(names)} were begun and never finished" if names else "",
+            means=f"{len(names)} were started and not finished" if names else "",
         )
 
     # -- deleting ------------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ class Catalog:
     def plan_pruning(
         self, rules: Retention, *, trusted: frozenset[str] = frozenset()
     ) -> tuple[Deletion, ...]:
-        """What `prune` would delete, after reading the newest checkpoint: it is kept for being good.
+        """Return what `prune` would delete, after verifying the newest checkpoint, which must be intact.
 
         Args:
-            rules: what to keep.
-            trusted: checkpoints not to be read, because they have just been written here.
+            rules: which checkpoints to retain.
+            trusted: checkpoints that need no verification, because this process has just written them.
         """
         found = list(self.list_summaries())
         while True:
@@ -311,7 +311,7 @@ class Catalog:
             found[number] = msgspec.structs.replace(newest, state="damaged", damages=damages)
 
     def prune(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
-        """Delete what the rules do not keep; see `plan_pruning`."""
+        """Delete the checkpoints that the rules do not retain; see `plan_pruning`."""
         chosen = self.plan_pruning(rules, trusted=trusted)
         for deletion in chosen:
             self.delete(deletion.name)
@@ -325,6 +325,6 @@ class Catalog:
                 self.storage.delete(f"{manifest.name}/{file}")
 
     def delete(self, name: str) -> None:
-        """Delete a checkpoint, the marker first: what a crash leaves behind is unfinished, not damaged."""
+        """Delete a checkpoint, its marker first: after a crash the rest is unfinished, not damaged."""
         self.storage.delete(f"{name}/{MARKER}")
         self.storage.delete_directory(name)

@@ -1,7 +1,7 @@
-"""The checksum of a file, beside its reading or writing.
+"""The checksum of a file, computed while it is read or written.
 
-XXH3-128, not SHA-256: it is to notice damage, not forgery, and at 10 GB/s a core costs a training machine a
-tenth. SHA-256 (1.2 GB/s on the same machine) made a file take 1.6 times as long as its raw bytes.
+XXH3-128, not SHA-256: it detects damage, not forgery, at 10 GB/s per core. SHA-256 (1.2 GB/s on the same
+machine) made writing a file take 1.6 times as long as writing its raw bytes.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ from elastane.storage.interface import Bytes, StoredFile
 
 BATCH_BYTES = 8 << 20
 BATCH_BUFFERS = 256
-"""Below the 1024 buffers that one writev takes."""
+"""Fewer than the 1024 buffers that one writev takes."""
 
 
 def cut_batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
-    """The same bytes in lists of about `BATCH_BYTES`, large buffers cut, none copied."""
+    """Yield the same bytes in lists of about `BATCH_BYTES`; large buffers are cut, none is copied."""
     batch: list[memoryview] = []
     size = 0
     for buffer in buffers:
@@ -39,10 +39,10 @@ def cut_batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
 def hash_while_writing(
     buffers: Iterable[Bytes], write: Callable[[list[memoryview]], None], finish: Callable[[], None]
 ) -> WrittenFile:
-    """Hand all bytes to ``write``, batch by batch, then call ``finish``; hash them meanwhile.
+    """Pass all bytes to ``write``, batch by batch, then call ``finish``; hash them in another thread.
 
-    The hash may lag behind by all of them, so that a disk is never kept waiting, its last fsync included.
-    That costs no memory where buffers are views of a state that somebody else holds.
+    The hash may lag behind by any number of bytes, so that neither the disk nor its last fsync waits for it.
+    That needs no memory where the buffers are views of memory that stays allocated anyway.
     """
     digest, size = xxhash.xxh3_128(), 0
 
@@ -64,15 +64,15 @@ def hash_while_writing(
 
 
 def hash_file(file: StoredFile, readers: int) -> WrittenFile:
-    """Size and checksum of a file as it is now.
+    """Return size and checksum of a file as it is now.
 
     Args:
         file: open.
-        readers: pieces to read at once; they are hashed in order.
+        readers: number of parallel reads; the pieces are hashed in order.
     """
     size, digest = file.bytes, xxhash.xxh3_128()
 
-    def piece_at(offset: int) -> bytearray:
+    def read_piece(offset: int) -> bytearray:
         piece = bytearray(min(BATCH_BYTES, size - offset))
         file.read_into(offset, memoryview(piece))
         return piece
@@ -80,7 +80,7 @@ def hash_file(file: StoredFile, readers: int) -> WrittenFile:
     with ThreadPoolExecutor(readers, "elastane-read") as pool:
         ahead: deque[Future[bytearray]] = deque()
         for offset in range(0, size, BATCH_BYTES):
-            ahead.append(pool.submit(piece_at, offset))
+            ahead.append(pool.submit(read_piece, offset))
             if len(ahead) > readers:
                 digest.update(ahead.popleft().result())
         for future in ahead:

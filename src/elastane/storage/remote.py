@@ -1,4 +1,4 @@
-"""Checkpoints on whatever fsspec reaches: S3 and its relatives, Google, Azure, SFTP, HDFS."""
+"""Checkpoints on file systems of fsspec: S3 and compatible stores, Google, Azure, SFTP, HDFS."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,17 +14,17 @@ from elastane.storage.hashing import hash_while_writing
 from elastane.storage.interface import Bytes
 
 UPLOAD_BYTES = 32 << 20
-"""Of one piece of a multipart upload: at most 10000 of them make a file, so 320 GB."""
+"""Of one piece of a multipart upload: a file has at most 10000 pieces, so 320 GB."""
 
 
 def open_remote_storage(url: str) -> "RemoteStorage":
-    """The place at a URL.
+    """Return the storage at a URL.
 
     Raises:
         BadInput: no file system for this URL is installed.
     """
     try:
-        # Listings must show what other workers have just written, so nothing is cached.
+        # Listings must show files that other workers have just written, so nothing is cached.
         filesystem, root = url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         raise missing_file_system_error(url, error) from error
@@ -37,7 +37,7 @@ class RemoteStorage:
     Args:
         filesystem: its synchronous interface is used, from several threads.
         root: path on it.
-        url: the root, for people.
+        url: the root, as error messages name it.
     """
 
     readers = 4
@@ -48,7 +48,7 @@ class RemoteStorage:
     def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         path = f"{self._root}/{name}"
         with translate_errors("write", f"{self.url}/{name}"):
-            file = self._opened(path)
+            file = self._open(path)
             try:
                 written = hash_while_writing(buffers, lambda batch: _write_all(file, batch), file.close)
             except BaseException:
@@ -60,7 +60,7 @@ class RemoteStorage:
                 raise StorageError(f"{self.url}/{name} has {size} bytes after {written.bytes} were written")
         return written
 
-    def _opened(self, path: str) -> AbstractBufferedFile:
+    def _open(self, path: str) -> AbstractBufferedFile:
         try:
             return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
         except FileNotFoundError:
@@ -82,14 +82,14 @@ class RemoteStorage:
     def list_files(self, directory: str) -> dict[str, int]:
         return {
             name: int(entry["size"] or 0)
-            for name, entry in self._entries(f"/{directory}").items()
+            for name, entry in self._list_entries(f"/{directory}").items()
             if entry["type"] == "file"
         }
 
     def list_directories(self) -> list[str]:
-        return sorted(name for name, entry in self._entries("").items() if entry["type"] == "directory")
+        return sorted(name for name, entry in self._list_entries("").items() if entry["type"] == "directory")
 
-    def _entries(self, below: str) -> dict[str, dict[str, Any]]:
+    def _list_entries(self, below: str) -> dict[str, dict[str, Any]]:
         with translate_errors("list", self.url + below):
             self._fs.invalidate_cache(self._root + below)
             try:
@@ -115,7 +115,7 @@ class RemoteStorage:
 
 
 class RemoteFile:
-    """A file read by ranges, each a request of its own."""
+    """A file read by ranges, one request for each."""
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, url: str, size_bytes: int) -> None:
         self._fs, self._path, self._url, self.bytes = filesystem, path, url, size_bytes
@@ -140,8 +140,8 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 
 
 def _abandon(file: AbstractBufferedFile) -> None:
-    """Give up an upload; closing the file instead would complete it with what it has."""
-    # What is left behind has no marker, so a second failure here changes nothing.
+    """Abort an upload; closing the file would complete it with the bytes written so far."""
+    # The rest has no marker, so a second failure here is harmless.
     with suppress(StorageError), translate_errors("abandon", "an upload"):
         if isinstance(file, AbstractBufferedFile):
             file.closed = True

@@ -1,4 +1,4 @@
-"""A checkpoint as something to export: tensors by name, read and checked when they are asked for."""
+"""A checkpoint as the source of an export: tensors by name, read and verified on demand."""
 
 from collections.abc import Mapping
 
@@ -16,16 +16,16 @@ from elastane.runtime.finished.optimizer_state import PREFIX, OptimizerState
 def read_trained_model(
     reader: CheckpointReader, manifest: Manifest, *, max_shard_bytes: int, optimizer: bool
 ) -> TrainedModel:
-    """What a checkpoint holds.
+    """Return the model in a checkpoint.
 
     Args:
         reader: of the checkpoint, open for as long as the result is used.
-        manifest: likewise.
+        manifest: of the checkpoint.
         max_shard_bytes: of weights in one safetensors file.
-        optimizer: with the state of its optimizer.
+        optimizer: include the state of the optimizer.
 
     Raises:
-        BadInput: another program wrote it.
+        BadInput: another program wrote the checkpoint.
     """
     outline = read_model_description(manifest)
     model = _CheckpointTensors(reader, _map_keys(manifest, outline), _map_aliases(manifest))

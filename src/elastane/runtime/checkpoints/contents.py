@@ -1,4 +1,4 @@
-"""What of a worker's training state goes into a checkpoint, under which names, and back."""
+"""The mapping between a worker's training state and the tensors of a checkpoint, in both directions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
 
 
 def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
-    """The state of some blocks, where it lies. Block 0 stands for what nobody trains, too."""
+    """Yield the state of some blocks as views. Block 0 also stands for tensors that are not trained."""
     layout, tensors = state.layout, state.arena.tensors
     blocks = tuple(blocks)
     with state.placement.aside():
@@ -28,7 +28,7 @@ def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorS
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
             entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
-            # In the type that the model has: readers of the file know no other.
+            # In the type that the model has: readers of the file expect it.
             dtype = layout.buffer_dtypes[piece.number]
             yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
         for piece in layout.pieces[block]:
@@ -57,7 +57,7 @@ def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Ext
 
 
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
-    """Frozen parameters and constant buffers: the script makes them anew, foreign readers want them."""
+    """Yield frozen parameters and constant buffers, for foreign readers; the script makes its own."""
     layout = state.layout
     elsewhere = {extent.name for extent in (*layout.extents, *layout.buffer_extents)} | find_aliases(
         state
@@ -68,7 +68,7 @@ def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
 
 
 def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
-    """Tensors that the rest of the state refers to, but for those that are there as part of the model."""
+    """Yield tensors of the replicated state, except those that are stored as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
     for name, tensor in state.rest.describe()[1].items():
         if name not in model:
@@ -76,14 +76,14 @@ def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
 
 
 def find_aliases(state: TrainingState) -> dict[str, str]:
-    """Second names of tied tensors, with the name each is stored under."""
+    """Return second names of tied tensors, each with the name that the tensor is stored under."""
     first = {id(p): name for name, p in state.model.named_parameters()}
     everyone = state.model.named_parameters(remove_duplicate=False)
     return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
 
 
 def find_host_keys(state: TrainingState) -> list[str]:
-    """Optimizer state of a model on a device that is on the host nevertheless: counters, as a rule."""
+    """Return keys of optimizer state that is on the host although the model is on a device (counters)."""
     for block, pieces in enumerate(state.layout.pieces):
         for piece in pieces:
             if kept := state.shards.piece_state(block, piece):
@@ -93,7 +93,7 @@ def find_host_keys(state: TrainingState) -> list[str]:
 
 
 def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Optimizer state that is no tensor, of the parameters that begin in these blocks."""
+    """Return optimizer state that is no tensor, of the parameters that begin in these blocks."""
     found: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for piece in state.layout.pieces[block]:
@@ -109,11 +109,11 @@ def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, di
 
 
 class StateReader:
-    """A checkpoint as something a worker's units can be read from.
+    """Reads units of a worker's state from a checkpoint.
 
     Args:
         reader: of the checkpoint.
-        manifest: likewise.
+        manifest: of the checkpoint.
 
     Raises:
         BadInput: the checkpoint is of another model.
@@ -138,22 +138,22 @@ class StateReader:
 
         Raises:
             BadInput: the checkpoint is of another model.
-            Damaged: what was read is not what was written.
+            Damaged: the data has changed since it was written.
             StorageError: the storage does not answer.
         """
         values = tuple(values)
-        wants: list[ReadRequest] = []
+        requests: list[ReadRequest] = []
         extra: dict[str, torch.Tensor] = {}
         for unit in values:
-            wants += self._values(state, unit)
+            requests += self._request_values(state, unit)
             if unit == state.units - 1:
                 keys = self._find_replicated_keys()
                 extra = {name: _allocate(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
-                wants += [ReadRequest(keys[name], 0, t.numel(), _flatten(t)) for name, t in extra.items()]
+                requests += [ReadRequest(keys[name], 0, t.numel(), _flatten(t)) for name, t in extra.items()]
         for unit in states:
             if unit != state.units - 1:
-                wants += self._states(state, unit)
-        self._reader.restore([*self._by_way_of_the_host(wants)])
+                requests += self._request_states(state, unit)
+        self._reader.restore([*self._redirect_to_host(requests)])
         with state.placement.aside():
             for device, host in self._arrivals:
                 device.copy_(host)
@@ -164,39 +164,39 @@ class StateReader:
                 state.taken(unit)
             else:
                 state.rest.take(read_replicated_state(self.manifest), extra)
-        return sum(want.into.nbytes for want in wants)
+        return sum(request.into.nbytes for request in requests)
 
     def _find_replicated_keys(self) -> dict[str, str]:
-        """Tensors that the rest of the state refers to, with their names in the checkpoint."""
+        """Return the tensors of the replicated state, with their keys in the checkpoint."""
         beside = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
         changed = read_replicated_state(self.manifest)["untrained"]
         return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
-    def _by_way_of_the_host(self, wants: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
-        """Read what is on a device, or kept in a wider type, by way of other memory."""
-        for want in wants:
-            dtype = getattr(torch, self._facts[want.key].dtype)
-            narrower = WIDENED.get(dtype) == want.into.dtype
-            if want.into.device.type == "cpu" and not narrower:
-                yield want
+    def _redirect_to_host(self, requests: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
+        """Redirect reads into a device or into a wider type through memory on the host."""
+        for request in requests:
+            dtype = getattr(torch, self._facts[request.key].dtype)
+            narrower = WIDENED.get(dtype) == request.into.dtype
+            if request.into.device.type == "cpu" and not narrower:
+                yield request
             else:
-                kind = dtype if narrower else want.into.dtype
-                host = torch.empty_like(want.into, device="cpu", dtype=kind)
-                self._arrivals.append((want.into, host))
-                yield ReadRequest(want.key, want.start, want.stop, host)
+                kind = dtype if narrower else request.into.dtype
+                host = torch.empty_like(request.into, device="cpu", dtype=kind)
+                self._arrivals.append((request.into, host))
+                yield ReadRequest(request.key, request.start, request.stop, host)
 
-    def _values(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
+    def _request_values(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         layout, tensors = state.layout, state.arena.tensors
         if unit == state.units - 1:
             if state.copies is None:
                 for extent in layout.buffer_extents:
-                    yield self._want(extent, 0, extent.stop - extent.start, extent.flat(tensors))
+                    yield self._request(extent, 0, extent.stop - extent.start, extent.flat(tensors))
             return
         for extent, piece in state.shards.pieces_of(unit):
             flat = extent.flat(tensors)[piece.start : piece.stop]
-            yield self._want(extent, piece.start, piece.stop, flat)
+            yield self._request(extent, piece.start, piece.stop, flat)
 
-    def _want(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
+    def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
         key = MODEL + extent.name
         self._check(key, extent)
         return ReadRequest(key, start, stop, into)
@@ -208,18 +208,18 @@ class StateReader:
             raise BadInput(
                 f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
                 f"{extent.shape} with strides {extent.stride} here and {theirs}",
-                means="the script builds another model than the one that was saved",
+                means="the script builds another model than the saved one",
                 do="resume with the script the run began with",
             )
 
-    def _states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
+    def _request_states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
         for extent, piece in state.shards.pieces_of(unit):
             facts = {
                 key: self._facts[f"{STATE}{extent.name}.{key}"] for key in self._keys.get(extent.name, [])
             }
             if not facts and extent.name not in plain:
-                continue  # a buffer, or a parameter that never had a gradient
+                continue  # a buffer, or a parameter that has had no gradient yet
             elementwise = {
                 key: getattr(torch, some.dtype)
                 for key, some in facts.items()
@@ -238,7 +238,7 @@ class StateReader:
 
 
 def _flatten(dense: torch.Tensor) -> torch.Tensor:
-    """All elements of a dense tensor, 1-D, in memory order."""
+    """Return all elements of a dense tensor, 1-D, in memory order."""
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
@@ -248,20 +248,20 @@ def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:
 
 
 class _ReplicatedFields(msgspec.Struct, frozen=True):
-    """What is used of the rest of a state before the state itself checks it."""
+    """The fields of the replicated state that are read before `TrainingState` checks all of them."""
 
     groups: tuple[dict[str, Any], ...]
     untrained: dict[str, Any]
 
 
 def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
-    """Return what a state has besides its tensors.
+    """Return the replicated state of a checkpoint, as `ReplicatedState.describe` gave it.
 
     Raises:
-        Damaged: the manifest does not say it.
+        Damaged: the manifest does not have it.
     """
     try:
-        # As text: a plateau's best may be infinite, which only Python's own JSON can say.
+        # As text: the best value of a plateau schedule may be infinite, which only Python's own JSON has.
         rest = decode_object(manifest.plain["rest"])
         msgspec.convert(rest, _ReplicatedFields)
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:

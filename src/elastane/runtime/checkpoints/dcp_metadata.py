@@ -1,4 +1,4 @@
-"""DCP's own table of contents, from a manifest: what makes the directory readable with plain PyTorch."""
+"""The metadata of ``torch.distributed.checkpoint``, which makes a checkpoint readable with plain PyTorch."""
 
 import io
 import pickle
@@ -25,9 +25,9 @@ OPTIMIZER_STATE = "optimizer.state."
 
 
 def split_key(key: str) -> Path:
-    """Where a tensor stands in the nested state dict of which its key is the flat name.
+    """Return the path of a tensor in the nested state dict, from its flat name.
 
-    Names of parameters have dots of their own; those of the optimizer's state for a parameter have none.
+    Names of parameters contain dots; names of optimizer state do not.
     """
     if key.startswith(OPTIMIZER_STATE):
         name, _, state = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
@@ -37,14 +37,14 @@ def split_key(key: str) -> Path:
 
 
 def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainPartItem, ...]]:
-    """Values that are no tensors, as the content of the file `PLAIN`.
+    """Encode values that are no tensors as the content of the file `PLAIN`.
 
     Args:
-        values: by place, ``("optimizer", "param_groups", 0, "lr")``; plain Python values only, so that they
+        values: by path, ``("optimizer", "param_groups", 0, "lr")``; plain Python values only, so that they
             load with ``weights_only=True``.
 
     Returns:
-        The buffers to write, and where each value is in them.
+        The buffers to write, and the position of each value in them.
     """
     buffers, items, offset = [], [], 0
     for path, value in values.items():
@@ -61,13 +61,13 @@ def encode_metadata(
     plain: Sequence[PlainPartItem] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The content of `METADATA`.
+    """Return the content of `METADATA`.
 
     Args:
         parts: of all writers.
-        plain: what `encode_values` told.
+        plain: positions that `encode_values` returned.
         aliases: second names of tied tensors, with the key each is stored under; the bytes are stored once
-            and told twice.
+            and listed twice.
     """
     facts: dict[str, TensorFacts] = {}
     items: dict[str, list[tuple[str, PartItem]]] = {}

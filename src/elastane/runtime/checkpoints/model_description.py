@@ -1,4 +1,4 @@
-"""What a checkpoint says of the model and optimizer it is of, so that it can be used without their script."""
+"""The model and optimizer as a checkpoint describes them, so that it can be used without their script."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ KEY = "outline"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """In a manifest's ``plain`` under `KEY`.
+    """Names and texts of a model; stored in a manifest's ``plain`` under `KEY`.
 
     Args:
-        names: of everything in the model's state dict, in its order.
-        carried: of these, what training changes: parameters and buffers in the order of the flat state.
+        names: all of the model's state dict, in its order.
+        carried: those that training changes: parameters and buffers in the order of the flat state.
         groups: names of the parameters of each group of the optimizer, frozen ones too, in its order.
         optimizer: class of the optimizer.
-        texts: files that tell others how to build the model.
+        texts: configuration files from which other libraries build the model.
         adapter: of a model with an adapter of ``peft``: key in the adapter's file to name without what
             ``torch.compile`` adds.
         adapter_problem: why ``adapter`` is empty although the model has one.
@@ -69,15 +69,15 @@ def describe_model(state: TrainingState, adapter: Adapter | None) -> ModelDescri
 
 
 def read_model_description(manifest: Manifest) -> ModelDescription:
-    """What a checkpoint says.
+    """Return the description in a checkpoint.
 
     Raises:
-        BadInput: nothing; another program wrote it.
-        Damaged: what no run writes.
+        BadInput: there is none; another program wrote the checkpoint.
+        Damaged: it is not valid.
     """
     if KEY not in manifest.plain:
         raise BadInput(
-            f"checkpoint {manifest.name} does not say which parameters its optimizer had",
+            f"checkpoint {manifest.name} does not name the parameters of its optimizer",
             means="it was not written by a run",
             do="load it with torch.distributed.checkpoint",
         )
@@ -89,9 +89,9 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
 
 
 def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and an optimizer with the state that a checkpoint has, by name, shape and place; no values yet.
+    """Build a model and an optimizer with the names and shapes of a checkpoint, without values.
 
-    Neither can compute anything. They can be given to a `TrainingState` to be restored.
+    Neither can compute anything. A `TrainingState` of them can be restored.
     """
     model, facts, trained = nn.Module(), manifest.tensors, outline.trained
     tensors: dict[str, nn.Parameter] = {}
@@ -113,8 +113,8 @@ def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Mo
 
 
 def _build_optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """Of the class that is named if its state may be cut into blocks; of others any will do."""
-    for kind in ELEMENTWISE:  # all of them need no more than their groups
+    """Build an optimizer of the named class if its state can be cut into blocks, else of any class."""
+    for kind in ELEMENTWISE:  # their other arguments have defaults
         if kind.__name__ == name:
             return kind(groups)  # type: ignore[call-arg]
     return torch.optim.Optimizer(groups, {})

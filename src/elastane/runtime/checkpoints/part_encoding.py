@@ -1,4 +1,4 @@
-"""One part file: items that `torch.load` reads, around bytes that are written from where they lie."""
+"""A part file: items that `torch.load` reads, around bytes that are written without a copy."""
 
 import functools
 import io
@@ -17,14 +17,14 @@ from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What `torch.save` writes before and after the elements of a tensor."""
+    """The bytes that `torch.save` writes before and after the elements of a tensor."""
 
     before: bytes
     after: bytes
 
 
 class _EnvelopeRecorder:
-    """A file that keeps what is written to it, except the elements of one tensor."""
+    """A file that records the bytes written to it, except the elements of one tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._address, self._nbytes = tensor.data_ptr(), tensor.nbytes
@@ -48,9 +48,9 @@ def _find_address(data: memoryview) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]) -> Envelope:
-    """The envelope of any tensor of this type and shape.
+    """Return the envelope of any tensor of this type and shape.
 
-    Made by `torch.save` itself from a tensor whose memory is never touched. Without the CRC-32 of the zip
+    `torch.save` makes it from a tensor with untouched memory. Without the CRC-32 of the zip
     format, which torch does not check, it does not depend on the elements.
     """
     tensor = torch.empty_strided(sizes, stride, dtype=dtype)
@@ -63,7 +63,7 @@ def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int,
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """A rectangle of a tensor in the file; its elements are 1-D, wherever they lie."""
+    """A rectangle of a tensor in the file, with a 1-D view of its elements."""
 
     key: str
     rectangle: Rectangle
@@ -81,24 +81,24 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 class EncodedPart:
-    """A part file as a stream of buffers: around the state where it lies, or of a copy laid out as the file.
+    """A part file as a stream of buffers: views of the state, or one copy laid out as the file.
 
     Args:
         name: of the file.
-        entries: in the order they shall have in the file.
+        slices: in the order of the file.
 
     Attributes:
         bytes: size the file will have.
     """
 
-    def __init__(self, name: str, entries: Sequence[TensorSlice]) -> None:
+    def __init__(self, name: str, slices: Sequence[TensorSlice]) -> None:
         self.name = name
         self.tensors: dict[str, TensorFacts] = {}
         self._pieces: list[_Piece] = []
         self._checksums: list[Future[str]] = []
         self._image: memoryview | None = None
         self.bytes = 0
-        for entry in entries:
+        for entry in slices:
             self._check(entry)
             dtype = entry.data.dtype
             self.tensors[entry.key] = TensorFacts(
@@ -121,7 +121,7 @@ class EncodedPart:
             )
 
     def lay_out(self, memory: torch.Tensor) -> None:
-        """Copy the whole file into memory; from now on it is written from there, and entries may change.
+        """Copy the whole file into memory; it is written from there, and the state may change.
 
         Args:
             memory: at least `bytes` long, of bytes on the CPU; must not change before `part` has returned.
@@ -137,9 +137,9 @@ class EncodedPart:
         self._image, self._pieces = image, pieces
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Every byte of the file. What is written must not change before `part` has returned."""
+        """Yield every byte of the file; the state, or the copy, must not change until `part` has returned."""
         self._checksums = []
-        # Beside the writing: at 10 GB/s it would still be a seventh of what a fast disk needs.
+        # In another thread: at 10 GB/s it would otherwise add a seventh to the time of a fast disk.
         with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
             for piece in self._pieces:
                 raw = view_bytes(piece.elements)
@@ -152,13 +152,13 @@ class EncodedPart:
                 yield self._image
 
     def part(self, written: WrittenFile) -> PartFile:
-        """What to report once the file has been written.
+        """Return the description of the file for the manifest, once it is written.
 
         Args:
-            written: as the place told.
+            written: size and checksum that the storage returned.
 
         Raises:
-            ValueError: it is not this file that was written.
+            ValueError: another file was written.
         """
         if written.bytes != self.bytes or len(self._checksums) != len(self._pieces):
             raise ValueError(f"{self.name} has {self.bytes} bytes, and {written.bytes} were written")
@@ -187,20 +187,20 @@ class EncodedPart:
 
 def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
     if elements.device.type == "cpu":
-        # Elements begin anywhere in a file; torch's copy then takes 1.4 times as long (600 MB, one core).
+        # Elements start at any byte of a file; torch's copy then takes 1.4 times as long (600 MB, one core).
         np.copyto(into.numpy(), elements.numpy())
     else:
         into.copy_(elements)
 
 
 def view_bytes(flat: torch.Tensor) -> memoryview:
-    """The bytes of a 1-D contiguous tensor, where they lie.
+    """Return the bytes of a 1-D contiguous tensor without a copy.
 
     Raises:
-        ValueError: it has gaps.
+        ValueError: it is not contiguous.
     """
     if not flat.is_contiguous():
-        raise ValueError("a tensor with gaps has no bytes of its own")
+        raise ValueError("a tensor that is not contiguous has no bytes of its own")
     if not flat.numel():
         return memoryview(b"")
     return memoryview(flat.detach().view(torch.uint8).numpy())  # type: ignore[arg-type]

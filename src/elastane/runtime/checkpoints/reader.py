@@ -1,4 +1,4 @@
-"""Reading a checkpoint back: straight into tensors, checked on the way, nothing unpickled."""
+"""Reading tensors of a checkpoint, verified on the way; nothing is unpickled."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from elastane.runtime.checkpoints.part_encoding import view_bytes
 from elastane.storage.interface import Storage, StoredFile
 
 IN_CACHE_BYTES = 1 << 20
-"""Read and checked at a time, so that the check finds the bytes in the processor's cache."""
+"""Read and hashed at a time, so that the hash finds the bytes in the processor's cache."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
@@ -35,9 +35,9 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class CheckpointReader(AbstractContextManager["CheckpointReader"]):
-    """The tensors of one checkpoint. Every element handed out has been checked against its checksum.
+    """The tensors of one checkpoint. Every element returned is verified against its checksum.
 
-    The checksum is XXH3-64 per item: that of whole files would make a reader of some tensors read all.
+    The checksum is XXH3-64 per item: with one per file, a reader of few tensors would have to read all.
 
     Args:
         storage: of the run's checkpoints.
@@ -66,7 +66,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
         """Read elements ``[start, stop)`` of one tensor; see `ReadRequest`.
 
         Raises:
-            Damaged: they are not what was written.
+            Damaged: they have changed since they were written.
             StorageError: the storage does not answer.
             ValueError: there is no such tensor, or ``into`` does not fit it.
         """
@@ -76,16 +76,16 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
         """Read many tensors at once, in the order of the files, several pieces at a time.
 
         Raises:
-            Damaged: something is not what was written; some tensors may be half overwritten.
+            Damaged: data has changed since it was written; some tensors may be partly overwritten.
             StorageError: the storage does not answer.
             ValueError: there is no such tensor, or the memory for one does not fit it.
         """
-        jobs = [job for want in wants for job in self._jobs(want)]
+        jobs = [job for want in wants for job in self._plan_jobs(want)]
         jobs.sort(key=lambda job: (job.file, job.item.raw_offset))
         for file in sorted({job.file for job in jobs}):
-            self._file(file)
+            self._open_file(file)
         with ThreadPoolExecutor(self._storage.readers, "elastane-restore") as pool:
-            futures = [pool.submit(self._do, job) for job in jobs]
+            futures = [pool.submit(self._read_item, job) for job in jobs]
             try:
                 for future in futures:
                     future.result()
@@ -93,7 +93,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _jobs(self, want: ReadRequest) -> Iterator["_Job"]:
+    def _plan_jobs(self, want: ReadRequest) -> Iterator["_Job"]:
         facts = self._tensors.get(want.key)
         if facts is None:
             raise ValueError(f"checkpoint {self._manifest.name} has no tensor {want.key}")
@@ -117,7 +117,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
         if position != want.stop:
             raise ValueError(f"{want.key}: checkpoint {self._manifest.name} lacks element {position}")
 
-    def _file(self, name: str) -> StoredFile:
+    def _open_file(self, name: str) -> StoredFile:
         if name not in self._files:
             try:
                 reading = self._storage.open_file(f"{self._manifest.name}/{name}")
@@ -126,8 +126,8 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 raise Damaged(self._manifest.name, (FileDamage(name, "is missing"),)) from error
         return self._files[name]
 
-    def _do(self, job: "_Job") -> None:
-        # A checksum is of a whole item, so part of one is read by way of the whole.
+    def _read_item(self, job: "_Job") -> None:
+        # The checksum covers a whole item, so a part of one is read through a buffer of the whole.
         partial = len(job.view) != job.nbytes
         view = memoryview(bytearray(job.nbytes)) if partial else job.view
         checksum, file = xxhash.xxh3_64(), self._files[job.file]

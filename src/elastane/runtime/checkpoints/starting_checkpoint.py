@@ -13,20 +13,20 @@ from elastane.storage.catalog import Catalog
 
 
 class StartingCheckpoint:
-    """Looked at when the script is ready, read when the first generation begins.
+    """Loads the manifest when the script is ready, and the state when the first generation begins.
 
     Args:
         catalog: of the run.
         name: of the checkpoint.
         state: to be restored.
-        restored: takes how many bytes were read and how many seconds that took.
+        restored: called with the bytes read and the seconds it took.
 
     Attributes:
-        outcome: what the checkpoint stands for, as of round 0.
-        ending: why the script had ended the run with it; empty if training goes on.
+        outcome: the checkpoint as the outcome of round 0.
+        ending: why the script ended the run at this checkpoint; empty if training goes on.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the manifest cannot be read.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A piece of the state on its way into a checkpoint."""
+"""A slice of a tensor that goes into a checkpoint."""
 
 import msgspec
 import torch
@@ -25,13 +25,13 @@ class TensorSlice(msgspec.Struct, frozen=True):
 
 
 def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
-    """All of a small tensor; a copy if it has gaps in memory."""
+    """Return all of a small tensor as one slice; a copy if it is not dense."""
     dense = tensor.detach()
     shape = tuple(dense.shape)
     if dense.is_contiguous():
         flat = dense.reshape(-1)
     else:
-        # Channels last and its kin are dense too: their memory is taken as it is.
+        # Channels last and similar formats are dense too: their memory is used as it is.
         order = sorted(
             range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
         )
@@ -41,4 +41,4 @@ def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
 
 
 def _invert(order: list[int]) -> list[int]:
-    return sorted(range(len(order)), key=lambda place: order[place])
+    return sorted(range(len(order)), key=lambda dim: order[dim])

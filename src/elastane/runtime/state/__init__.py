@@ -1,1 +1,1 @@
-"""What is trained: its layout, its memory, the optimizers on it, and everything that must survive."""
+"""The state of a training: its layout, its memory, the optimizers and everything that must survive."""

@@ -1,7 +1,7 @@
-"""Modules that a script has beside the one it has prepared: a teacher, a target network, an average.
+"""Modules that a script has beside the prepared one: a teacher, a target network, an average.
 
-Every worker makes them by running the script, which is enough as long as they do not change. A worker that
-joins would have other values in one that the script changes, unless the run keeps it.
+Every worker makes them by running the script, which is enough as long as they do not change. If the script
+changes one that is not in ``run.keep``, a worker that joins has other values in it.
 """
 
 import weakref
@@ -17,7 +17,7 @@ from elastane.runtime.state.live_objects import find_live_objects
 
 
 class _AuxiliaryModule:
-    """One of them, with its tensors and how they were.
+    """An auxiliary module with the marks of its tensors.
 
     Args:
         module: with parameters or persistent buffers.
@@ -25,7 +25,7 @@ class _AuxiliaryModule:
 
     def __init__(self, module: nn.Module) -> None:
         tensors = module.state_dict(keep_vars=True).items()
-        # Some entries of a state dict are no tensors, and a lazy one has no memory yet.
+        # Some entries of a state dict are no tensors, and a lazy tensor has no memory yet.
         self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
         self._marker = ChangeDetector()
         self._before = self._marks()
@@ -43,7 +43,7 @@ class AuxiliaryModules:
 
     Args:
         model: of the run.
-        kept: the modules that the run keeps.
+        kept: the modules in ``run.keep``.
     """
 
     def __init__(self, model: nn.Module, kept: Callable[[], Iterable[nn.Module]]) -> None:
@@ -51,22 +51,22 @@ class AuxiliaryModules:
         self._found: weakref.WeakKeyDictionary[nn.Module, _AuxiliaryModule] = weakref.WeakKeyDictionary()
 
     def find(self) -> None:
-        """Find all modules there are when the run begins."""
+        """Find all modules that exist when the run begins."""
         mine = {id(module) for module in self._model.modules()}
         modules = find_live_objects(nn.Module)
         parts = {id(part) for module in modules for part in module.children()}
         for module in modules:
-            # What wraps the model, or is a part of another module, is no auxiliary of its own.
+            # A wrapper of the model, or a part of another module, is not an auxiliary module of its own.
             if id(module) in parts or any(id(part) in mine for part in module.modules()):
                 continue
             if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
                 self._found[module] = _AuxiliaryModule(module)
 
     def check(self) -> None:
-        """Find a module that was changed since the run began.
+        """Check that no module has changed since the run began.
 
         Raises:
-            BadInput: there is one, and the run does not keep it.
+            BadInput: one that is not in ``run.keep`` has changed.
         """
         kept = {id(part) for module in self._kept() for part in module.modules()}
         for module, auxiliary in self._found.items():

@@ -1,4 +1,4 @@
-"""Marks that tell at little cost whether a tensor was changed, and digests that tell for certain."""
+"""Detection of changed tensors: marks that are cheap, and digests that are certain."""
 
 from collections.abc import Hashable
 
@@ -12,11 +12,11 @@ SAMPLED_BYTES = 64
 
 
 class ChangeMark(msgspec.Struct, frozen=True):
-    """What tells at little cost that a tensor was changed.
+    """A mark of a tensor that differs after most changes.
 
     Args:
         address: of its elements; changes when ``.data`` is assigned.
-        version: autograd's count of changes in place; ``.data`` passes it by.
+        version: autograd's count of changes in place; changes of ``.data`` do not count.
         sample: some bytes of its elements, on the host only.
     """
 
@@ -26,13 +26,13 @@ class ChangeMark(msgspec.Struct, frozen=True):
 
 
 class ChangeDetector:
-    """Marks tensors; of each it remembers where its bytes lie."""
+    """Marks tensors; it remembers a view of the bytes of each."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, tuple[int, memoryview]] = {}
 
     def mark(self, key: Hashable, tensor: torch.Tensor) -> ChangeMark:
-        """The mark of a tensor as it is now.
+        """Return the mark of a tensor as it is now.
 
         Args:
             key: of the tensor, the same each time.
@@ -40,7 +40,7 @@ class ChangeDetector:
         """
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():
-            return ChangeMark(address, tensor._version, b"")  # noqa: SLF001 - what torch names it
+            return ChangeMark(address, tensor._version, b"")  # noqa: SLF001 - torch has no accessor
         known = self._views.get(key)
         if known is None or known[0] != address:
             dense = tensor.detach()
@@ -48,13 +48,13 @@ class ChangeDetector:
                 dense = dense.as_strided((1,), (1,))
             known = self._views[key] = address, memoryview(raw_bytes(dense)).cast("B")
         step = max(1, len(known[1]) // SAMPLED_BYTES)
-        # The first byte of an element is the one that changes most: numbers are little-endian.
+        # The first byte of an element changes most often: numbers are little-endian.
         step -= step % tensor.element_size() if step > tensor.element_size() else 0
         return ChangeMark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
 
 
 def digest_tensor(tensor: torch.Tensor) -> str:
-    """XXH3-128 of the elements of a tensor, with its shape and type."""
+    """Return the XXH3-128 of the elements of a tensor, with its shape and type."""
     found = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     if tensor.numel():
         found.update(raw_bytes(tensor))

@@ -1,4 +1,4 @@
-"""Which GPU a worker has, and what is pinned so that its kernels give the same bits every time.
+"""The GPU of a worker, and the settings that make its kernels give the same bits every time.
 
 Nothing here touches CUDA in the fork server: a process that has cannot fork workers.
 """
@@ -17,10 +17,10 @@ reproducibility")."""
 
 
 def assign_gpu(worker: int) -> None:
-    """Show this process one GPU of those its agent could see, one that no other worker of this machine has.
+    """Make one GPU of the agent visible to this process, which no other worker of this machine has.
 
-    Must come before anything has touched CUDA. The script's ``"cuda"`` is then a GPU of this worker's;
-    several workers share one where there are more workers than GPUs. Without a GPU nothing happens.
+    Call it before CUDA is initialised. The script's ``"cuda"`` is then the GPU of this worker; if there are
+    more workers than GPUs, several share one. Without a GPU nothing happens.
     """
     count = torch.cuda.device_count()
     if count:
@@ -30,7 +30,7 @@ def assign_gpu(worker: int) -> None:
 
 
 def list_gpu_names(count: int, visible: str | None) -> list[str]:
-    """The GPUs that can be seen, as ``CUDA_VISIBLE_DEVICES`` names them.
+    """Return the visible GPUs as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Args:
         count: how many, at least 1.
@@ -41,25 +41,25 @@ def list_gpu_names(count: int, visible: str | None) -> list[str]:
 
 
 def pin_libraries() -> None:
-    """What libraries read from the environment when they are first used; a user's own choice stands."""
+    """Set environment variables that libraries read at first use; the user's own values stay."""
     os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE)
 
 
 def pin_kernels(device: torch.device) -> None:
-    """Only kernels whose bits do not depend on chance, on a GPU; those of the CPU are like that already.
+    """Select deterministic kernels on a GPU; those of the CPU are deterministic anyway.
 
-    An operation that has none raises a RuntimeError in which torch names it.
+    Torch raises a RuntimeError for an operation that has no deterministic kernel, and names it.
     """
     if device.type != "cuda":
         return
     torch.use_deterministic_algorithms(True)
-    # Filling memory that is about to be written anyway finds bugs in kernels; it costs bandwidth.
+    # Filling memory that is about to be overwritten only helps to find bugs in kernels; it costs bandwidth.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 
 def describe_device(device: torch.device) -> str:
-    """The device as far as bits depend on it: equal on every worker, or the worker is refused."""
+    """Describe the device as far as bits depend on it; a worker with another description is refused."""
     if device.type != "cuda":
         return str(torch.backends.cpu.get_cpu_capability())
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def describe_numerics() -> str:
-    """The choices of this process that kernels of a GPU depend on; TF32 is the script's to choose."""
+    """Describe the settings of this process that bits of GPU kernels depend on; the script chooses TF32."""
     choices = {
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "benchmark": torch.backends.cudnn.benchmark,

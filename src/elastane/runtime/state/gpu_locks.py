@@ -1,4 +1,4 @@
-"""Which worker has which GPU of this machine, by locks that end with the process that holds them."""
+"""Locks on the GPUs of this machine, which the kernel releases when the worker ends."""
 
 import fcntl
 import logging
@@ -12,16 +12,16 @@ from pathlib import Path
 from elastane.api.run_as import GPU_CLAIMS
 
 OPENING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Others may write where the files are: a link is not followed, a pipe not waited for."""
+"""Other users may write to the folder of the locks: links are not followed, and pipes do not block."""
 
 _held: list[int] = []
-"""Descriptors whose locks are this process's, for as long as it lives."""
+"""Descriptors of the locks that this process holds until it ends."""
 
 logger = logging.getLogger(__name__)
 
 
 def find_lock_directory() -> Path:
-    """Return where this process claims: with the jobs of all users if a controller says so, else by itself.
+    """Return the folder of the locks: that of the controller for the jobs of all users, else this user's.
 
     Jobs of one cluster may run as different users and share the machine's GPUs.
     """
@@ -29,45 +29,45 @@ def find_lock_directory() -> Path:
     return Path(shared) if shared else Path(tempfile.gettempdir()) / f"elastane-gpus-{os.getuid()}"
 
 
-def lock_gpu(names: Sequence[str], worker: int, place: Path) -> str:
-    """Claim one GPU for this process among all runs and jobs of this machine: a free one if there is one.
+def lock_gpu(names: Sequence[str], worker: int, folder: Path) -> str:
+    """Lock one GPU for this process, against all runs and jobs of this machine.
 
-    Where there is none, or where nobody can claim any, workers share in turn.
+    If all are locked, or the folder cannot be used, workers share GPUs in turn.
 
     Args:
         names: of the GPUs, at least one.
-        worker: number of the worker, where its search begins.
-        place: folder of the claims; made if it is not there.
+        worker: its number; its search begins there.
+        folder: of the locks; made if it does not exist.
     """
     turn = names[worker % len(names)]
     try:
-        folder = _open_folder(place)
+        opened = _open_folder(folder)
     except OSError as error:
-        # A stranger who took the name first must not keep this user's workers from their GPUs.
-        logger.warning("cannot claim a GPU in %s (%s); this worker shares GPU %s", place, error, turn)
+        # Another user may have made the folder first; this user's workers still need GPUs.
+        logger.warning("cannot lock a GPU in %s (%s); this worker shares GPU %s", folder, error, turn)
         return turn
     try:
         for at in range(len(names)):
             name = names[(worker + at) % len(names)]
-            if _lock_file(name.replace("/", "_"), folder):
+            if _lock_file(name.replace("/", "_"), opened):
                 return name
         return turn
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
-def _open_folder(place: Path) -> int:
-    """Open the folder of the claims, if nobody else can have prepared it for this user.
+def _open_folder(path: Path) -> int:
+    """Open the folder of the locks, if no other user can have prepared its content.
 
     Raises:
-        OSError: it cannot be made or opened, or another user could change what is in it.
+        OSError: it cannot be made or opened, or another user could change its content.
     """
     with suppress(FileExistsError):
-        place.mkdir(mode=0o700)
-    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        path.mkdir(mode=0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)
     is_private = found.st_uid == os.getuid() and not found.st_mode & 0o022
-    # Root makes the one that several users share; there nobody removes another's files.
+    # Root makes the shared folder; its sticky bit keeps users from removing each other's files.
     is_shared = found.st_uid == 0 and bool(found.st_mode & stat.S_ISVTX)
     if not is_private and not is_shared:
         os.close(folder)
@@ -79,10 +79,10 @@ def _lock_file(name: str, folder: int) -> bool:
     try:
         descriptor = _open_file(name, folder)
     except OSError:
-        # Whatever is there in its place cannot be locked, and says nothing about the GPU.
+        # Something else has this name; it cannot be locked and tells nothing about the GPU.
         return False
     try:
-        # A record lock is the process's alone: what it forks does not keep it.
+        # A record lock belongs to the process: forked children do not inherit it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Objects that a script has made, found without being told of them."""
+"""Search for objects of the script among all objects of the process."""
 
 import gc
 from typing import TypeVar

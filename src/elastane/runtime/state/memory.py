@@ -1,7 +1,7 @@
 """Arenas: memory that holds one tensor per section and that peers on this machine can read.
 
 An arena is a memfd: a peer opens it through ``/proc/PID/fd/FD``, the kernel frees it with its last user, and
-nothing is left behind by a ``kill -9``. What a dead worker had shared stays readable to who has mapped it.
+nothing remains after a ``kill -9``. Memory of a dead worker stays readable for peers that have mapped it.
 """
 
 import mmap
@@ -15,7 +15,7 @@ import torch
 
 PAGE = 4096
 ADDRESS = struct.Struct("<QQ")
-"""Of a letter: descriptor and size in bytes."""
+"""Address of a letter: descriptor and size in bytes."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def _count_bytes(sections: Sequence[Section]) -> int:
 
 
 class Arena:
-    """My own arena.
+    """The arena of this worker.
 
     Args:
         name: shown in ``/proc/PID/maps``.
@@ -72,13 +72,13 @@ class PeerArenas:
         self._mapped: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
     def tensors(self, pid: int, fd: int) -> tuple[torch.Tensor, ...]:
-        """The sections of the arena that process ``pid`` knows as ``fd``.
+        """Return the sections of the arena that process ``pid`` has as ``fd``.
 
         Raises:
             OSError: the process is gone and the arena was never mapped.
         """
         if (pid, fd) not in self._mapped:
-            # O_RDWR: torch has no read-only tensors. Nobody writes to a peer's arena.
+            # O_RDWR: torch has no read-only tensors. Workers never write to a peer's arena.
             opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
             try:
                 self._mapped[pid, fd] = _view_sections(mmap.mmap(opened, 0), self._sections)
@@ -87,18 +87,18 @@ class PeerArenas:
         return self._mapped[pid, fd]
 
     def forget(self, pid: int) -> None:
-        """Unmap what a process shared; it is gone."""
+        """Unmap the arenas of a process that is gone."""
         self._mapped = {key: views for key, views in self._mapped.items() if key[0] != pid}
 
 
 class Letter:
-    """Bytes laid out once for a peer on this machine; gone with this object.
+    """Bytes that a peer on this machine reads once; freed with this object.
 
     Args:
         payload: pieces, in order.
 
     Attributes:
-        address: what the peer must be told.
+        address: from which the peer reads it.
     """
 
     def __init__(self, payload: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -115,7 +115,7 @@ class Letter:
 
 
 def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
-    """What process ``pid`` has laid out, where it lies: memory touched for the first time is slow memory.
+    """Map the letter of process ``pid``: a copy would be slower, as it touches new memory.
 
     Raises:
         OSError: the process is gone.
@@ -129,6 +129,6 @@ def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy when it is dense and on the host."""
+    """Return the bytes of a tensor, without a copy if it is contiguous and on the host."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

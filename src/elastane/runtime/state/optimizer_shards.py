@@ -1,8 +1,8 @@
-"""Who runs the optimizer on what: the user's own on whole parameters, or a copy of it on blocks.
+"""The optimizer state of a worker: the user's optimizer on whole parameters, or a copy of it on blocks.
 
 ``WholeOptimizer`` serves any optimizer that updates each parameter by itself. ``ShardedOptimizer`` serves the
-elementwise ones: it runs the very same class, with the same implementation, on the pieces of parameters that
-lie in the blocks a worker holds.
+elementwise ones: it runs the same class, with the same implementation, on the pieces of parameters in the
+blocks that the worker holds.
 """
 
 import copy
@@ -35,7 +35,7 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
 
 
 def is_of_torch(optimizer: optim.Optimizer) -> bool:
-    """Whether it is one of torch's own, all of which update each parameter by itself."""
+    """Whether it is an optimizer of torch, all of which update each parameter by itself."""
     return type(optimizer).__module__.partition(".")[0] == "torch"
 
 
@@ -55,50 +55,50 @@ def _refuse_unsupported(optimizer: optim.Optimizer) -> None:
 
 
 def _copy_into(spare: object, entry: object, parameter: torch.Tensor) -> object:
-    """The entry, in memory that is there already if it fits."""
+    """Return the entry, copied into the spare memory if it fits."""
     if not isinstance(entry, torch.Tensor):
         return entry
     if isinstance(spare, torch.Tensor) and (spare.shape, spare.dtype) == (entry.shape, entry.dtype):
         return spare.copy_(entry)
     if entry.shape == parameter.shape:
-        # Fused kernels take for granted that state lies in memory as its parameter does.
+        # Fused kernels require state with the memory format of its parameter.
         like = torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype, device=entry.device)
         return like.copy_(entry)
     return entry.clone()
 
 
 def _fits(entry: object, parameter: torch.Tensor) -> bool:
-    """The state has one element for each of the parameter."""
+    """Whether the state has one element for each element of the parameter."""
     return isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim() > 0
 
 
 def _flatten(dense: torch.Tensor) -> torch.Tensor:
-    """All elements of a dense tensor, 1-D, in memory order."""
+    """Return all elements of a dense tensor, 1-D, in memory order."""
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
 class OptimizerShards(Protocol):
-    """Who keeps the optimizer state, whole or in blocks; a unit is the smallest piece of it that moves."""
+    """The optimizer state of a worker, whole or in blocks; a unit is the smallest part of it that moves."""
 
     units: int
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        """About how much optimizer state each unit has; the rest, which comes last, has none."""
+        """Estimated bytes of optimizer state of each unit; the last one, replicated state, has none."""
         ...
 
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
-        """One step of the optimizer on what is held."""
+        """Step the optimizer on the units held."""
         ...
 
     def skip(self, held: frozenset[int]) -> None:
-        """A step that updates nothing."""
+        """Skip a step: update nothing."""
         ...
 
     def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
-        """Blocks with values of these units, perhaps several times; the rest has none."""
+        """Return the blocks with values of these units, perhaps repeated; replicated state has none."""
         ...
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
@@ -110,15 +110,15 @@ class OptimizerShards(Protocol):
     def set_state(self, unit: int, state: dict[str, Any]) -> None: ...
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
-        """State of one piece of a block: what has an element per element of it, 1-D in memory order."""
+        """Return the state of one piece of a block; elementwise entries are 1-D in memory order."""
         ...
 
     def is_elementwise(self, piece: Piece, key: str) -> bool:
-        """Whether that state has an element for each of the piece."""
+        """Whether an entry has one element for each element of the piece."""
         ...
 
     def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
-        """What of the model's tensors a unit is."""
+        """Return the pieces of the model's tensors that a unit consists of."""
         ...
 
     def make_room(
@@ -128,13 +128,13 @@ class OptimizerShards(Protocol):
         others: Mapping[str, torch.Tensor],
         plain: Mapping[str, Any],
     ) -> dict[str, torch.Tensor]:
-        """New state for a piece of `pieces_of`, to be filled in.
+        """Allocate state for a piece, to be filled in.
 
         Args:
             piece: of a trained parameter.
-            elementwise: data types of what has an element for each of the piece.
-            others: tensors of what has not, dense; they become the state.
-            plain: what is no tensor.
+            elementwise: data types of the elementwise entries.
+            others: the other tensors, dense; they become the state.
+            plain: entries that are no tensors.
 
         Returns:
             The memory of each tensor, 1-D.
@@ -143,7 +143,7 @@ class OptimizerShards(Protocol):
 
 
 class WholeOptimizer:
-    """Every worker keeps everything; a unit is a parameter."""
+    """Every worker holds all state; a unit is a parameter."""
 
     def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout) -> None:
         _refuse_unsupported(optimizer)
@@ -156,14 +156,14 @@ class WholeOptimizer:
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        """About how much optimizer state each unit has: twice its values, as Adam's."""
+        """Estimated bytes of optimizer state of each unit: twice its values, as with Adam."""
         return (*(2 * p.numel() * p.element_size() for p in self._layout.parameters), 0)
 
     @runs_script
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
-        """One step of the user's optimizer, with views of the sums as gradients."""
+        """Step the user's optimizer, with views of the sums as gradients."""
         if self._views is None:
             self._views = [extent.view(sums) for extent in self._layout.extents]
         if len(held) > self.units:
@@ -179,13 +179,13 @@ class WholeOptimizer:
             self._layout.parameters[n].grad = None
 
     def skip(self, held: frozenset[int]) -> None:
-        """A step that changes nothing, as its gradient overflowed."""
+        """Skip a step whose gradient overflowed."""
         if len(held) > self.units:
             self._spare.clear()
 
     @runs_script
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
-        """One step with zero gradients and no learning rate; memory it leaves is kept to be overwritten."""
+        """Step once with zero gradients and no learning rate; keep the allocated state to overwrite it."""
         before = self.shared.snapshot()
         kept = [tensor.clone() for tensor in values]
         for group in self._optimizer.param_groups:
@@ -221,7 +221,7 @@ class WholeOptimizer:
             key: _copy_into(spare.get(key), entry, parameter) for key, entry in state.items()
         }
 
-    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
+    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - a piece is enough
         parameter = self._layout.parameters[piece.number]
         extent = self._layout.extents[piece.number]
         return {
@@ -260,7 +260,7 @@ class WholeOptimizer:
 
 
 class ShardedOptimizer:
-    """A unit is a block, kept by its owner and its backups.
+    """A unit is a block, held by its owner and its backups.
 
     Raises:
         BadInput: the optimizer is not elementwise, so its result would depend on how blocks are cut.
@@ -281,7 +281,7 @@ class ShardedOptimizer:
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
-        # A learning-rate scheduler wraps step() of the user's object, which must not be ours.
+        # A learning-rate scheduler wraps step() of the user's object; the copy must not have that.
         self._optimizer.__dict__.pop("step", None)
         self._optimizer.state = defaultdict(dict)
         optimizer.state = RefusedState()  # type: ignore[assignment]
@@ -294,7 +294,7 @@ class ShardedOptimizer:
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
-        """One step on the pieces of the held blocks; state of blocks no longer held is freed."""
+        """Step on the pieces of the held blocks; free the state of blocks no longer held."""
         self._forget(held)
         groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
         for piece, values in self._held_pieces(held):
@@ -314,7 +314,7 @@ class ShardedOptimizer:
                 values.grad = None
 
     def skip(self, held: frozenset[int]) -> None:
-        """A step that changes nothing, as its gradient overflowed; state no longer held is freed."""
+        """Skip a step whose gradient overflowed; free the state of blocks no longer held."""
         self._forget(held)
 
     def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:

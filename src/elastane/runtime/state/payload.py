@@ -1,7 +1,7 @@
-"""Tensors and plain values as bytes on their way from worker to worker.
+"""Tensors and plain values as bytes that one worker sends to another.
 
 A length of 8 bytes, a JSON header, then the tensors' own memory, one after the other. Packing copies nothing:
-the sender's state does not change before the receiver, whose vote is awaited, has everything.
+the sender's state does not change before the receiver has everything, for its vote is awaited.
 """
 
 import json
@@ -23,7 +23,7 @@ def pack_state(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) ->
 
     Args:
         tensors: of any data type, dense.
-        plain: what JSON can say.
+        plain: values that JSON has.
     """
     placed, views, start = {}, [], 0
     for name, tensor in tensors.items():
@@ -36,7 +36,7 @@ def pack_state(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) ->
 
 
 def unpack_state(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors, as views of the payload, and plain values.
+    """Return the tensors, as views of the payload, and the plain values.
 
     Raises:
         Malformed: `pack_state` has not made this.

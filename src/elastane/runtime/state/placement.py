@@ -1,13 +1,13 @@
-"""Where the model's tensors are while it trains, and how they meet the memory that peers read.
+"""Where the model's tensors are while it trains, and how they reach the memory that peers read.
 
-Sums, votes, digests and everything between workers are matters of the host: arenas that peers on this
+Sums, votes, digests and everything between workers happen on the host, in arenas that peers on this
 machine read. On the CPU the model trains in that very memory (`InPlace`). On a GPU it trains there, and the
 arena is the place of exchange (`Mirrored`): gradients come down as they are computed, whole sums go up before
-the optimizer runs, values go up when a peer has computed them and come down when somebody wants to read them.
+the optimizer runs, values go up when a peer has computed them and come down when a peer reads them.
 
-The protocol says who may read or write what when, by events that the two threads of a worker post. That
-argument holds on a device too because every call here that takes part in it has done its copies when it
-returns; streams only keep those copies from waiting behind kernels that have nothing to do with them.
+The protocol orders reads and writes by events that the two threads of a worker post. That order holds on a
+device too, because every call here that takes part in it has finished its copies when it returns; streams
+only keep those copies from waiting behind unrelated kernels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ Deliver: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class InPlace:
-    """Parameters are views of the arena; nothing is ever copied.
+    """Parameters are views of the arena; nothing is copied.
 
     Attributes:
         arena: what peers read: all parameters and, as committed, all buffers.
@@ -40,42 +40,42 @@ class InPlace:
         self.carrier: Carrier | None = None
 
     def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
-        """The whole sums where the optimizer can read them."""
+        """Return the complete sums where the optimizer can read them."""
         return sums
 
     def spare(self, sums: Sections) -> Sections:
-        """What `gradients` would return, all zeros as ``sums`` are."""
+        """Return the memory that `gradients` would return; all zeros, as ``sums`` are."""
         return sums
 
     def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of the model's device as tensors on the host."""
+        """Return tensors of the model's device as tensors on the host."""
         return list(tensors)
 
     def computed(self, blocks: Iterable[int]) -> None:
-        """The optimizer has given these blocks new values."""
+        """Note that the optimizer has computed new values for these blocks."""
 
     def show(self, blocks: Iterable[int]) -> None:
-        """Have the arena hold the values of these blocks, for peers, digests and copies to read."""
+        """Copy the values of these blocks to the arena, where peers, digests and copies read them."""
 
     def taken(self, view: View) -> None:
-        """The arena has new values where ``view`` shows them: have the model use those."""
+        """Copy new values from the arena to the model; ``view`` selects them."""
 
     def complete(self) -> None:
-        """Wait until what this thread has asked the device to do is done."""
+        """Wait until the device has done what this thread has queued."""
 
     def aside(self) -> AbstractContextManager[object]:
-        """Around what the reactor thread does with tensors of the model's device."""
+        """Return the context in which the reactor thread uses tensors of the model's device."""
         return nullcontext()
 
 
 class Mirrored:
-    """Parameters and optimizer state are on a device; the arena is brought up to date when somebody reads it.
+    """Parameters and optimizer state are on a device; the arena is updated before it is read.
 
-    Buffers need no mirror: what is committed of them is kept, and computed, on the host alone.
+    Buffers need no mirror: committed buffers are computed and stored on the host only.
 
     Args:
         layout: of the model; says on which device. On the CPU the mirror is more memory of the CPU: that
-            differs from a GPU in nothing but the copies' being synchronous.
+            differs from a GPU only in that copies are synchronous.
     """
 
     def __init__(self, layout: ModelLayout) -> None:
@@ -84,17 +84,17 @@ class Mirrored:
         self.values: Sections = self._on_device(self.arena.tensors)
         self.carrier: Carrier | None = Carrier(layout.device)
         self._sums: Sections | None = None
-        # Blocks whose values in the arena are older than those on the device.
+        # Blocks with older values in the arena than on the device.
         self._stale: set[int] = set()
         self._aside = _open_stream(layout.device)
 
     def _on_device(self, host: Sections) -> Sections:
-        """Memory for the parameters' sections; those of buffers are the host's own."""
+        """Allocate the parameters' sections; sections of buffers stay on the host."""
         trained = self._layout.parameter_sections
         return (*(torch.zeros_like(s, device=self._layout.device) for s in host[:trained]), *host[trained:])
 
     def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:
-        """The whole sums where the optimizer can read them.
+        """Return the complete sums where the optimizer can read them.
 
         Args:
             sums: sections on the host.
@@ -106,42 +106,42 @@ class Mirrored:
         return there
 
     def spare(self, sums: Sections) -> Sections:
-        """What `gradients` would return; zeros as long as that was never called."""
+        """Return the memory that `gradients` would return; zeros until that is called."""
         if self._sums is None:
             self._sums = self._on_device(sums)
         return self._sums
 
     def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies on the host, complete on return."""
+        """Return copies on the host; they are complete on return."""
         copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
         self.complete()
         return copies
 
     def computed(self, blocks: Iterable[int]) -> None:
-        """The optimizer has given these blocks new values; on return its kernels have ended."""
+        """Wait for the optimizer's kernels, and note that these blocks have new values."""
         self.complete()
         self._stale |= self._trained(blocks)
 
     def show(self, blocks: Iterable[int]) -> None:
-        """Have the arena hold the values of these blocks, for peers, digests and copies to read."""
+        """Copy the values of these blocks to the arena, where peers, digests and copies read them."""
         for block in self._stale & self._trained(blocks):
             shown = self._layout.block(self.arena.tensors, block)
             shown.copy_(self._layout.block(self.values, block))
             self._stale.discard(block)
 
     def taken(self, view: View) -> None:
-        """The arena has new values where ``view`` shows them: have the model use those."""
+        """Copy new values from the arena to the model; ``view`` selects them."""
         view(self.values).copy_(view(self.arena.tensors))
 
     def complete(self) -> None:
-        """Wait until what this thread has asked the device to do is done."""
+        """Wait until the device has done what this thread has queued."""
         if self._layout.device.type == "cuda":
             torch.cuda.current_stream(self._layout.device).synchronize()
 
     def aside(self) -> AbstractContextManager[object]:
-        """Around what the reactor thread does with tensors of the model's device.
+        """Return the context in which the reactor thread uses tensors of the model's device.
 
-        A stream of its own: a copy that a peer waits for would else wait for a whole backward pass.
+        It has its own stream: a copy that a peer waits for would otherwise wait for a whole backward pass.
         """
         return nullcontext() if self._aside is None else torch.cuda.stream(self._aside)
 
@@ -153,7 +153,7 @@ Placement: TypeAlias = InPlace | Mirrored
 
 
 def choose_placement(layout: ModelLayout) -> Placement:
-    """In place on the CPU, mirrored elsewhere."""
+    """Choose `InPlace` on the CPU, `Mirrored` elsewhere."""
     return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
 
 
@@ -184,16 +184,16 @@ class Carrier:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
                 host = gradient.to("cpu", non_blocking=True, copy=True)
-            # Blocking: the thread sleeps instead of spinning on a core.
+            # Blocking: the thread sleeps instead of spinning.
             arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
         self._under_way.append(self._thread.submit(_deliver, gradient, host, arrived, deliver))
 
     def wait(self) -> None:
-        """Until every gradient is delivered.
+        """Wait until every gradient is delivered.
 
         Raises:
-            BaseException: what ``deliver`` raised.
+            BaseException: that ``deliver`` raised.
         """
         under_way, self._under_way = self._under_way, []
         for delivery in under_way:
@@ -201,14 +201,14 @@ class Carrier:
 
 
 def _deliver(
-    gradient: torch.Tensor,  # noqa: ARG001 - held: its memory must not be used anew before the copy has ended
+    gradient: torch.Tensor,  # noqa: ARG001 - its memory must not be reused before the copy has ended
     host: torch.Tensor,
     arrived: torch.cuda.Event | None,
     deliver: Deliver,
 ) -> None:
     if arrived is not None:
         arrived.synchronize()
-    # Grad mode belongs to a thread.
+    # Grad mode is a setting of the thread.
     with torch.no_grad():
         deliver(host)
 

@@ -1,4 +1,4 @@
-"""What every worker keeps besides blocks: hyperparameters, schedules, flags, and what the script keeps."""
+"""State that every worker holds, beside blocks: hyperparameters, schedules, flags, ``run.keep``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -28,11 +28,11 @@ from elastane.runtime.state.shared_optimizer_state import SharedOptimizerState
 from elastane.runtime.state.untrained_tensors import UntrainedTensors
 
 UNTRAINED = "untrained"
-"""In the rest of the state: untrained tensors that the script has changed."""
+"""Key of the untrained tensors that the script has changed."""
 
 
 class ReplicatedState:
-    """The rest of the state, the same on every worker.
+    """The state that is the same on every worker.
 
     Args:
         model: of the run.
@@ -40,11 +40,11 @@ class ReplicatedState:
         layout: of the model.
         scheduler: the user's, stepped once after every training step unless it needs a figure for that.
         scaling: of the loss; None: gradients are not scaled.
-        keep: what the script keeps.
+        keep: the values in ``run.keep``.
 
     Attributes:
-        metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
-        recorded: digest of what the script has recorded of the last step; empty: nothing.
+        metrics: of checkpoints: the loss, and the last measurements of the script.
+        recorded: digest of the values that the script recorded in the last step; empty: none.
         untrained: tensors of the model that no block holds.
     """
 
@@ -65,25 +65,25 @@ class ReplicatedState:
         self.untrained = UntrainedTensors(model, layout)
         self.metrics: dict[str, float] = {}
         self.recorded = ""
-        self._schedule_place = ""
+        self._schedule_before = ""
         self._flags = self._current_flags()
         self._groups_before = ""
-        # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
+        # Plain attributes of modules as the script made them, and those that a forward pass sets.
         self._attributes = ModuleAttributes(model)
         self._excluded: frozenset[Key] = frozenset()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
+        """Return the state as JSON, and the tensors that the JSON refers to.
 
-        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and those untrained
-        tensors that it has changed.
+        Hyperparameters, schedule, scaler, flags of the model, ``run.keep``, and the untrained tensors that
+        the script has changed.
 
         Raises:
-            BadInput: something in it is neither.
+            BadInput: a value in it cannot be described.
         """
         tensors: dict[str, torch.Tensor] = {}
         rest = self._plain() | {
-            # A copy: it is taken down in one thread and added to in another.
+            # A copy: one thread reads it while another adds to it.
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
             "attributes": [
@@ -98,10 +98,10 @@ class ReplicatedState:
         return {**rest, "keep": kept, "optimizer": shared}, tensors
 
     def _plain(self) -> dict[str, Any]:
-        """Hyperparameters, schedule, scaler and flags as JSON has them: little, and compared in every vote.
+        """Return hyperparameters, schedule, scaler and flags as JSON: small, and compared in every vote.
 
         Raises:
-            BadInput: a hyperparameter or something of the schedule is no number, string, list or None.
+            BadInput: a hyperparameter or a value of the schedule is not a number, string, list or None.
         """
         groups = [
             {key: value for key, value in group.items() if key != "params"}
@@ -111,9 +111,9 @@ class ReplicatedState:
             "groups": groups,
             "schedule": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaling.scaler.state_dict() if self._scaling is not None else None,
-            # As they are between microbatches: one that is computed meanwhile may switch them for itself.
-            "training": _flags(self._flags[0]),
-            "requires_grad": _flags(self._flags[1]),
+            # As they are between microbatches: the running microbatch may switch them.
+            "training": _encode_flags(self._flags[0]),
+            "requires_grad": _encode_flags(self._flags[1]),
         }
         try:
             return to_json(plain)  # type: ignore[no-any-return]
@@ -129,7 +129,7 @@ class ReplicatedState:
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `describe` told, on another worker or in an earlier attempt of the run."""
+        """Load what `describe` returned on another worker or in an earlier attempt of the run."""
         for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
@@ -157,10 +157,10 @@ class ReplicatedState:
         # Checkpoints of earlier versions have none.
         self.recorded = rest.get("recorded", "")
 
-    # -- what all workers must have alike --------------------------------------------------------------------
+    # -- equality of workers --------------------------------------------------------------------
 
     def replicated(self) -> dict[str, str]:
-        """Digests of what every worker must have alike and no block holds; compared in every vote."""
+        """Return digests of the state that all workers must share, beside blocks; compared in every vote."""
         plain = self._plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
@@ -169,7 +169,7 @@ class ReplicatedState:
         return found | {"run.keep": self._keep.digest()} | recorded
 
     def digest(self) -> tuple[str, str]:
-        """Digests of the tensors that no block holds, and of state that all parameters share."""
+        """Return digests of the tensors beside blocks, and of optimizer state of no single parameter."""
         kept = self._keep.describe()[1]
         values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in kept.items()}
         values |= self.untrained.digests()
@@ -179,21 +179,21 @@ class ReplicatedState:
             return "", ""
         return digest_text(to_json_text(values)), digest_text(to_json_text(states))
 
-    # -- what a script may not do to it ------------------------------------------------------------------
+    # -- checks of the script ------------------------------------------------------------------
 
     def exclude_attributes(self, attributes: Iterable[Key]) -> None:
-        """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
+        """Exclude plain attributes that a forward pass sets: they do not travel."""
         self._excluded = frozenset(attributes)
 
     def remember_flags(self) -> None:
-        """Take flags and hyperparameters as they are now for those of the step."""
+        """Remember flags and hyperparameters as those of the step."""
         self._flags = self._current_flags()
         self._groups_before = self._groups_text()
 
     def restore_flags(self) -> None:
-        """Give the model back the flags of the step: a microbatch may have switched some for itself.
+        """Restore the flags of the step: a microbatch may have switched some.
 
-        A worker that has no microbatch in a step would else keep others.
+        A worker without a microbatch in the step would otherwise have other flags.
 
         Raises:
             BadInput: the script has changed a hyperparameter inside the step.
@@ -224,39 +224,39 @@ class ReplicatedState:
             self._scheduler.step()
 
     def remember_schedule(self) -> None:
-        """Take the schedule as it is now for that of the step."""
-        self._schedule_place = self._place_in_schedule()
+        """Remember the schedule as that of the step."""
+        self._schedule_before = self._read_schedule()
 
     def check_schedule(self) -> None:
-        """Find out whether the script has stepped the schedule that the run steps.
+        """Check that the script has not stepped the schedule that the run steps.
 
         Raises:
             BadInput: it has.
         """
-        if self._place_in_schedule() != self._schedule_place:
+        if self._read_schedule() != self._schedule_before:
             raise BadInput(
                 "scheduler.step() was called by the script",
                 means="the run steps the schedule it was given in run.prepare, so it has been stepped twice",
                 do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
             )
 
-    def _place_in_schedule(self) -> str:
-        """Where the schedule stands that the run steps; empty without one."""
+    def _read_schedule(self) -> str:
+        """Return the state of the schedule that the run steps; empty without one."""
         if self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau):
             return ""
         return to_json_text(self._scheduler.state_dict())
 
     def find_schedules(self) -> None:
-        """Find schedules of the optimizer that the run does not know.
+        """Check that the run knows every schedule of the optimizer.
 
         Raises:
-            BadInput: there is one.
+            BadInput: it does not know one.
         """
         found = find_live_objects(LRScheduler)
         mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
         known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
-        # Parts of a schedule refer to the optimizer as the whole does.
-        known += [part for some in found for part in _parts(some)]
+        # Parts of a schedule refer to the optimizer too.
+        known += [part for some in found for part in _list_parts(some)]
         for some in mine:
             if all(some is not other for other in known):
                 raise BadInput(
@@ -267,13 +267,13 @@ class ReplicatedState:
                 )
 
 
-def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
-    """Schedules that one is made of."""
+def _list_parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
+    """Yield the schedules that a schedule consists of."""
     for value in vars(schedule).values():
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, LRScheduler):
                 yield part
 
 
-def _flags(values: Iterable[bool]) -> str:
+def _encode_flags(values: Iterable[bool]) -> str:
     return "".join("1" if value else "0" for value in values)

@@ -1,4 +1,4 @@
-"""What a script keeps from step to step; it travels to joiners with all other state."""
+"""``run.keep``: values of the script that travel to joining workers with all other state."""
 
 from collections.abc import Callable, Iterator, MutableMapping
 from types import MappingProxyType
@@ -23,22 +23,22 @@ def do_nothing() -> None:
 
 
 class RunKeep(MutableMapping[str, Any]):
-    """The script's own values by name: what JSON can say, tensors, and objects with a ``state_dict``.
+    """The script's own values by name: values that JSON has, tensors, and objects with a ``state_dict``.
 
-    Values are changed between steps only, and alike on all workers, which their votes check. Lists are kept
-    as tuples and dicts read-only, so that no change goes unnoticed. Tensors, modules and other objects are
-    kept as they are, and changed in place.
+    Values change between steps only, and in the same way on all workers; the votes check that. Lists become
+    tuples and dicts become read-only, so that no change goes unnoticed. Tensors, modules and other objects
+    are stored as they are, and change in place.
 
     Attributes:
         locked: a step is under way; nothing may be changed.
-        before_read: called before a value is read: in a worker that joins the values may have to come first.
+        before_read: called before a value is read: a joining worker may have to receive the values first.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        # Those of them that have a state of their own: tensors, modules, schedules, optimizers.
+        # Values with a state of their own: tensors, modules, schedules, optimizers.
         self._objects: dict[str, torch.Tensor | Stateful] = {}
-        # States that have arrived before this script has made the object they belong to.
+        # States that arrived before the script has made their object.
         self._waiting: dict[str, Any] = {}
         self.locked = False
         self.before_read: Callable[[], None] = do_nothing
@@ -78,20 +78,20 @@ class RunKeep(MutableMapping[str, Any]):
         return len(self._values)
 
     def must_be_open(self) -> None:
-        """Called before anything kept is changed.
+        """Refuse a change inside a step.
 
         Raises:
             BadInput: a step is under way.
         """
         if self.locked:
             raise BadInput(
-                "what the run keeps was changed inside a step",
+                "run.keep was changed inside a step",
                 means="the inner loop runs for other microbatches on every worker, so they would differ",
                 do="change it between steps, from step.loss or the sums of an evaluation",
             )
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """All of it: as JSON, ``{"values": ..., "states": ...}``, and the tensors that it refers to."""
+        """Return it as JSON, ``{"values": ..., "states": ...}``, and the tensors the JSON refers to."""
         tensors: dict[str, torch.Tensor] = {}
         values = {name: kept for name, kept in self._values.items() if name not in self._objects}
         states = {name: _read_state(kept) for name, kept in self._objects.items()} | self._waiting
@@ -99,7 +99,7 @@ class RunKeep(MutableMapping[str, Any]):
         return {"values": to_json(values), "states": described}, tensors
 
     def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Become what `describe` says of another worker's, or of an earlier run; keeps the tensors."""
+        """Load what `describe` returned on another worker or in an earlier run; it keeps the tensors."""
         mine, self._objects = self._objects, {}
         self._values = {name: _freeze(value) for name, value in there["values"].items()}
         self._waiting = {}
@@ -113,7 +113,7 @@ class RunKeep(MutableMapping[str, Any]):
                 self._waiting[name] = state
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors and parameters that are kept, where they lie."""
+        """Return the tensors and parameters in it, not copies."""
         found: list[torch.Tensor] = []
         for kept in self._objects.values():
             if isinstance(kept, torch.Tensor):
@@ -123,20 +123,20 @@ class RunKeep(MutableMapping[str, Any]):
         return found
 
     def digest(self) -> str:
-        """The first 8 bytes of the SHA-256 of all but the elements of tensors; empty if nothing is kept."""
+        """Return the first 8 bytes of the SHA-256 of all but elements of tensors; empty without values."""
         if not self._values and not self._waiting:
             return ""
         described, _ = self.describe()
         return digest_text(to_json_text(described))
 
 
-def _read_state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - whatever it says
+def _read_state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - any state dict
     return kept if isinstance(kept, torch.Tensor) else kept.state_dict()
 
 
 @torch.no_grad()
 def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
-    """The object with that state: in place where it can be, since the script may have other names for it."""
+    """Load a state, in place where possible, since the script may have other references to the object."""
     if not isinstance(mine, torch.Tensor):
         mine.load_state_dict(restore_types(mine.state_dict(), state))
         return mine
@@ -161,13 +161,15 @@ def _check_value(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no
 def _refuse_unsuitable(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.grad_fn is not None:
         raise BadInput(
-            "a tensor that is part of a computation cannot be kept",
-            means="what it was computed from would be kept with it",
+            "a tensor that is part of a computation cannot be in run.keep",
+            means="everything that it was computed from would stay in memory",
             do="keep tensor.detach().clone()",
         )
     if callable(value) and not isinstance(value, Stateful):
         raise BadInput(
-            f"{value!r} cannot be kept", means="a function does not travel", do="define it in the script"
+            f"{value!r} cannot be in run.keep",
+            means="a function does not travel",
+            do="define it in the script",
         )
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer keeps besides the state of each parameter: attributes of its own, and shared state."""
+"""Optimizer state that belongs to no single parameter: own attributes, and shared entries of ``state``."""
 
 import copy
 import logging
@@ -16,11 +16,11 @@ NAME = "optimizer"
 
 
 class RefusedState(dict[Any, Any]):
-    """Stands for the state of an optimizer that is sharded; refuses whatever a script does with it."""
+    """Replaces the state of a sharded optimizer; refuses every use by the script."""
 
     def _refuse(self, *_args: object) -> NoReturn:
         raise BadInput(
-            "optimizer.state was used by the script, and the run keeps that state in shards",
+            "the script used optimizer.state, and the run holds that state in shards",
             means="with --copies N no worker has the state of whole parameters: the script would find none",
             do="run with --copies all; to save the state use run.checkpoint() or --save-optimizer",
         )
@@ -31,7 +31,7 @@ class RefusedState(dict[Any, Any]):
 
 
 class SharedOptimizerState:
-    """Of one optimizer, which may be of the user's own class.
+    """The shared state of one optimizer, which may be of the user's own class.
 
     Args:
         optimizer: the user's.
@@ -45,14 +45,14 @@ class SharedOptimizerState:
         for name, value in self._attributes().items():
             if isinstance(value, optim.Optimizer):
                 raise BadInput(
-                    f"the optimizer keeps another one in its attribute {name}",
+                    f"the optimizer has another optimizer in its attribute {name}",
                     means="the state of the inner optimizer would be missing in a worker that joins",
                     do="keep its state in self.state[parameter] of the optimizer given to run.prepare",
                 )
             _describe(value, f"{NAME}.{name}", {})
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """All of it: as JSON, ``{"attributes": ..., "state": ...}``, and the tensors that it refers to.
+        """Return it as JSON, ``{"attributes": ..., "state": ...}``, with the tensors that the JSON refers to.
 
         Raises:
             BadInput: something in it cannot be given to a joining worker.
@@ -68,7 +68,7 @@ class SharedOptimizerState:
         return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `describe` says of another worker's, or of an earlier attempt of the run."""
+        """Load what `describe` returned on another worker or in an earlier attempt of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)
             setattr(self._optimizer, name, restore_types(mine, join_tensors(described, tensors)))
@@ -81,7 +81,7 @@ class SharedOptimizerState:
         return OptimizerSnapshot(self._optimizer, self._attributes())
 
     def _attributes(self) -> dict[str, Any]:
-        """Attributes that torch's own optimizers do not have, without what a script makes anew everywhere."""
+        """Return attributes that torch's optimizers do not have and that are state."""
         return {
             name: value
             for name, value in vars(self._optimizer).items()
@@ -100,10 +100,10 @@ class OptimizerSnapshot:
         self._attributes = {name: copy.deepcopy(value) for name, value in attributes.items()}
 
     def restore(self) -> dict[Any, Any]:
-        """Put all of it back.
+        """Restore all of it.
 
         Returns:
-            The state of parameters that has come since, whose memory may be used again.
+            State of parameters that was added since; its memory may be reused.
         """
         spare = dict(self._optimizer.state)
         for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
@@ -122,7 +122,7 @@ def _is_parameter(key: object) -> bool:
 
 
 def _is_state(value: object) -> bool:
-    """False for what never changes, and for parameters, which the model has."""
+    """Return False for values that never change, and for parameters, which the model has."""
     if callable(value) or isinstance(
         value, ModuleType | torch.dtype | torch.device | logging.Logger | optim.lr_scheduler.LRScheduler
     ):

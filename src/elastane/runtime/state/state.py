@@ -1,4 +1,7 @@
-"""What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
+"""The training state of a worker: values, buffers, optimizer state, schedules.
+
+It moves between workers in units and is digested in blocks.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +34,8 @@ from elastane.runtime.state.run_keep import RunKeep
 class TrainingState:
     """The state of one worker's copy of the run.
 
-    A unit is a parameter (every worker keeps everything) or a block (sharded); the last one is the rest.
+    A unit is a parameter (every worker holds all state) or a block (sharded); the last unit is the replicated
+    state.
 
     Args:
         model: its parameters are moved, in place, into the memory of the placement.
@@ -40,13 +44,13 @@ class TrainingState:
         layout: of the model.
         copies: of the optimizer state; None: all.
         scaling: of the loss; None: gradients are not scaled.
-        keep: what the script keeps.
+        keep: the values in ``run.keep``.
         placement: where the model's tensors are.
 
     Attributes:
         buffers: as committed.
-        rest: what every worker keeps besides blocks.
-        guard: watches which optimizers the script steps.
+        rest: state that every worker holds, beside blocks.
+        guard: refuses optimizers that the script steps.
         auxiliary_modules: modules that the script uses beside the model.
     """
 
@@ -97,14 +101,14 @@ class TrainingState:
             self.placement.computed(range(len(self.layout.blocks)))
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy values, buffers and the rest; returns what puts them back."""
+        """Copy values, buffers and replicated state; return a function that restores them."""
         copies = [section.clone() for section in self.placement.values]
         committed = [buffer.clone() for buffer in self.buffers.tensors]
         rest, tensors = self.rest.describe()
         kept = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
-        def put_back() -> None:
+        def restore() -> None:
             for section, copied in zip(self.placement.values, copies, strict=True):
                 section.copy_(copied)
             for buffer, copied in zip(self.buffers.tensors, committed, strict=True):
@@ -112,20 +116,20 @@ class TrainingState:
             self.buffers.restore()
             self.rest.take(rest, kept)
 
-        return put_back
+        return restore
 
     # -- between two steps -----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def take_changes(self, *, first: bool, begins: bool) -> None:
-        """Take over what the script has changed since the last step: it is part of the state from now on.
+        """Add the changes that the script has made since the last step to the state.
 
         Args:
-            first: no step of this process has been before; every worker has done alike what is done by now.
-            begins: the run begins with this worker, which looks for what a newcomer would have otherwise.
+            first: this process has made no step yet; until then every worker runs the same code.
+            begins: the run begins with this worker; it searches for objects that a joining worker would lack.
 
         Raises:
-            BadInput: the script has changed what a run cannot change.
+            BadInput: the script has made a change that a run does not support.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
         self.rest.remember_flags()
@@ -140,12 +144,12 @@ class TrainingState:
         self.rest.untrained.remember()
 
     def open_to_script(self) -> None:
-        """Let the script find the state that the step has left; what it changes now is between two steps.
+        """Show the script the state after the step; its changes from now on are between two steps.
 
         Raises:
             BadInput: it has changed something inside the step.
         """
-        # Some of them may have come from other workers.
+        # Other workers may have sent some of them.
         self.buffers.restore()
         self.rest.remember_schedule()
         changed = self.rest.untrained.find_changed(caches=False)
@@ -155,18 +159,18 @@ class TrainingState:
         self.auxiliary_modules.check()
 
     def versions(self) -> list[int]:
-        """Autograd's counts of changes in place, of everything that must not change inside a step."""
+        """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
         counts = [parameter._version for parameter in self.layout.parameters]  # noqa: SLF001 - torch's name
         return counts + [tensor._version for tensor in self.keep.tensors()]  # noqa: SLF001
 
     def check_versions(self, before: list[int]) -> None:
-        """Find what a microbatch has changed in place.
+        """Check that a microbatch has changed nothing in place.
 
         Args:
-            before: `versions`, before it.
+            before: `versions` before the microbatch.
 
         Raises:
-            BadInput: it has changed something that is not changed inside a step.
+            BadInput: it has changed a tensor that must not change inside a step.
         """
         now = self.versions()
         if now != before:
@@ -175,7 +179,7 @@ class TrainingState:
             raise inside_step_error(places[changed].name if changed < len(places) else "a tensor in run.keep")
 
     def content(self) -> dict[str, str]:
-        """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
+        """Return digests of parameters and of tensors in run.keep; ``.data`` changes without a count."""
         named = {
             extent.name: p for extent, p in zip(self.layout.extents, self.layout.parameters, strict=True)
         }
@@ -188,10 +192,10 @@ class TrainingState:
 
     @torch.no_grad()
     def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
-        """Run the optimizer once for nothing, so that its code is warm and its memory there.
+        """Run the optimizer once without effect, so that its code is warm and its memory allocated.
 
         Args:
-            spare: sections of an arena nobody uses now, all zeros; they are zeros again afterwards.
+            spare: sections of an unused arena, all zeros; they are zeros again afterwards.
         """
         if isinstance(self.shards, WholeOptimizer):
             with self.guard.stepping():
@@ -218,8 +222,8 @@ class TrainingState:
             held: units to update.
             scale: factor of every gradient (clipping, weights, the scaler's).
             virtual_ranks: how many had samples; buffers take the mean of their changes.
-            skipped: the optimizer does not run, as the gradient overflowed. Buffers, which the forward passes
-                have moved, and the schedule go on, as they do in a loop with a ``GradScaler``.
+            skipped: the optimizer does not run, because the gradient overflowed. Buffers and the schedule go
+                on, as they do in a loop with a ``GradScaler``.
         """
         if skipped:
             self.shards.skip(held)
@@ -238,19 +242,19 @@ class TrainingState:
         self.buffers.apply(sums, held_buffers, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
-        # Schedulers, the script's own ones too, would warn of optimizers that they have not seen stepping.
+        # Schedulers, including those of the script, would warn that the optimizer has not stepped.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
         self.rest.step_schedule()
 
     # -- moving --------------------------------------------------------------------------------------------
 
     def show(self, units: Iterable[int]) -> None:
-        """Have the arena hold the values of these units; before anything reads them there."""
+        """Copy the values of these units to the arena; call it before they are read there."""
         with self.placement.aside():
             self.placement.show(self.shards.blocks_of(units))
 
     def taken(self, unit: int) -> None:
-        """The arena has new values of this unit: have the model use them."""
+        """Copy the new values of a unit from the arena to the model."""
         with self.placement.aside():
             self.placement.taken(partial(self.unit_values, unit))
 
@@ -265,7 +269,7 @@ class TrainingState:
                 plain["rest"], extra = self.rest.describe()
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
-                    # Sharded, buffers lie in blocks like everything else.
+                    # When sharded, buffers are in blocks like all values.
                     tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self.buffers.tensors)}
             else:
                 tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
@@ -273,7 +277,7 @@ class TrainingState:
             if unit != self.units - 1:
                 for key, entry in self.shards.state_of(unit).items():
                     if isinstance(entry, torch.Tensor):
-                        # A counter of an optimizer on a device may be on the host, and must be there again.
+                        # A counter of an optimizer on a device may be on the host, and must stay on the host.
                         kind = "state" if entry.device == self.layout.device else "host"
                         tensors[f"{kind}/{unit}/{key}"] = entry.contiguous()
                     else:
@@ -283,10 +287,10 @@ class TrainingState:
 
     @torch.no_grad()
     def unpack(self, payload: Payload) -> None:
-        """Take over what `pack` made of another worker's state."""
+        """Load what `pack` made of another worker's state."""
         tensors, plain = unpack_state(payload)
         states: dict[int, dict[str, Any]] = {}
-        # Copies: the rest of the state keeps some of them, and the payload is freed.
+        # Copies: the replicated state holds some of them, and the payload is freed.
         extra = {
             key.removeprefix("extra/"): tensors.pop(key).clone()
             for key in [*tensors]
@@ -300,7 +304,7 @@ class TrainingState:
             elif kind == "buffer":
                 self.buffers.tensors[int(where[0])].copy_(entry)
             elif kind in ("state", "host"):
-                states.setdefault(int(where[0]), {})[where[1]] = self._placed(entry, kind)
+                states.setdefault(int(where[0]), {})[where[1]] = self._place(entry, kind)
             else:
                 self.rest.take(entry, extra)
         with self.placement.aside():
@@ -308,8 +312,8 @@ class TrainingState:
                 self.shards.set_state(unit, state)
             self.placement.complete()
 
-    def _placed(self, entry: object, kind: str) -> object:
-        """An entry of the optimizer's state where it was with whoever sent it."""
+    def _place(self, entry: object, kind: str) -> object:
+        """Return an entry of the optimizer's state on the device that it had at the sender."""
         if not isinstance(entry, torch.Tensor) or kind == "host":
             return entry
         with self.placement.aside():
@@ -317,17 +321,17 @@ class TrainingState:
 
     @property
     def nbytes(self) -> int:
-        """About the size of all of it, in bytes: values, and twice as much optimizer state, as Adam's."""
+        """Estimated bytes of the state: values, and twice as much optimizer state, as with Adam."""
         return sum(section.nbytes for section in self.layout.sections) + sum(self.shards.unit_bytes)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The values of a unit, 1-D, in an arena of this layout."""
+        """Return the values of a unit, 1-D, in an arena of this layout."""
         return self.shards.unit_values(unit, tensors)
 
     # -- digests -------------------------------------------------------------------------------------------
 
     def digest(self, block: int) -> tuple[str, str]:
-        """SHA-256 of the values and of the optimizer state of a block, whoever keeps it and however."""
+        """Return the SHA-256 of the values and of the optimizer state of a block; equal on its holders."""
         values, states = hashlib.sha256(), hashlib.sha256()
         with self.placement.aside():
             self.placement.show((block,))
@@ -342,7 +346,7 @@ class TrainingState:
 
 
 def inside_step_error(name: str) -> BadInput:
-    """The error for a change that other workers do not make alike."""
+    """Return the error for a change that other workers do not make in the same way."""
     return BadInput(
         f"{name} was changed inside a step",
         means="workers run the inner loop for other microbatches, so each would make another change",
@@ -351,7 +355,7 @@ def inside_step_error(name: str) -> BadInput:
 
 
 def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
-    """The digest of the whole state, from those of all its blocks and of what lies beside them.
+    """Combine the digests of all blocks, and of the state beside blocks, into that of the whole state.
 
     See `TrainingState.digest` and `TrainingState.rest_digest`.
     """

@@ -1,7 +1,7 @@
 """Tensors of a model that no block holds: frozen parameters, and non-persistent buffers, which are caches.
 
-Every worker makes them by running the script, so as a rule they need not travel. A script may change them
-between two steps (a target network, a mask): from then on they travel like everything else.
+Every worker makes them by running the script, so they need not travel. A script may change them between two
+steps (a target network, a mask): from then on they travel like all other state.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class UntrainedTensors:
         layout: of its parameters and of the buffers that blocks hold.
 
     Attributes:
-        changed: names of those that the script has changed since its loop began.
+        changed: names of tensors that the script has changed since its loop began.
     """
 
     def __init__(self, model: nn.Module, layout: ModelLayout) -> None:
@@ -29,7 +29,7 @@ class UntrainedTensors:
         self._frozen = {names[parameter]: parameter for parameter in layout.frozen}
         in_blocks = {(id(module), name) for module, name in layout.buffers}
         self._buffers: dict[str, tuple[nn.Module, str]] = {}
-        # Caches, by torch's own definition: a forward pass may change them.
+        # Caches, as torch defines them: a forward pass may change them.
         self._caches: set[str] = set()
         for path, module in model.named_modules():
             for name, _ in module.named_buffers(recurse=False):
@@ -43,23 +43,23 @@ class UntrainedTensors:
         self.changed: set[str] = set()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All of them, as they are now, by name."""
+        """Return all of them as they are now, by name."""
         buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
         return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
     def changed_tensors(self) -> dict[str, torch.Tensor]:
-        """Those that a newcomer must be given."""
+        """Return those that a joining worker must receive."""
         return {name: tensor for name, tensor in self.tensors().items() if name in self.changed}
 
     def remember(self) -> None:
-        """Take them as they are now for unchanged."""
+        """Remember them as they are now."""
         self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.tensors().items()}
 
     def find_changed(self, *, caches: bool) -> list[str]:
-        """Names of those that were changed since `remember`.
+        """Return the names of tensors that were changed since `remember`.
 
         Args:
-            caches: name non-persistent buffers too.
+            caches: include non-persistent buffers.
         """
         return [
             name
@@ -70,7 +70,7 @@ class UntrainedTensors:
 
     @torch.no_grad()
     def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `changed_tensors` was on another worker or in an earlier attempt of the run."""
+        """Load what `changed_tensors` returned on another worker or in an earlier attempt of the run."""
         mine = self.tensors()
         for name, theirs in tensors.items():
             there = mine.get(name)
@@ -83,17 +83,17 @@ class UntrainedTensors:
         self.remember()
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put buffers back that `copies` has copied."""
+        """Restore buffers from `copies`."""
         for name, copied in tensors.items():
             module, own = self._buffers[name]
             module._buffers[own] = copied  # noqa: SLF001 - likewise
 
     def copies(self) -> dict[str, torch.Tensor]:
-        """Copies of the buffers among them, which a forward pass may change."""
+        """Return copies of the buffers, which a forward pass may change."""
         return {name: tensor.clone() for name, tensor in self.tensors().items() if name in self._buffers}
 
     def digests(self) -> dict[str, str]:
-        """XXH3-128 of their elements, by name; of those on a device only if they were changed."""
+        """Return the XXH3-128 of the elements, by name; of tensors on a device only if they changed."""
         return {
             name: digest_tensor(tensor)
             for name, tensor in self.tensors().items()
