@@ -226,7 +226,7 @@ def test_gpus_have_the_names_that_a_process_chooses_one_by(count, visible, expec
 
 def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(devices, "default_place", lambda: tmp_path / "claims")
+    monkeypatch.setattr(devices, "find_lock_directory", lambda: tmp_path / "claims")
     monkeypatch.setenv(devices.VISIBLE, "4,7")
     devices.assign_gpu(1)
     assert os.environ[devices.VISIBLE] == "7"
