@@ -6,7 +6,7 @@ from itertools import groupby
 
 from elastane.api.rest import Job
 from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
-from elastane.observability.drawing import Axis, nice_ticks
+from elastane.observability.drawing import Axis, choose_ticks
 
 from pilot.recorded import Deed, Look, Recorded
 from pilot.scenario import History, Scenario, capacity_of
@@ -113,7 +113,7 @@ class _Drawing:
             yield f'<g class="mark bad" transform="{at}"><path d="{SQUARE}"/><title>failed</title></g>'
 
     def ticks(self, bottom: float, until_s: float) -> Iterable[str]:
-        for value in nice_ticks(0.0, until_s, 12, whole=True):
+        for value in choose_ticks(0.0, until_s, 12, whole=True):
             yield f'<path class="base" d="M{self.x(value)} {bottom}v5"/>'
             yield f'<text class="step" x="{self.x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
         yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">seconds</text>'

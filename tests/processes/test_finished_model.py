@@ -12,7 +12,7 @@ import torch
 
 from elastane.api.rundir import RunDir
 from elastane.attempts.verification import verify_run
-from elastane.observability.compare import compare
+from elastane.observability.compare import compare_runs
 from elastane.observability.run_files import read_run
 
 pytestmark = pytest.mark.processes
@@ -123,10 +123,10 @@ def test_a_flipped_bit_or_a_missing_file_of_the_model_is_noticed(copied):
 )
 def test_a_line_that_contradicts_itself_is_noticed(copied, step, change, kind):
     whole, tampered = read_run(copied()), copied()
-    assert compare(whole, read_run(copied())).equal
+    assert compare_runs(whole, read_run(copied())).equal
     lines = [json.loads(line) for line in tampered.ledger.read_text().splitlines()]
     lines[step - 1] = change(lines[step - 1])
     tampered.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert {(p.kind, p.step) for p in verify_run(read_run(tampered)).problems} >= {(kind, step)}
     if kind != "shares":  # who computed what may differ between two runs
-        assert not compare(whole, read_run(tampered)).equal
+        assert not compare_runs(whole, read_run(tampered)).equal

@@ -3,7 +3,7 @@
 import pytest
 
 from elastane.api.control import AskDrain
-from elastane.observability.compare import compare
+from elastane.observability.compare import compare_runs
 
 from .stage import kill, member_states
 
@@ -69,7 +69,7 @@ def test_they_are_the_same_while_workers_join_die_and_leave(stage, quiet, copies
         "--paced-from=3", script=SCRIPT, story=one_joins_one_is_killed_and_one_is_drained, copies=copies
     )
     assert_recorded_as(ended, quiet)
-    assert compare(quiet.run, ended.run).equal
+    assert compare_runs(quiet.run, ended.run).equal
 
 
 def test_a_worker_that_dies_after_it_has_logged_and_before_the_others_have(stage, quiet):

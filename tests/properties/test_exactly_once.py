@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from elastane.api.records import LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.observability.coverage import SampleRules
-from elastane.observability.verify import verify
+from elastane.observability.verify import verify_ledger
 from elastane.protocol import cursors
 from elastane.protocol.commit import compute_outcome
 from elastane.protocol.cursors import Cursor, hash_stream_sample
@@ -145,7 +145,9 @@ def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, ch
         samples = Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
         ledger.append(line_of(step, outcome, samples))
         del ledger[history.resumed_from(step) :]
-    verdict = verify(pinned(length, virtual_ranks, microbatch, steps, seed), ledger, RULES, finished=True)
+    verdict = verify_ledger(
+        pinned(length, virtual_ranks, microbatch, steps, seed), ledger, RULES, finished=True
+    )
     assert verdict.problems == ()
     assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [
         (length, 0, 0, True)
@@ -189,7 +191,7 @@ def test_a_stream_of_uneven_shards(lengths, microbatch, epochs, chance):
         seen[line.samples.epoch] += [(v, p) for v, span in line.samples.shards.items() for p in range(*span)]
     whole = [(v, p) for v, length in enumerate(lengths) for p in range(length)]
     assert all(sorted(samples) == whole for samples in seen.values())
-    verdict = verify(pinned(0, size, microbatch, 0, 0), ledger, RULES, finished=True)
+    verdict = verify_ledger(pinned(0, size, microbatch, 0, 0), ledger, RULES, finished=True)
     assert verdict.problems == ()
     expected = (sum(lengths), 0, 0, True)
     assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [expected] * epochs

@@ -7,7 +7,7 @@ import msgspec
 from elastane.api.control import RunOver
 from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.rundir import RunDir
-from elastane.observability.facts import outcome_event
+from elastane.observability.facts import find_outcome_event
 from elastane.observability.line_files import cut_torn_line
 from elastane.observability.run_files import decode_event_line, read_lines
 
@@ -25,7 +25,7 @@ def write_final_event(run_dir: RunDir, over: RunOver) -> None:
             with path.open("r+b") as file:
                 cut_torn_line(file.fileno())
     events = read_lines(run_dir.events, decode_event_line, torn_tail=False)
-    if outcome_event(events) is not None:
+    if find_outcome_event(events) is not None:
         return
     event = EventLine(time=time.time(), kind=KINDS.get(over.code, "run.failed"), who="agent", why=over.why)
     with run_dir.events.open("ab") as file:

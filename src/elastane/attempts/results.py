@@ -8,7 +8,7 @@ import msgspec
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.attempts.verification import verify_samples
-from elastane.observability.facts import Facts, facts_of
+from elastane.observability.facts import Facts, collect_facts
 from elastane.observability.finished import write_conclusion
 from elastane.observability.report import write_report
 from elastane.observability.run_files import Recorded, read_run
@@ -30,7 +30,7 @@ def write_results(run_dir: RunDir, say: Callable[[str], None]) -> RunResults:
     recorded = facts = report = None
     try:
         recorded = read_run(run_dir)
-        facts = facts_of(recorded)
+        facts = collect_facts(recorded)
         report = draw_report(recorded)
     except ElastaneError as error:
         say(f"no report: {error}")

@@ -5,11 +5,11 @@ import msgspec
 from elastane.api.records import SCRIPT
 from elastane.observability.artifact_files import check_artifacts
 from elastane.observability.coverage import SampleRules
-from elastane.observability.facts import outcome_of
+from elastane.observability.facts import find_outcome
 from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
-from elastane.observability.run_problems import run_problems
-from elastane.observability.verify import Verdict, in_order, verify
+from elastane.observability.run_problems import find_run_problems
+from elastane.observability.verify import Verdict, sort_problems, verify_ledger
 from elastane.protocol.cursors import hash_stream_sample
 from elastane.protocol.sampling import find_sample_index, hash_sample
 
@@ -21,7 +21,7 @@ def verify_run(run: Recorded) -> Verdict:
         BadInput: a file of the finished model cannot be read.
     """
     verdict, model, artifacts = verify_samples(run), check_model(run), check_artifacts(run)
-    problems = in_order((*verdict.problems, *model.problems, *artifacts.problems))
+    problems = sort_problems((*verdict.problems, *model.problems, *artifacts.problems))
     remarks = (*model.remarks, *artifacts.remarks)
     return msgspec.structs.replace(
         verdict, ok=not problems, problems=problems, files=model.intact, remarks=remarks
@@ -30,9 +30,11 @@ def verify_run(run: Recorded) -> Verdict:
 
 def verify_samples(run: Recorded) -> Verdict:
     """Verify that every step, virtual rank and sample occurs once, without reading the model."""
-    outcome, _ = outcome_of(run.events, live=run.live)
+    outcome, _ = find_outcome(run.events, live=run.live)
     rules = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
     ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
-    verdict = verify(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
-    problems = in_order((*verdict.problems, *run_problems(run)))
+    verdict = verify_ledger(
+        run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at
+    )
+    problems = sort_problems((*verdict.problems, *find_run_problems(run)))
     return msgspec.structs.replace(verdict, ok=not problems, problems=problems)

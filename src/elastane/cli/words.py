@@ -10,9 +10,9 @@ from elastane.api.records import EventLine
 from elastane.api.safe_text import fold_text
 from elastane.cli.runs.progress import Progress
 from elastane.cli.tables import UNBOUNDED
-from elastane.observability.attempts import restored_of
-from elastane.observability.evaluations import KIND, evaluation_text
-from elastane.observability.quantities import speed_text
+from elastane.observability.attempts import find_restored
+from elastane.observability.evaluations import KIND, describe_evaluation
+from elastane.observability.quantities import format_transfer_speed
 
 COLOURS = {
     "worker.joined": "green",
@@ -64,11 +64,11 @@ def restored_event(events: Sequence[EventLine]) -> EventLine:
     Args:
         events: ``checkpoint.restored`` of each, at least one.
     """
-    restored = restored_of(events)
+    restored = find_restored(events)
     assert restored is not None, "somebody has read it"  # noqa: S101
     each = f"{restored.workers} worker{'s' * (restored.workers > 1)}"
     name = events[-1].detail.get("name", "the checkpoint")
-    why = f"{name}: {speed_text(restored.bytes, restored.seconds)} on {each}"
+    why = f"{name}: {format_transfer_speed(restored.bytes, restored.seconds)} on {each}"
     return msgspec.structs.replace(events[-1], who="", workers=(), why=why)
 
 
@@ -85,7 +85,7 @@ def detail_text(event: EventLine) -> str:
     if event.kind.startswith(TOLD_IN_WORDS):
         return ""
     if event.kind == KIND:
-        return evaluation_text(event)
+        return describe_evaluation(event)
     pairs = ((name, value) for name, value in event.detail.items() if name not in NOT_FOR_A_LINE)
     return ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
 

@@ -1,7 +1,7 @@
 """Whether the files that a script wrote through ``run.artifact`` are still what it wrote."""
 
-from elastane.observability.coverage import Problem
-from elastane.observability.model_files import ModelFiles, is_plain, measure
+from elastane.observability.coverage import LedgerProblem
+from elastane.observability.model_files import ModelFiles, is_plain_name, measure_file
 from elastane.observability.run_files import Recorded
 
 
@@ -17,10 +17,10 @@ def check_artifacts(run: Recorded) -> ModelFiles:
     for line in run.ledger:
         folder = run.run_dir.artifacts / f"step-{line.step}"
         for name, written in line.artifacts.items():
-            found = measure(folder / name) if is_plain(name) else None
+            found = measure_file(folder / name) if is_plain_name(name) else None
             intact += found == written
             missing += found is None
             if found is not None and found != written:
-                problems.append(Problem("artifact", f"{name} is not what the script wrote", line.step))
+                problems.append(LedgerProblem("artifact", f"{name} is not what the script wrote", line.step))
     remarks = (f"{missing} of the artifacts are not there any more",) if missing else ()
     return ModelFiles(intact, tuple(problems), remarks)

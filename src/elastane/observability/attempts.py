@@ -70,7 +70,7 @@ def _attempt(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> Attem
         lost_steps=_whole(detail.get("lost_steps")),
         away_s=float(away_s) if isinstance(away_s, int | float) else None,
         back_s=_back_s(events, step, ledger),
-        restored=restored_of(events),
+        restored=find_restored(events),
     )
 
 
@@ -81,7 +81,7 @@ def _back_s(events: Sequence[EventLine], step: int, ledger: Sequence[LedgerLine]
     return first.time - began if first is not None and began <= first.time <= ended else None
 
 
-def restored_of(events: Iterable[EventLine]) -> Restored | None:
+def find_restored(events: Iterable[EventLine]) -> Restored | None:
     """What the events of one attempt say of it; None if nothing was read."""
     # A worker that has read twice, because another died meanwhile, counts once.
     each = {event.who: event.detail for event in events if event.kind == RESTORED}

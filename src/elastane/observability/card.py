@@ -12,20 +12,20 @@ from elastane.api.durations import format_duration
 from elastane.api.records import EventLine
 from elastane.api.training_environment import TrainingEnvironment
 from elastane.observability.attempts import AttemptCost, is_beginning
-from elastane.observability.drawing import number
-from elastane.observability.evaluations import means_text, value_text
+from elastane.observability.drawing import format_number
+from elastane.observability.evaluations import format_mean, format_means
 from elastane.observability.facts import Facts
 from elastane.observability.metrics import Metrics
 from elastane.observability.optimizer_groups import (
     MOST_GROUPS,
     OptimizerGroups,
-    rows_of,
-    shared_by,
+    find_shared_values,
+    format_optimizer_value,
+    list_group_rows,
 )
-from elastane.observability.optimizer_groups import value_text as hyperparameter_text
-from elastane.observability.quantities import ms_text, size_text, speed_text
+from elastane.observability.quantities import format_ms, format_size, format_transfer_speed
 from elastane.observability.run_files import Recorded
-from elastane.observability.series import step_of
+from elastane.observability.series import find_step
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = 64
@@ -70,75 +70,76 @@ class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
     environment: TrainingEnvironment | None = None
 
 
-def card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
+def write_card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
     """The card, in Markdown; equal inputs give equal text."""
-    name = word(run.record.spec.name)
+    name = escape_word(run.record.spec.name)
     sections = [
-        heading(run, metrics),
-        "## Training\n\n" + table(training_rows(run, metrics, model.optimizer)),
-        *optimizer_section(model.optimizer),
-        "## Workers over time\n\n" + "\n".join(over_time(run, metrics)),
-        "## What happened\n\n" + "\n".join(happenings(run, metrics)),
-        "## Checkpoints\n\n" + "\n".join(checkpoints(metrics)),
-        "## Made with\n\n" + table(environment_rows(run, model.environment)),
-        "## Files\n\n" + table((f"`{name}`", size_text(size_bytes)) for name, size_bytes in model.files),
-        "## Load it\n\n```python\n" + "\n".join(loading(model)) + "\n```",
+        write_card_heading(run, metrics),
+        "## Training\n\n" + format_markdown_table(list_training_rows(run, metrics, model.optimizer)),
+        *write_optimizer_section(model.optimizer),
+        "## Workers over time\n\n" + "\n".join(write_course_section(run, metrics)),
+        "## What happened\n\n" + "\n".join(write_events_section(run, metrics)),
+        "## Checkpoints\n\n" + "\n".join(write_checkpoints_section(metrics)),
+        "## Made with\n\n" + format_markdown_table(list_environment_rows(run, model.environment)),
+        "## Files\n\n"
+        + format_markdown_table((f"`{name}`", format_size(size_bytes)) for name, size_bytes in model.files),
+        "## Load it\n\n```python\n" + "\n".join(write_loading_section(model)) + "\n```",
         f"`elastane verify {name}` proves from the ledger that every sample was trained on exactly once.",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def heading(run: Recorded, metrics: Metrics) -> str:
+def write_card_heading(run: Recorded, metrics: Metrics) -> str:
     facts, pinned = metrics.facts, run.record.pinned
     parameters = f"{pinned.parameters:,} trained parameters" if pinned else "A model"
     few, most = facts.workers or (0, 0)
-    crew = f"{few} worker{plural(few)}" if few == most else f"{few} to {most} workers"
+    crew = f"{few} worker{choose_plural(few)}" if few == most else f"{few} to {most} workers"
     return (
-        f"# {word(run.record.spec.name)}\n\n"
-        f"{parameters}, trained for {facts.steps:,} steps on {crew} by Elastane: {ending(facts)}."
+        f"# {escape_word(run.record.spec.name)}\n\n"
+        f"{parameters}, trained for {facts.steps:,} steps on {crew} by Elastane: {describe_ending(facts)}."
     )
 
 
-def ending(facts: Facts) -> str:
+def describe_ending(facts: Facts) -> str:
     if facts.outcome == "finished" or facts.planned_steps in (None, facts.steps):
         return facts.outcome
     return f"{facts.outcome} after step {facts.steps:,} of {facts.planned_steps:,}"
 
 
-def training_rows(
+def list_training_rows(
     run: Recorded, metrics: Metrics, optimizer: OptimizerGroups | None = None
 ) -> Iterable[tuple[str, str]]:
     spec, pinned, facts = run.record.spec, run.record.pinned, metrics.facts
     program = spec.program if spec.module else (re.split(r"[/\\]", spec.script)[-1], *spec.args)
-    yield "script", code(" ".join(program))
+    yield "script", format_code(" ".join(program))
     if pinned:
-        yield "its SHA-256", code(pinned.script_digest)
+        yield "its SHA-256", format_code(pinned.script_digest)
         cut = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
         yield "steps", f"{facts.steps:,} of {pinned.steps:,}, {pinned.global_batch:,} samples each {cut}"
         epochs = (
             "" if metrics.epochs is None else f", {metrics.epochs:.3g} epochs of {pinned.dataset_length:,}"
         )
         yield "samples", f"{facts.samples:,}{epochs}"
-    yield "final loss", "not finite" if facts.loss is None else number(facts.loss)
+    yield "final loss", "not finite" if facts.loss is None else format_number(facts.loss)
     if metrics.evaluations:
         last = metrics.evaluations[-1]
         yield (
             "last evaluation",
-            word(f"{means_text(last.means, last.counted, last.count)} after step {last.step:,}"),
+            escape_word(f"{format_means(last.means, last.counted, last.count)} after step {last.step:,}"),
         )
     if metrics.logged:
-        latest = [f"{name} {value_text(value)}" for name, value in metrics.logged.items()]
+        latest = [f"{name} {format_mean(value)}" for name, value in metrics.logged.items()]
         more = f" and {len(latest) - MOST_VALUES} more" if len(latest) > MOST_VALUES else ""
-        yield "logged last", word(", ".join(latest[:MOST_VALUES]) + more)
+        yield "logged last", escape_word(", ".join(latest[:MOST_VALUES]) + more)
     if pinned:
-        yield "optimizer", code(optimizer.optimizer if optimizer else pinned.optimizer)
+        yield "optimizer", format_code(optimizer.optimizer if optimizer else pinned.optimizer)
         kept = "all workers keep all" if pinned.copies is None else f"{pinned.copies} copies"
         yield "its state", kept
         yield "seed", f"{pinned.seed}"
         yield "convergence", pinned.convergence
     if facts.digest:
-        yield "digest of the parameters", f"{code(facts.digest[0])} after step {facts.digest[1]:,}"
-    yield "began", word(run.record.created)
+        yield "digest of the parameters", f"{format_code(facts.digest[0])} after step {facts.digest[1]:,}"
+    yield "began", escape_word(run.record.created)
     speed = (
         "" if metrics.samples_per_s is None else f", {metrics.samples_per_s:,.0f} samples/s while stepping"
     )
@@ -147,24 +148,25 @@ def training_rows(
         yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time moved training forward"
 
 
-def optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
+def write_optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
     """The hyperparameters as they were at the end: schedules and scripts change them."""
     if optimizer is None or not optimizer.groups:
         return
-    header, *rows = (tuple(map(word, row)) for row in rows_of(optimizer.groups))
+    header, *rows = (tuple(map(escape_word, row)) for row in list_group_rows(optimizer.groups))
     lines = [header, ("---",) * len(header), *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     if more := len(optimizer.groups) - MOST_GROUPS:
         text += f"\n\n{more:,} more are in `optimizer.json`." if more > 0 else ""
     shared = ", ".join(
-        f"{key} {hyperparameter_text(value)}" for key, value in shared_by(optimizer.groups).items()
+        f"{key} {format_optimizer_value(value)}"
+        for key, value in find_shared_values(optimizer.groups).items()
     )
     where = "In all groups" if len(optimizer.groups) > 1 else "Hyperparameters"
-    alike = f"\n\n{where}: {word(shared)}." if shared else ""
+    alike = f"\n\n{where}: {escape_word(shared)}." if shared else ""
     yield f"## Optimizer at the end\n\n{text}{alike}"
 
 
-def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
+def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     if not run.ledger:
         yield "No step was made."
         return
@@ -174,11 +176,11 @@ def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
     few, many = metrics.facts.workers or (0, 0)
     span = f"{few}" if few == many else f"{few} to {many}"
     yield "```"
-    yield f"workers  {sparkline(sizes, from_zero=True)}  {span}"
+    yield f"workers  {draw_sparkline(sizes, from_zero=True)}  {span}"
     known = [loss for loss in losses if loss is not None and isfinite(loss)]
     if known:
-        ends = f"{number(known[0])} to {number(known[-1])}"
-        yield f"loss     {sparkline(losses, from_zero=False)}  {ends}"
+        ends = f"{format_number(known[0])} to {format_number(known[-1])}"
+        yield f"loss     {draw_sparkline(losses, from_zero=False)}  {ends}"
     each = "a step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
     yield f"         steps {run.ledger[0].step:,} to {run.ledger[-1].step:,}, {each} per column"
     yield "```"
@@ -188,7 +190,7 @@ def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
         yield "\nWorkers: " + ", ".join(shown) + (f" and {more} more changes." if more > 0 else ".")
 
 
-def sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
+def draw_sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
     """One line of bars, each the mean of its stretch; a gap where no value is finite.
 
     Args:
@@ -197,99 +199,104 @@ def sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
     """
     columns = min(COLUMNS, len(values))
     cuts = [len(values) * i // columns for i in range(columns + 1)]
-    means = [mean(values[start:stop]) for start, stop in pairwise(cuts)]
+    means = [compute_mean(values[start:stop]) for start, stop in pairwise(cuts)]
     known = [height for height in means if height is not None]
     low, high = (0.0 if from_zero else min(known, default=0.0)), max(known, default=0.0)
-    return "".join(" " if height is None else bar(height - low, high - low) for height in means)
+    return "".join(" " if height is None else draw_bar(height - low, high - low) for height in means)
 
 
-def mean(stretch: Sequence[float | None]) -> float | None:
+def compute_mean(stretch: Sequence[float | None]) -> float | None:
     known = [value for value in stretch if value is not None and isfinite(value)]
     return sum(known) / len(known) if known else None
 
 
-def bar(height: float, highest: float) -> str:
+def draw_bar(height: float, highest: float) -> str:
     share = height / highest if highest > 0 else 0.0
     return BARS[min(len(BARS) - 1, int(share * len(BARS)))]
 
 
-def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
+def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     # Who begins is no change; who comes or goes later is.
     changes = [
         event
         for event in run.events
-        if event.kind in TOLD and not is_beginning(event, step_of(event, run.ledger), metrics.attempts)
+        if event.kind in TOLD and not is_beginning(event, find_step(event, run.ledger), metrics.attempts)
     ]
     counts = Counter(event.kind for event in changes)
     told = [
-        f"{counts[kind]} {words.format(s=plural(counts[kind]))}"
+        f"{counts[kind]} {words.format(s=choose_plural(counts[kind]))}"
         for kind, words in TOLD.items()
         if counts[kind]
     ]
-    yield (", ".join(told) or "Nothing but training") + f". {worst_pause(metrics.facts)}"
+    yield (", ".join(told) or "Nothing but training") + f". {describe_longest_pause(metrics.facts)}"
     if not changes:
         return
     yield "\n| step | what | why |\n|---:|---|---|"
     for event in changes[:MOST_ROWS]:
-        yield f"| {step_of(event, run.ledger):,} | {word(said(event))} | {word(event.why)} |"
+        yield (
+            f"| {find_step(event, run.ledger):,} | {escape_word(describe_event(event))} "
+            f"| {escape_word(event.why)} |"
+        )
     if len(changes) > MOST_ROWS:
         yield f"\n{len(changes) - MOST_ROWS:,} more are in `events.jsonl`."
 
 
-def plural(count: int) -> str:
+def choose_plural(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def said(event: EventLine) -> str:
+def describe_event(event: EventLine) -> str:
     """``worker 1 died``, ``run stopped``."""
     subject, verb = event.kind.split(".", 1)
     return f"{event.who} {verb}" if subject == "worker" else f"{subject} {verb}"
 
 
-def worst_pause(facts: Facts) -> str:
+def describe_longest_pause(facts: Facts) -> str:
     if facts.pause_ms is None:
         return "No healthy worker waited for a change."
     usual = "" if facts.pause_steps is None else f", {facts.pause_steps:.2f} usual steps"
     where = "" if facts.pause_step is None else f", at step {facts.pause_step:,}"
-    return f"Worst pause of a healthy worker: {ms_text(facts.pause_ms)}{usual}{where}."
+    return f"Worst pause of a healthy worker: {format_ms(facts.pause_ms)}{usual}{where}."
 
 
-def checkpoints(metrics: Metrics) -> Iterable[str]:
+def write_checkpoints_section(metrics: Metrics) -> Iterable[str]:
     if not metrics.checkpoints:
         yield "None were written or used: the state lived in the workers from the first step to the last."
         return
     written = [checkpoint for checkpoint in metrics.checkpoints if not checkpoint.used]
     yield f"{len(written)} written, " + ("none used." if not metrics.attempts else "training went on from:")
     for attempt in metrics.attempts:
-        yield f"- {code(attempt.checkpoint)}, step {attempt.step:,}{going_on(attempt)}"
+        yield f"- {format_code(attempt.checkpoint)}, step {attempt.step:,}{describe_beginning(attempt)}"
     if written:
         last = written[-1]
         step = "" if last.step is None else f" after step {last.step:,}"
-        yield f"\nThe last one: {code(last.name)}{step}."
+        yield f"\nThe last one: {format_code(last.name)}{step}."
 
 
-def going_on(attempt: AttemptCost) -> str:
+def describe_beginning(attempt: AttemptCost) -> str:
     """What an attempt cost, as far as it is known."""
     words = []
     if attempt.lost_steps:
-        words.append(f"{attempt.lost_steps:,} step{plural(attempt.lost_steps)} after it made again")
+        words.append(f"{attempt.lost_steps:,} step{choose_plural(attempt.lost_steps)} after it made again")
     if attempt.restored is not None:
-        speed = speed_text(attempt.restored.bytes, attempt.restored.seconds)
-        words.append(f"{speed} read on {attempt.restored.workers} worker{plural(attempt.restored.workers)}")
+        speed = format_transfer_speed(attempt.restored.bytes, attempt.restored.seconds)
+        words.append(
+            f"{speed} read on {attempt.restored.workers} worker{choose_plural(attempt.restored.workers)}"
+        )
     return ": " + ", ".join(words) if words else ""
 
 
-def environment_rows(run: Recorded, made_with: TrainingEnvironment | None) -> Iterable[tuple[str, str]]:
+def list_environment_rows(run: Recorded, made_with: TrainingEnvironment | None) -> Iterable[tuple[str, str]]:
     versions = run.record.pinned.versions if run.record.pinned else {}
-    yield from ((name, word(version)) for name, version in sorted(versions.items()))
+    yield from ((name, escape_word(version)) for name, version in sorted(versions.items()))
     if run.record.pinned:
         yield "threads per worker", f"{run.record.pinned.threads}"
     if made_with:
-        yield "platform", word(made_with.platform)
-        yield "processor", word(made_with.processor)
+        yield "platform", escape_word(made_with.platform)
+        yield "processor", escape_word(made_with.processor)
 
 
-def loading(model: FinishedModel) -> Iterable[str]:
+def write_loading_section(model: FinishedModel) -> Iterable[str]:
     if model.architecture and re.fullmatch(r"\w+", model.architecture):
         yield f"from transformers import {model.architecture}"
         yield ""
@@ -310,15 +317,15 @@ def loading(model: FinishedModel) -> Iterable[str]:
         yield "    model.load_state_dict(load_file(shard), strict=False)  # model: as the script builds it"
 
 
-def table(rows: Iterable[tuple[str, str]]) -> str:
+def format_markdown_table(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
-def word(text: str) -> str:
+def escape_word(text: str) -> str:
     """Words of a run, on one line and without a meaning to Markdown."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 
-def code(text: str) -> str:
+def format_code(text: str) -> str:
     """Words of a run as they are; a table would end a cell at a bar."""
     return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

@@ -8,11 +8,19 @@ import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs, is_beginning
-from elastane.observability.curves import evaluation_means, loss_scores
-from elastane.observability.drawing import Axis, frame, nice_ticks, path
-from elastane.observability.facts import median
-from elastane.observability.loss_panel import View, loss_panel, views_of
-from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
+from elastane.observability.curves import collect_evaluation_means, select_loss_scores
+from elastane.observability.drawing import Axis, choose_ticks, draw_frame, draw_path
+from elastane.observability.facts import compute_median
+from elastane.observability.loss_panel import View, build_views, draw_loss_panel
+from elastane.observability.series import (
+    Lane,
+    Point,
+    build_lanes,
+    build_points,
+    find_sizes,
+    find_step,
+    thin_points,
+)
 
 WIDTH = 1120
 LEFT, RIGHT = 66, 18
@@ -84,56 +92,56 @@ class Chart(msgspec.Struct, frozen=True):
     views: tuple[View, ...]
 
 
-def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_ranks: int) -> Chart:
+def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_ranks: int) -> Chart:
     """Draw a run of at least one step."""
-    points = points_of(ledger)
+    points = build_points(ledger)
     x = Axis(points[0].step, max(points[-1].step, points[0].step + 1), LEFT, WIDTH - RIGHT)
-    losses = thinned(points, height=loss_height)
-    scores = loss_scores(evaluation_means(events, ledger))
-    lanes = lanes_of(ledger)
+    losses = thin_points(points, height=get_loss_height)
+    scores = select_loss_scores(collect_evaluation_means(events, ledger))
+    lanes = build_lanes(ledger)
     attempts = compute_attempt_costs(events, ledger)
     shown = lanes if len(lanes) <= MOST_LANES else []
 
     parts: list[str] = []
     top = MARKS_PX + 34.0
     loss_bottom = top + 270
-    views = views_of(losses, scores, top, loss_bottom)
-    parts += loss_panel(losses, scores, views, x)
+    views = build_views(losses, scores, top, loss_bottom)
+    parts += draw_loss_panel(losses, scores, views, x)
     workers_top = loss_bottom + GAP_PX
     workers_bottom = workers_top + 84
-    parts += workers_panel(sizes_of(ledger), points[-1].step, x, workers_top, workers_bottom)
+    parts += draw_workers_panel(find_sizes(ledger), points[-1].step, x, workers_top, workers_bottom)
     times_top = workers_bottom + GAP_PX
     times_bottom = times_top + 110
-    parts += times_panel(points, x, times_top, times_bottom)
+    parts += draw_times_panel(points, x, times_top, times_bottom)
     bottom = times_bottom
     if shown:
         lanes_top = times_bottom + GAP_PX
         bottom = lanes_top + LANE_PX * len(shown)
-        parts += lanes_panel(shown, x, lanes_top, virtual_ranks)
-    kept = kept_steps(events)
+        parts += draw_lanes_panel(shown, x, lanes_top, virtual_ranks)
+    kept = find_kept_steps(events)
     if kept:
         kept_top = bottom + GAP_PX
         bottom = kept_top + KEPT_PX
-        parts += kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
-    parts += step_ticks(x, bottom)
+        parts += draw_kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
+    parts += draw_step_ticks(x, bottom)
     # Who begins is no change; who comes or goes later is.
-    changes = [event for event in events if not is_beginning(event, step_of(event, ledger), attempts)]
-    marks = marks_of(changes, ledger, x)
+    changes = [event for event in events if not is_beginning(event, find_step(event, ledger), attempts)]
+    marks = find_marks(changes, ledger, x)
     height = bottom + 40
     svg = (
         f'<svg id="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="Loss, workers and step time over {len(ledger)} steps">'
-        + "".join(made_again(attempts, x, top, bottom))
+        + "".join(draw_repeated_steps(attempts, x, top, bottom))
         + "".join(draw_marks(marks, bottom))
         + "".join(parts)
         + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
         + '<circle id="dot" r="4.5"/></g></svg>'
     )
     kinds = tuple(dict.fromkeys(mark.kind for mark in marks))
-    return Chart(svg, hover_of(losses, views, x, top, loss_bottom), kinds, views)
+    return Chart(svg, build_hover_data(losses, views, x, top, loss_bottom), kinds, views)
 
 
-def hover_of(
+def build_hover_data(
     points: Sequence[Point], views: Sequence[View], x: Axis, top: float, bottom: float
 ) -> dict[str, object]:
     """Return what the page's script needs to answer a pointer."""
@@ -146,31 +154,32 @@ def hover_of(
         "yTop": top,
         "yBottom": bottom,
         "points": [
-            [p.step, rounded(p.loss), rounded(p.smooth), p.workers, round(p.step_ms, 1)] for p in points
+            [p.step, round_for_chart(p.loss), round_for_chart(p.smooth), p.workers, round(p.step_ms, 1)]
+            for p in points
         ],
     }
 
 
-def loss_height(point: Point) -> float:
+def get_loss_height(point: Point) -> float:
     # A missing loss is the highest of all, so that thinning keeps the gap it leaves.
     return math.inf if point.loss is None else point.loss
 
 
-def step_height(point: Point) -> float:
+def get_step_height(point: Point) -> float:
     return point.step_ms
 
 
-def rounded(value: float | None) -> float | None:
+def round_for_chart(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def workers_panel(
+def draw_workers_panel(
     sizes: Sequence[tuple[int, int]], last: int, x: Axis, top: float, bottom: float
 ) -> Iterable[str]:
     """The number of workers as steps: it changes at a step, not between two."""
     most = max(size for _, size in sizes)
     y = Axis(0, most * 1.12, bottom, top)
-    yield from frame("workers", y, x, top, bottom, whole=True)
+    yield from draw_frame("workers", y, x, top, bottom, whole=True)
     places = [f"M{x(sizes[0][0])} {y(sizes[0][1])}"]
     places += [f"H{x(step)}V{y(size)}" for step, size in thin_sizes(sizes)[1:]]
     line = "".join(places) + f"H{x(max(last, x.high))}"
@@ -182,19 +191,19 @@ def thin_sizes(sizes: Sequence[tuple[int, int]], most: int = 3000) -> Sequence[t
     return sizes if every == 1 else [*sizes[::every], sizes[-1]]
 
 
-def times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
+def draw_times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
     """Time from entering a step to having applied it: where training paused, the curve stands up."""
-    shown = thinned(points, height=step_height)
-    usual = median([point.step_ms for point in points])
+    shown = thin_points(points, height=get_step_height)
+    usual = compute_median([point.step_ms for point in points])
     y = Axis(0, max(max(point.step_ms for point in shown) * 1.1, 1e-3), bottom, top)
-    yield from frame("step time, ms", y, x, top, bottom, ticks=3)
-    drawn = path((x(point.step), y(point.step_ms)) for point in shown)
+    yield from draw_frame("step time, ms", y, x, top, bottom, ticks=3)
+    drawn = draw_path((x(point.step), y(point.step_ms)) for point in shown)
     yield f'<path class="times" d="{drawn}"/>'
     yield f'<path class="usual" d="M{LEFT} {y(usual)}H{WIDTH - RIGHT}"/>'
     yield f'<text class="note" x="{WIDTH - RIGHT}" y="{top - 8}">usual {usual:,.0f} ms</text>'
 
 
-def lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) -> Iterable[str]:
+def draw_lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) -> Iterable[str]:
     """One lane per worker, the stronger the more virtual ranks it computed."""
     yield f'<text class="title" x="{LEFT}" y="{top - 9}">virtual ranks per worker</text>'
     for place, lane in enumerate(lanes):
@@ -211,13 +220,13 @@ def lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) 
             )
 
 
-def kept_steps(events: Sequence[EventLine]) -> dict[str, int]:
+def find_kept_steps(events: Sequence[EventLine]) -> dict[str, int]:
     """Name and step of each checkpoint."""
     saved = (event.detail for event in events if event.kind == "checkpoint.saved")
     return {str(detail.get("name")): step for detail in saved if isinstance(step := detail.get("step"), int)}
 
 
-def kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: float) -> Iterable[str]:
+def draw_kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: float) -> Iterable[str]:
     """A dot per checkpoint, those that the run went on from larger."""
     yield f'<text class="title" x="{LEFT}" y="{top - 9}">checkpoints</text>'
     middle = top + KEPT_PX / 2
@@ -232,7 +241,7 @@ def kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: flo
         )
 
 
-def made_again(attempts: Sequence[AttemptCost], x: Axis, top: float, bottom: float) -> Iterable[str]:
+def draw_repeated_steps(attempts: Sequence[AttemptCost], x: Axis, top: float, bottom: float) -> Iterable[str]:
     """Steps that one attempt lost and the next made again."""
     for attempt in attempts:
         if attempt.lost_steps:
@@ -246,8 +255,8 @@ def made_again(attempts: Sequence[AttemptCost], x: Axis, top: float, bottom: flo
             )
 
 
-def step_ticks(x: Axis, bottom: float) -> Iterable[str]:
-    ticks = [value for value in nice_ticks(x.low, x.high, 10, whole=True) if x.low <= value <= x.high]
+def draw_step_ticks(x: Axis, bottom: float) -> Iterable[str]:
+    ticks = [value for value in choose_ticks(x.low, x.high, 10, whole=True) if x.low <= value <= x.high]
     for value in ticks:
         yield f'<path class="base" d="M{x(value)} {bottom}v5"/>'
         yield f'<text class="step" x="{x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
@@ -263,24 +272,24 @@ class Mark(msgspec.Struct, frozen=True):
     text: str
 
 
-def marks_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axis) -> list[Mark]:
+def find_marks(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axis) -> list[Mark]:
     marks: list[Mark] = []
     free_from = [-math.inf] * MARK_ROWS
     seen = [event for event in events if event.kind in KINDS]
-    for event in sorted(seen, key=lambda event: step_of(event, ledger))[:MOST_MARKS]:
-        at = x(min(max(step_of(event, ledger), x.low), x.high))
+    for event in sorted(seen, key=lambda event: find_step(event, ledger))[:MOST_MARKS]:
+        at = x(min(max(find_step(event, ledger), x.low), x.high))
         row = next((row for row in range(MARK_ROWS) if free_from[row] <= at), None)
         if row is None:
             row = min(range(MARK_ROWS), key=free_from.__getitem__)
         free_from[row] = at + MARK_ROW_PX
-        marks.append(Mark(at, row, KINDS[event.kind], mark_text(event, ledger)))
+        marks.append(Mark(at, row, KINDS[event.kind], describe_mark(event, ledger)))
     return marks
 
 
-def mark_text(event: EventLine, ledger: Sequence[LedgerLine]) -> str:
+def describe_mark(event: EventLine, ledger: Sequence[LedgerLine]) -> str:
     kind = KINDS[event.kind]
     who = "" if kind.word.startswith(event.who) else event.who
-    words = [f"step {step_of(event, ledger)}:", who, kind.word]
+    words = [f"step {find_step(event, ledger)}:", who, kind.word]
     return " ".join(word for word in words if word) + (f" ({event.why})" if event.why else "")
 
 

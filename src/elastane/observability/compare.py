@@ -6,16 +6,21 @@ import msgspec
 
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.spec import Pinned
-from elastane.observability.digests import digest_problems, ends_attempt, is_due, with_last_digest
+from elastane.observability.digests import (
+    add_last_digest,
+    find_digest_problems,
+    is_digest_due,
+    is_end_of_attempt,
+)
 from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import (
     ModelTensors,
     TensorDifference,
     compare_tensors,
-    finished_model,
+    find_finished_model,
 )
-from elastane.observability.verify import in_order, line_problems
+from elastane.observability.verify import find_line_problems, sort_problems
 
 DECIDES = (
     "virtual_ranks",
@@ -103,20 +108,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[RunProblem, ...] = ()
 
 
-def compare(first: Recorded, second: Recorded) -> Comparison:
+def compare_runs(first: Recorded, second: Recorded) -> Comparison:
     """Hold two runs against each other; their final models are read from their directories."""
-    pinned = pinned_differences(first.record.pinned, second.record.pinned)
+    pinned = compare_pinned(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
-    told = (with_last_digest(first), with_last_digest(second))
-    one_sided = one_sided_digests(*told) if comparable else ()
-    ledger = ledger_differences(told[0].ledger, told[1].ledger, one_sided) if comparable else ()
+    told = (add_last_digest(first), add_last_digest(second))
+    one_sided = find_one_sided_digests(*told) if comparable else ()
+    ledger = compare_ledgers(told[0].ledger, told[1].ledger, one_sided) if comparable else ()
     named = frozenset(difference.step for difference in one_sided)
-    problems = (*problems_within(first, named), *problems_within(second, named))
-    remarks = list(length_remarks(steps))
+    problems = (*list_run_problems(first, named), *list_run_problems(second, named))
+    remarks = list(describe_lengths(steps))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
-    models = [(run.run_dir.root, finished_model(run.run_dir)) for run in (first, second)]
+    models = [(run.run_dir.root, find_finished_model(run.run_dir)) for run in (first, second)]
     missing = [root for root, model in models if model is None]
     if not comparable or steps[0] != steps[1]:
         pass
@@ -134,7 +139,7 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
         comparable=comparable,
         pinned=pinned,
         steps=steps,
-        same_steps=same_prefix(first.ledger, second.ledger) if comparable else 0,
+        same_steps=count_same_lines(first.ledger, second.ledger) if comparable else 0,
         digests=sum(
             a.digest is not None and b.digest is not None
             for a, b in zip(told[0].ledger, told[1].ledger, strict=False)
@@ -147,7 +152,7 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
     )
 
 
-def problems_within(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProblem, ...]:
+def list_run_problems(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProblem, ...]:
     """Find what contradicts itself within a run, coverage aside.
 
     Args:
@@ -158,15 +163,17 @@ def problems_within(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProble
         BadInput: a file of its finished model cannot be read.
     """
     found = (
-        *line_problems(run.ledger, run.record.pinned),
-        *(problem for problem in digest_problems(run) if problem.step not in one_sided),
+        *find_line_problems(run.ledger, run.record.pinned),
+        *(problem for problem in find_digest_problems(run) if problem.step not in one_sided),
         *check_model(run).problems,
     )
     root = str(run.run_dir.root)
-    return tuple(RunProblem(root, problem.kind, problem.text, problem.step) for problem in in_order(found))
+    return tuple(
+        RunProblem(root, problem.kind, problem.text, problem.step) for problem in sort_problems(found)
+    )
 
 
-def one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifference, ...]:
+def find_one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifference, ...]:
     """Find the steps at which one run has a digest, and the other should have one and has none.
 
     Runs may differ in how many steps lie between two digests. An attempt that ends also leaves a digest
@@ -178,26 +185,26 @@ def one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifferen
         if a.step != b.step or (a.digest is None) == (b.digest is None):
             continue
         having, lacking = (first, second) if b.digest is None else (second, first)
-        if is_due(lacking, a.step) or (same_every and not ends_attempt(having, a.step)):
+        if is_digest_due(lacking, a.step) or (same_every and not is_end_of_attempt(having, a.step)):
             texts = tuple("none" if line.digest is None else line.digest.parameters for line in (a, b))
             found.append(LedgerDifference("digest", a.step, texts[0], texts[1]))
     return tuple(found)
 
 
-def pinned_differences(first: Pinned | None, second: Pinned | None) -> tuple[PinnedDifference, ...]:
+def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedDifference, ...]:
     """Every pinned choice that differs; a run that never pinned any differs in ``pinned`` itself."""
     if first is None or second is None:
         said = tuple("nothing yet" if pinned is None else "choices" for pinned in (first, second))
         return (PinnedDifference("pinned", said[0], said[1], decides=True),)
-    a, b = flat(first), flat(second)
+    a, b = flatten_pinned(first), flatten_pinned(second)
     return tuple(
-        PinnedDifference(name, a.get(name, "none"), b.get(name, "none"), decides=decides(name))
+        PinnedDifference(name, a.get(name, "none"), b.get(name, "none"), decides=is_decisive(name))
         for name in sorted(a.keys() | b.keys())
         if a.get(name) != b.get(name)
     )
 
 
-def flat(pinned: Pinned) -> dict[str, str]:
+def flatten_pinned(pinned: Pinned) -> dict[str, str]:
     """Pinned choices as readable pairs, with ``versions.torch`` and its like spelled out."""
     values = msgspec.structs.asdict(pinned)
     versions = values.pop("versions")
@@ -206,25 +213,25 @@ def flat(pinned: Pinned) -> dict[str, str]:
     }
 
 
-def decides(name: str) -> bool:
+def is_decisive(name: str) -> bool:
     kind, _, version = name.partition(".")
     return name in DECIDES or (kind == "versions" and version not in VERSIONS_THAT_DO_NOT_DECIDE)
 
 
-def same(a: LedgerLine, b: LedgerLine) -> bool:
+def is_same_line(a: LedgerLine, b: LedgerLine) -> bool:
     return (a.step, a.loss, a.loss_hex, a.samples) == (b.step, b.loss, b.loss_hex, b.samples)
 
 
-def same_prefix(first: Sequence[LedgerLine], second: Sequence[LedgerLine]) -> int:
+def count_same_lines(first: Sequence[LedgerLine], second: Sequence[LedgerLine]) -> int:
     count = 0
     for a, b in zip(first, second, strict=False):
-        if not same(a, b):
+        if not is_same_line(a, b):
             break
         count += 1
     return count
 
 
-def ledger_differences(
+def compare_ledgers(
     first: Sequence[LedgerLine], second: Sequence[LedgerLine], one_sided: Sequence[LedgerDifference] = ()
 ) -> tuple[LedgerDifference, ...]:
     """The first difference in each respect over the steps both runs have.
@@ -239,11 +246,11 @@ def ledger_differences(
         found["digest"] = one_sided[0]
     # Whether norms are measured is the script's choice, which decides no bits.
     measured = all(any(line.grad_norm is not None for line in ledger) for ledger in (first, second))
-    names = names_of(first) & names_of(second)
+    names = list_recorded_names(first) & list_recorded_names(second)
     for a, b in zip(first, second, strict=False):
         for difference in (
-            *recorded_differences(a, b, names),
-            *digest_differences(a.step, a.digest, b.digest),
+            *compare_recorded_values(a, b, names),
+            *compare_digests(a.step, a.digest, b.digest),
         ):
             found.setdefault(difference.what, difference)
         if a.step != b.step:
@@ -263,12 +270,14 @@ def ledger_differences(
     return tuple(sorted(found.values(), key=lambda difference: difference.step))
 
 
-def names_of(ledger: Iterable[LedgerLine]) -> frozenset[str]:
+def list_recorded_names(ledger: Iterable[LedgerLine]) -> frozenset[str]:
     """Return the names that a script has logged; what it logs is its choice, which decides no bits."""
     return frozenset(name for line in ledger for name in line.logged)
 
 
-def recorded_differences(a: LedgerLine, b: LedgerLine, names: frozenset[str]) -> Iterable[LedgerDifference]:
+def compare_recorded_values(
+    a: LedgerLine, b: LedgerLine, names: frozenset[str]
+) -> Iterable[LedgerDifference]:
     """Find the values of one step that differ, and the artifacts.
 
     Args:
@@ -286,7 +295,7 @@ def recorded_differences(a: LedgerLine, b: LedgerLine, names: frozenset[str]) ->
             yield LedgerDifference("artifacts", a.step, *texts)
 
 
-def digest_differences(step: int, a: Digest | None, b: Digest | None) -> list[LedgerDifference]:
+def compare_digests(step: int, a: Digest | None, b: Digest | None) -> list[LedgerDifference]:
     if a is None or b is None:
         return []
     parts = (
@@ -294,14 +303,14 @@ def digest_differences(step: int, a: Digest | None, b: Digest | None) -> list[Le
         ("optimizer", a.optimizer, b.optimizer, a.optimizer_blocks, b.optimizer_blocks),
     )
     return [
-        LedgerDifference(what, step, whole_a, whole_b, first_difference(blocks_a, blocks_b))
+        LedgerDifference(what, step, whole_a, whole_b, find_first_difference(blocks_a, blocks_b))
         for what, whole_a, whole_b, blocks_a, blocks_b in parts
         # An event has no blocks; that a line has all of them is checked by itself.
         if whole_a != whole_b or (blocks_a and blocks_b and blocks_a != blocks_b)
     ]
 
 
-def first_difference(a: Sequence[str], b: Sequence[str]) -> int | None:
+def find_first_difference(a: Sequence[str], b: Sequence[str]) -> int | None:
     """Place of the first unequal pair, or of the first element only one has; None where all agree."""
     for place, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
@@ -309,7 +318,7 @@ def first_difference(a: Sequence[str], b: Sequence[str]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def length_remarks(steps: tuple[int, int]) -> Sequence[str]:
+def describe_lengths(steps: tuple[int, int]) -> Sequence[str]:
     if steps[0] == steps[1]:
         return ()
     ended, other = ("first", "second") if steps[0] < steps[1] else ("second", "first")

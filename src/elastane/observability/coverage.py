@@ -25,7 +25,7 @@ class SampleRules(msgspec.Struct, frozen=True):
     stream_hash: Callable[[int, int], int]
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class LedgerProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One broken promise, and how.
 
     ``kind`` is ``steps``, ``generations``, ``shares``, ``samples``, ``checksum``, ``loss``, ``norm``,
@@ -57,30 +57,30 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool
 
 
-def coverage(
+def check_coverage(
     ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
-) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
+) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
     """How often each sample was seen, by the indices the positions stand for, and what is wrong about it.
 
     Three things are held against each other: the positions a step claims, the count it claims, and the
     checksum its workers summed over the indices they really loaded.
     """
     length = pinned.dataset_length
-    problems = [*position_problems(ledger, pinned)]
+    problems = [*find_position_problems(ledger, pinned)]
     seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
     ended: set[int] = set()
     for line in ledger:
         samples = line.samples
         if not 0 <= samples.start < samples.stop <= length:
             text = f"positions [{samples.start}, {samples.stop}) are outside an epoch of {length} samples"
-            problems.append(Problem("samples", text, line.step))
+            problems.append(LedgerProblem("samples", text, line.step))
             continue
         if samples.count != samples.stop - samples.start:
             text = (
                 f"{samples.count} samples were loaded for the {samples.stop - samples.start} "
                 f"positions [{samples.start}, {samples.stop})"
             )
-            problems.append(Problem("samples", text, line.step))
+            problems.append(LedgerProblem("samples", text, line.step))
         total = 0
         times = seen[samples.epoch]
         for position in range(samples.start, samples.stop):
@@ -89,18 +89,18 @@ def coverage(
             total += rules.hash(index)
         if (expected := f"{total % 2**64:016x}") != samples.checksum:
             text = f"the loaded samples sum to {samples.checksum}, those dealt to {expected}"
-            problems.append(Problem("checksum", text, line.step))
+            problems.append(LedgerProblem("checksum", text, line.step))
         if samples.stop == length:
             ended.add(samples.epoch)
     newest = max(seen, default=-1)
     if newest >= 0 and sorted(seen) != [*range(len(seen))]:
         text = f"epochs {', '.join(map(str, sorted(seen)))} were trained on: some before the last are missing"
-        problems.append(Problem("samples", text))
-    epochs = tuple(counted(e, seen[e], e < newest or e in ended) for e in sorted(seen))
-    return epochs, problems + [problem for epoch in epochs for problem in epoch_problems(epoch)]
+        problems.append(LedgerProblem("samples", text))
+    epochs = tuple(count_epoch(e, seen[e], e < newest or e in ended) for e in sorted(seen))
+    return epochs, problems + [problem for epoch in epochs for problem in find_epoch_problems(epoch)]
 
 
-def position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[Problem]:
+def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:
     """Find the steps whose positions are not those after the step before: each epoch is dealt in order."""
     length, step, epoch, start = pinned.dataset_length, 1, 0, 0
     for line in ledger:
@@ -113,9 +113,11 @@ def position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[
                     f"positions [{samples.start}, {samples.stop}) of epoch {samples.epoch}, "
                     f"expected [{start}, {stop}) of epoch {epoch}"
                 )
-                yield Problem("samples", text, line.step)
+                yield LedgerProblem("samples", text, line.step)
         elif samples.shards or samples.ended:
-            yield Problem("samples", "the dataset has a length, but the line is that of a stream", line.step)
+            yield LedgerProblem(
+                "samples", "the dataset has a length, but the line is that of a stream", line.step
+            )
         at_end = samples.stop >= length
         step, epoch, start = (
             line.step + 1,
@@ -151,7 +153,7 @@ class _Shards:
             yield f"{samples.count} samples were loaded for the {moved} that the shards moved on by"
         self.ended = self.ended or samples.ended
 
-    def counted(self, epoch: int) -> EpochCoverage:
+    def count_epoch(self, epoch: int) -> EpochCoverage:
         length = sum(self.at.values())
         return EpochCoverage(
             epoch=epoch,
@@ -163,16 +165,16 @@ class _Shards:
         )
 
 
-def stream_coverage(
+def check_stream_coverage(
     ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
-) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
+) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
     """How often each sample of a stream was drawn: each shard must go on where it stood, without a gap."""
-    problems: list[Problem] = []
+    problems: list[LedgerProblem] = []
     epochs: defaultdict[int, _Shards] = defaultdict(_Shards)
     for line in ledger:
         samples = line.samples
         found = epochs[samples.epoch].move(samples, pinned.virtual_ranks)
-        problems += [Problem("samples", text, line.step) for text in found]
+        problems += [LedgerProblem("samples", text, line.step) for text in found]
         expected = sum(
             rules.stream_hash(shard, position)
             for shard, (start, stop) in samples.shards.items()
@@ -180,17 +182,17 @@ def stream_coverage(
         )
         if (dealt := f"{expected % 2**64:016x}") != samples.checksum:
             text = f"the loaded samples sum to {samples.checksum}, those dealt to {dealt}"
-            problems.append(Problem("checksum", text, line.step))
+            problems.append(LedgerProblem("checksum", text, line.step))
     open_ = [
         epoch for epoch in range(max(epochs, default=0)) if epoch not in epochs or not epochs[epoch].ended
     ]
     if open_:
         text = f"epochs {', '.join(map(str, open_))} did not end before the next began"
-        problems.append(Problem("samples", text))
-    return tuple(shards.counted(epoch) for epoch, shards in sorted(epochs.items())), problems
+        problems.append(LedgerProblem("samples", text))
+    return tuple(shards.count_epoch(epoch) for epoch, shards in sorted(epochs.items())), problems
 
 
-def stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[Problem]:
+def find_stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[LedgerProblem]:
     """Find the steps of a stream whose ``start`` and ``stop`` are not the sums over all its shards."""
     epoch, at = 0, dict[int, int]()
     for line in ledger:
@@ -203,10 +205,10 @@ def stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[Problem]:
         ended = sum(at.values())
         if (samples.start, samples.stop) != (begun, ended):
             text = f"positions [{samples.start}, {samples.stop}), but its shards say [{begun}, {ended})"
-            yield Problem("samples", text, line.step)
+            yield LedgerProblem("samples", text, line.step)
 
 
-def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
+def count_epoch(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
     never, once = times.count(0), times.count(1)
     return EpochCoverage(
         epoch=epoch,
@@ -218,8 +220,10 @@ def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
     )
 
 
-def epoch_problems(epoch: EpochCoverage) -> Iterable[Problem]:
+def find_epoch_problems(epoch: EpochCoverage) -> Iterable[LedgerProblem]:
     if epoch.repeated:
-        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.repeated} samples were trained on repeatedly")
+        yield LedgerProblem(
+            "samples", f"epoch {epoch.epoch}: {epoch.repeated} samples were trained on repeatedly"
+        )
     if epoch.finished and epoch.never:
-        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.never} samples were never trained on")
+        yield LedgerProblem("samples", f"epoch {epoch.epoch}: {epoch.never} samples were never trained on")

@@ -12,16 +12,16 @@ from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.drawing import (
     LARGEST,
     Axis,
-    cut_off,
-    nice_ticks,
-    number,
-    path,
-    robust_range,
-    with_margin,
+    add_margin,
+    choose_ticks,
+    clip_drawing,
+    compute_robust_range,
+    draw_path,
+    format_number,
 )
-from elastane.observability.evaluations import means_of
-from elastane.observability.facts import step_ms_of
-from elastane.observability.series import smoothed, step_of, thinned
+from elastane.observability.evaluations import read_evaluation_means
+from elastane.observability.facts import read_step_ms
+from elastane.observability.series import find_step, smooth_losses, thin_points
 
 MOST_CURVES = 60
 MOST_POINTS = 300
@@ -52,9 +52,9 @@ class Series(msgspec.Struct, frozen=True):
     floor: float | None = None
 
 
-def series_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list[Series]:
+def build_series(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list[Series]:
     """Return what the ledger and the evaluations of a run have, apart from the loss of its steps."""
-    rates = learning_rates(ledger)
+    rates = collect_learning_rates(ledger)
     found = [
         Series(
             "learning rate",
@@ -62,28 +62,28 @@ def series_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list
             tuple(f"group {group}" for group in range(len(rates))) if len(rates) > 1 else (),
             floor=0.0,
         ),
-        Series("gradient norm", (norms_of(ledger),), smooth=True, floor=0.0),
-        Series("samples per second", (speeds_of(ledger),), smooth=True, floor=0.0),
+        Series("gradient norm", (collect_norms(ledger),), smooth=True, floor=0.0),
+        Series("samples per second", (compute_speeds(ledger),), smooth=True, floor=0.0),
         *(
             Series(f"evaluation: {name}", (tuple(points),), points=True)
-            for name, points in evaluation_means(events, ledger).items()
+            for name, points in collect_evaluation_means(events, ledger).items()
         ),
         *(
-            Series(name, (points,), points=sparse(points, ledger))
-            for name, points in logged_by(ledger).items()
+            Series(name, (points,), points=is_sparse(points, ledger))
+            for name, points in collect_logged_values(ledger).items()
         ),
     ]
     return [series for series in found if any(series.lines)]
 
 
-def learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:
+def collect_learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:
     """Return a line for each group, or one for all where they never differed."""
     groups = min(max((len(line.learning_rates) for line in ledger), default=0), MOST_LINES)
     lines = []
     for group in range(groups):
         known = (line for line in ledger if line.learning_rates)
         lines.append(
-            finite(
+            keep_finite(
                 (line.step, line.learning_rates[group if group < len(line.learning_rates) else 0])
                 for line in known
             )
@@ -91,81 +91,87 @@ def learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:
     return tuple(lines)
 
 
-def norms_of(ledger: Sequence[LedgerLine]) -> Points:
-    return finite((line.step, line.grad_norm) for line in ledger)
+def collect_norms(ledger: Sequence[LedgerLine]) -> Points:
+    return keep_finite((line.step, line.grad_norm) for line in ledger)
 
 
-def speeds_of(ledger: Sequence[LedgerLine]) -> Points:
-    return finite(
-        (line.step, 1000 * line.samples.count / step_ms_of(line)) for line in ledger if step_ms_of(line) > 0
+def compute_speeds(ledger: Sequence[LedgerLine]) -> Points:
+    return keep_finite(
+        (line.step, 1000 * line.samples.count / read_step_ms(line))
+        for line in ledger
+        if read_step_ms(line) > 0
     )
 
 
-def logged_by(ledger: Sequence[LedgerLine]) -> dict[str, Points]:
+def collect_logged_values(ledger: Sequence[LedgerLine]) -> dict[str, Points]:
     """Return what the script has logged, by name."""
     found: dict[str, list[tuple[int, float | None]]] = {}
     for line in ledger:
         for name, value in line.logged.items():
             found.setdefault(name, []).append((line.step, value))
-    return {name: finite(points) for name, points in found.items()}
+    return {name: keep_finite(points) for name, points in found.items()}
 
 
-def sparse(points: Points, ledger: Sequence[LedgerLine]) -> bool:
+def is_sparse(points: Points, ledger: Sequence[LedgerLine]) -> bool:
     return len(points) < len(ledger) / 4
 
 
-def evaluation_means(
+def collect_evaluation_means(
     events: Sequence[EventLine], ledger: Sequence[LedgerLine]
 ) -> dict[str, list[tuple[int, float]]]:
     """Return what evaluations found, by name: sums over what was counted, at steps."""
     found: dict[str, list[tuple[int, float]]] = {}
     for event in events:
         if event.kind == "evaluation":
-            step = step_of(event, ledger)
-            for name, mean in means_of(event).items():
+            step = find_step(event, ledger)
+            for name, mean in read_evaluation_means(event).items():
                 if mean is not None and abs(mean) <= LARGEST:
                     found.setdefault(name, []).append((step, mean))
     return found
 
 
-def finite(points: Iterable[tuple[int, float | None]]) -> Points:
+def keep_finite(points: Iterable[tuple[int, float | None]]) -> Points:
     return tuple((step, value) for step, value in points if value is not None and abs(value) <= LARGEST)
 
 
-def curve_cards(series: Sequence[Series], first: int, last: int) -> Iterable[str]:
+def write_curve_cards(series: Sequence[Series], first: int, last: int) -> Iterable[str]:
     """Yield the HTML of the charts, all over the steps of the run."""
     if not series:
         return
     yield '<h2>Curves</h2><div class="curves">'
     for one in series[:MOST_CURVES]:
-        yield f'<figure class="card small">{curve_svg(one, first, last)}</figure>'
+        yield f'<figure class="card small">{draw_curve(one, first, last)}</figure>'
     yield "</div>"
     if len(series) > MOST_CURVES:
         yield f'<p class="soft">{len(series) - MOST_CURVES:,} more are in ledger.jsonl.</p>'
 
 
-def curve_svg(series: Series, first: int, last: int) -> str:
+def draw_curve(series: Series, first: int, last: int) -> str:
     """Return one chart; the page's script reads its numbers from ``data-lines``."""
-    lines = [thinned(line, height=value_of, most=MOST_POINTS) for line in series.lines if line]
+    lines = [thin_points(line, height=get_point_value, most=MOST_POINTS) for line in series.lines if line]
     values = [value for line in series.lines for _, value in line]
-    low, high = (min(values), max(values)) if series.points or not series.smooth else robust_range(values)
+    low, high = (
+        (min(values), max(values)) if series.points or not series.smooth else compute_robust_range(values)
+    )
     x = Axis(first, max(last, first + 1), LEFT, WIDTH - RIGHT)
-    y = Axis(*with_margin(low, high, floor=series.floor), BOTTOM, TOP)
-    parts = [*small_frame(x, y), f'<text class="title" x="12" y="20">{escape(series.name)}</text>']
-    newest = ", ".join(number(line[-1][1]) for line in lines[:3]) + (", …" if len(lines) > 3 else "")  # noqa: PLR2004 - what fits
+    y = Axis(*add_margin(low, high, floor=series.floor), BOTTOM, TOP)
+    parts = [*draw_small_frame(x, y), f'<text class="title" x="12" y="20">{escape(series.name)}</text>']
+    newest = ", ".join(format_number(line[-1][1]) for line in lines[:3]) + (", …" if len(lines) > 3 else "")  # noqa: PLR2004 - what fits
     parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="20">{escape(newest)}</text>')
     drawing: list[str] = []
     for place, (line, whole) in enumerate(zip(lines, (one for one in series.lines if one), strict=True)):
-        drawn = path((x(step), y(value)) for step, value in line)
+        drawn = draw_path((x(step), y(value)) for step, value in line)
         if series.smooth:
             drawing.append(f'<path class="raw" d="{drawn}"/>')
-            drawn = path((x(step), y(value)) for step, value in smooth_line(whole))
+            drawn = draw_path((x(step), y(value)) for step, value in smooth_line(whole))
         drawing.append(f'<path class="curve g{place}" d="{drawn}"/>')
         if series.points or len(line) == 1:
             drawing += [f'<circle class="dot" cx="{x(step)}" cy="{y(value)}" r="3"/>' for step, value in line]
     wider = msgspec.structs.replace(x, start=x.start - 5, stop=x.stop + 5)
-    parts.append(cut_off(wider, TOP - 5, BOTTOM + 5, "".join(drawing)))
-    data = msgspec.json.encode([[(step, rounded(value)) for step, value in line] for line in lines]).decode()
+    parts.append(clip_drawing(wider, TOP - 5, BOTTOM + 5, "".join(drawing)))
+    data = msgspec.json.encode(
+        [[(step, round_significant(value)) for step, value in line] for line in lines]
+    ).decode()
     labels = msgspec.json.encode(list(series.labels)).decode()
     return (
         f'<svg class="small" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(series.name)}" '
@@ -174,30 +180,30 @@ def curve_svg(series: Series, first: int, last: int) -> str:
     )
 
 
-def small_frame(x: Axis, y: Axis) -> Iterable[str]:
+def draw_small_frame(x: Axis, y: Axis) -> Iterable[str]:
     for value in y.ticks(4):
         at = y(value)
         yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
-        yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4}">{number(value)}</text>'
+        yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4}">{format_number(value)}</text>'
     yield f'<path class="base" d="M{x.start} {BOTTOM}H{x.stop}"/>'
-    for value in nice_ticks(x.low, x.high, 4, whole=True):
+    for value in choose_ticks(x.low, x.high, 4, whole=True):
         yield f'<text class="step" x="{x(value)}" y="{BOTTOM + 17}">{value:,.0f}</text>'
 
 
 def smooth_line(line: Points) -> list[tuple[int, float]]:
-    curve = smoothed([value for _, value in line])
+    curve = smooth_losses([value for _, value in line])
     points = [(step, value) for (step, _), value in zip(line, curve, strict=True) if value is not None]
-    return thinned(points, height=value_of, most=MOST_POINTS)
+    return thin_points(points, height=get_point_value, most=MOST_POINTS)
 
 
-def value_of(point: tuple[int, float]) -> float:
+def get_point_value(point: tuple[int, float]) -> float:
     return point[1]
 
 
-def rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def loss_scores(means: Mapping[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
+def select_loss_scores(means: Mapping[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
     """Return the evaluations that found a loss."""
     return {name: points for name, points in means.items() if "loss" in name.lower()}

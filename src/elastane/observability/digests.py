@@ -6,8 +6,8 @@ import msgspec
 
 from elastane.api.records import SCRIPT, Digest, EventLine
 from elastane.observability.attempts import RESUMED
-from elastane.observability.coverage import Problem
-from elastane.observability.facts import outcome_event
+from elastane.observability.coverage import LedgerProblem
+from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
 
 ENDED = ("run.finished", "run.stopped")
@@ -18,13 +18,13 @@ AGENT = "agent"
 """Who writes down the end of a run whose coordinator was killed before it could."""
 
 
-def due_last(run: Recorded) -> int | None:
+def find_last_due_step(run: Recorded) -> int | None:
     """Return the last step if it must have a digest whatever its number; None: it need not.
 
     The line of a step after which the script ended the run was reported before it was known to be the last;
     an event has its digest. An attempt that made no step has no last one.
     """
-    event = outcome_event(run.events)
+    event = find_outcome_event(run.events)
     if event is None or event.kind not in ENDED or event.who in (SCRIPT, AGENT) or not run.ledger:
         return None
     began = run.record.resumed.step if run.record.resumed is not None else 0
@@ -32,27 +32,27 @@ def due_last(run: Recorded) -> int | None:
     return last if last > began else None
 
 
-def is_due(run: Recorded, step: int) -> bool:
+def is_digest_due(run: Recorded, step: int) -> bool:
     """Whether the line of a step must have a digest: every ``digest_every`` steps, and the last one."""
     every = run.record.spec.digest_every
-    return (every > 0 and step % every == 0) or step == due_last(run)
+    return (every > 0 and step % every == 0) or step == find_last_due_step(run)
 
 
-def ends_attempt(run: Recorded, step: int) -> bool:
+def is_end_of_attempt(run: Recorded, step: int) -> bool:
     """Whether an attempt of the run ended with a step, or the next one began after it."""
     ends = {event.step for event in run.events if event.kind in (*ENDED, RESUMED)}
     return step in ends or (bool(run.ledger) and step == run.ledger[-1].step)
 
 
-def digest_event(run: Recorded) -> EventLine | None:
+def find_digest_event(run: Recorded) -> EventLine | None:
     """Return the event with the digest of the last step, of a run that its script has ended."""
     last = run.ledger[-1].step if run.ledger else None
     return next((e for e in reversed(run.events) if e.kind == "digest" and e.step == last), None)
 
 
-def with_last_digest(run: Recorded) -> Recorded:
+def add_last_digest(run: Recorded) -> Recorded:
     """Put the digest that only an event has into the last line, without its blocks."""
-    event = digest_event(run)
+    event = find_digest_event(run)
     if event is None or run.ledger[-1].digest is not None:
         return run
     parameters, optimizer = (str(event.detail.get(name, "")) for name in WHOLE)
@@ -60,27 +60,29 @@ def with_last_digest(run: Recorded) -> Recorded:
     return msgspec.structs.replace(run, ledger=(*run.ledger[:-1], last))
 
 
-def digest_problems(run: Recorded) -> Iterable[Problem]:
+def find_digest_problems(run: Recorded) -> Iterable[LedgerProblem]:
     """Find the steps whose digest is missing, or is not the one that an event has of the same step."""
-    every, last = run.record.spec.digest_every, due_last(run)
+    every, last = run.record.spec.digest_every, find_last_due_step(run)
     for line in run.ledger:
         if line.digest is not None:
             continue
         if every > 0 and line.step % every == 0:
-            yield Problem("digest", f"the digest is missing; every {every} steps one is due", line.step)
+            yield LedgerProblem("digest", f"the digest is missing; every {every} steps one is due", line.step)
         elif line.step == last:
-            yield Problem("digest", "the digest is missing; the last step has one", line.step)
-    yield from event_problems(run)
+            yield LedgerProblem("digest", "the digest is missing; the last step has one", line.step)
+    yield from find_event_problems(run)
 
 
-def event_problems(run: Recorded) -> Iterable[Problem]:
+def find_event_problems(run: Recorded) -> Iterable[LedgerProblem]:
     """Find an event about the digest of the last step that is missing, or is not what the ledger has."""
     if not run.ledger:
         return
-    event, ended, last = digest_event(run), outcome_event(run.events), run.ledger[-1]
+    event, ended, last = find_digest_event(run), find_outcome_event(run.events), run.ledger[-1]
     if event is not None and last.digest is not None:
         if tuple(event.detail.get(name) for name in WHOLE) != (last.digest.parameters, last.digest.optimizer):
-            yield Problem("digest", "the digest is not that of the event about the same step", last.step)
+            yield LedgerProblem(
+                "digest", "the digest is not that of the event about the same step", last.step
+            )
     elif event is None and last.digest is None and ended is not None and ended.who == SCRIPT:
         text = "the digest is missing; the script ended the run after this step, and an event should have it"
-        yield Problem("digest", text, last.step)
+        yield LedgerProblem("digest", text, last.step)

@@ -32,24 +32,24 @@ class Axis(msgspec.Struct, frozen=True):
     def ticks(self, about: int, *, whole: bool = False) -> list[float]:
         """Return round values, about so many."""
         return (
-            log_ticks(self.low, self.high)
+            choose_log_ticks(self.low, self.high)
             if self.log
-            else nice_ticks(self.low, self.high, about, whole=whole)
+            else choose_ticks(self.low, self.high, about, whole=whole)
         )
 
 
-def frame(
+def draw_frame(
     title: str, y: Axis, x: Axis, top: float, bottom: float, *, ticks: int = 5, whole: bool = False
 ) -> Iterable[str]:
     yield f'<text class="title" x="{x.start}" y="{top - 9}">{escape(title)}</text>'
     for value in y.ticks(ticks, whole=whole):
         at = y(value)
         yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
-        yield f'<text class="tick" x="{x.start - 9}" y="{at + 4}">{number(value)}</text>'
+        yield f'<text class="tick" x="{x.start - 9}" y="{at + 4}">{format_number(value)}</text>'
     yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
 
 
-def cut_off(x: Axis, top: float, bottom: float, drawing: str) -> str:
+def clip_drawing(x: Axis, top: float, bottom: float, drawing: str) -> str:
     """Return a drawing without what lies outside of its axes."""
     place = f"{x.start} {top} {x.stop - x.start} {bottom - top}"
     left, upper, width, height = place.split()
@@ -59,7 +59,7 @@ def cut_off(x: Axis, top: float, bottom: float, drawing: str) -> str:
     )
 
 
-def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
+def choose_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
     """Round values within ``[low, high]``, about so many: multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
@@ -72,7 +72,7 @@ def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> l
     return [first * unit + i * unit for i in range(int((high - first * unit) / unit + 1e-9) + 1)]
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as one writes it: four digits that matter, no exponent where a reader needs none."""
     if value == 0:
         return "0"
@@ -81,7 +81,7 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
-def path(places: Iterable[tuple[float, float | None]]) -> str:
+def draw_path(places: Iterable[tuple[float, float | None]]) -> str:
     """A polyline; a missing height lifts the pen."""
     commands: list[str] = []
     pen = "M"
@@ -94,7 +94,7 @@ def path(places: Iterable[tuple[float, float | None]]) -> str:
     return "".join(commands)
 
 
-def log_ticks(low: float, high: float) -> list[float]:
+def choose_log_ticks(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten within ``[low, high]``; over many powers, the powers only.
 
     A range without them has ticks as on a linear axis.
@@ -103,10 +103,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)  # noqa: PLR2004 - more lines than an axis has room for
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     inside = [tick for tick in ticks if low <= tick <= high]
-    return inside if len(inside) > 2 else nice_ticks(low, high, 5)  # noqa: PLR2004 - fewer say nothing of the scale
+    return inside if len(inside) > 2 else choose_ticks(low, high, 5)  # noqa: PLR2004 - fewer say nothing of the scale
 
 
-def robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:
+def compute_robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:
     """Return the range that matters of a curve: without the beginning, and without rare spikes.
 
     The first steps of a training and one bad batch may lie far above all that a reader wants to see. They are
@@ -123,7 +123,7 @@ def robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float
     return least if low - least <= room else low, most if most - high <= room else high
 
 
-def with_margin(low: float, high: float, *, floor: float | None = None) -> tuple[float, float]:
+def add_margin(low: float, high: float, *, floor: float | None = None) -> tuple[float, float]:
     """Return the ends of an axis around a range.
 
     Args:

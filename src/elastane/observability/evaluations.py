@@ -10,7 +10,7 @@ COUNTS = ("seen", "tokens", "count")
 """Names under which scripts sum what they have evaluated; see docs/script.md."""
 
 
-def count_in(event: EventLine) -> tuple[str, float]:
+def read_evaluation_count(event: EventLine) -> tuple[str, float]:
     """Return what the totals of an evaluation are divided by, and its name; 0 if nothing was counted.
 
     A script that sums a loss over tokens sums their number as well; otherwise the samples are counted.
@@ -22,9 +22,9 @@ def count_in(event: EventLine) -> tuple[str, float]:
     return "samples", float(event.samples or 0)
 
 
-def means_of(event: EventLine) -> dict[str, float | None]:
+def read_evaluation_means(event: EventLine) -> dict[str, float | None]:
     """Return the mean of each total, None where it is not finite; without a count the totals themselves."""
-    _, count = count_in(event)
+    _, count = read_evaluation_count(event)
     counted = next((name for name in COUNTS if (_finite(event.detail.get(name)) or 0) > 0), None)
     found = {name: _finite(total) for name, total in event.detail.items() if name != counted}
     return {name: None if total is None else total / (count or 1.0) for name, total in found.items()}
@@ -34,20 +34,20 @@ def _finite(total: float | str | None) -> float | None:
     return float(total) if isinstance(total, int | float) and math.isfinite(total) else None
 
 
-def evaluation_text(event: EventLine) -> str:
+def describe_evaluation(event: EventLine) -> str:
     """Return one line: ``correct 0.8531, loss 3.452 (160 samples)``."""
-    return means_text(means_of(event), *count_in(event))
+    return format_means(read_evaluation_means(event), *read_evaluation_count(event))
 
 
-def means_text(means: Mapping[str, float | None], counted: str, count: float) -> str:
+def format_means(means: Mapping[str, float | None], counted: str, count: float) -> str:
     """Return means, or totals where nothing was counted, in one line."""
-    words = ", ".join(f"{name} {value_text(value)}" for name, value in means.items())
+    words = ", ".join(f"{name} {format_mean(value)}" for name, value in means.items())
     if not count:
         return f"{words} (totals)" if words else ""
     over = f"{count:,.0f} {counted}"
     return f"{words} ({over})" if words else over
 
 
-def value_text(value: float | None) -> str:
+def format_mean(value: float | None) -> str:
     """Return a number in four digits, or that it is not finite."""
     return "not finite" if value is None else f"{value:.4g}"

@@ -68,11 +68,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float]
 
 
-def facts_of(run: Recorded) -> Facts:
-    outcome, why = outcome_of(run.events, live=run.live)
+def collect_facts(run: Recorded) -> Facts:
+    outcome, why = find_outcome(run.events, live=run.live)
     ledger = run.ledger
     sizes = [len(line.workers) for line in ledger]
-    pause_ms, pause_steps, pause_step = longest_pause(run.events)
+    pause_ms, pause_steps, pause_step = find_longest_pause(run.events)
     times = [line.time for line in ledger] + [event.time for event in run.events]
     attempts = compute_attempt_costs(run.events, ledger)
     return Facts(
@@ -87,20 +87,20 @@ def facts_of(run: Recorded) -> Facts:
         pause_ms=pause_ms,
         pause_steps=pause_steps,
         pause_step=pause_step,
-        usual_step_ms=median(step_ms) if (step_ms := [*map(step_ms_of, ledger)]) else None,
+        usual_step_ms=compute_median(step_ms) if (step_ms := [*map(read_step_ms, ledger)]) else None,
         wall_s=max(times) - min(times) if times else 0.0,
         checkpoints=sum(event.kind == "checkpoint.saved" for event in run.events),
         resumes=len(attempts),
         lost_steps=sum(attempt.lost_steps for attempt in attempts),
         restored=attempts[-1].restored if attempts else None,
-        digest=newest_digest(ledger),
-        phases=phase_shares(ledger),
+        digest=find_newest_digest(ledger),
+        phases=compute_phase_shares(ledger),
     )
 
 
-def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
+def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
     """How the run ended and why it says so; see `Facts.outcome`."""
-    event = outcome_event(events)
+    event = find_outcome_event(events)
     if event is not None:
         return event.kind.removeprefix("run."), event.why
     if live:
@@ -108,7 +108,7 @@ def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
     return "interrupted", "its processes are gone and left no word why"
 
 
-def outcome_event(events: Sequence[EventLine]) -> EventLine | None:
+def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
     """Return the event that says how the present attempt of the run ended; None: none does."""
     for event in reversed(events):
         if event.kind == RESUMED:
@@ -118,7 +118,7 @@ def outcome_event(events: Sequence[EventLine]) -> EventLine | None:
     return None
 
 
-def longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:
+def find_longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:
     """The longest pause of any healthy worker: in ms, in usual steps, and at which step."""
     pauses = [(ms, worker, event) for event in events for worker, ms in event.pause_ms.items()]
     if not pauses:
@@ -127,21 +127,21 @@ def longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | No
     return ms, event.pause_steps.get(worker), event.step
 
 
-def newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
+def find_newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
     return next(((line.digest.parameters, line.step) for line in reversed(ledger) if line.digest), None)
 
 
-def step_ms_of(line: LedgerLine) -> float:
+def read_step_ms(line: LedgerLine) -> float:
     """Time of a step; 0 where the ledger has none that can be one."""
     step_ms = 1000 * line.seconds.get("step", 0.0)
     return step_ms if 0 <= step_ms <= LONGEST_MS else 0.0
 
 
-def median(values: Sequence[float]) -> float:
+def compute_median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def phase_shares(ledger: Sequence[LedgerLine]) -> dict[str, float]:
+def compute_phase_shares(ledger: Sequence[LedgerLine]) -> dict[str, float]:
     """Share of the whole step time per phase.
 
     Phases are the longest over the workers, so together they may exceed the step; then they are scaled to it.

@@ -10,16 +10,16 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.training_environment import TrainingEnvironment
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
-from elastane.observability.card import FinishedModel, card_text
-from elastane.observability.metrics import metrics_of
+from elastane.observability.card import FinishedModel, write_card_text
+from elastane.observability.metrics import compute_metrics
 from elastane.observability.optimizer_groups import OptimizerGroups
 from elastane.observability.run_files import Recorded
-from elastane.observability.tensors import finished_model
+from elastane.observability.tensors import find_finished_model
 
 T = TypeVar("T")
 
 
-class Config(msgspec.Struct, frozen=True):
+class ModelConfig(msgspec.Struct, frozen=True):
     """What matters of a ``config.json``."""
 
     architectures: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
     Raises:
         BadInput: one of the files is damaged.
     """
-    marker = finished_model(run_dir)
+    marker = find_finished_model(run_dir)
     if marker is None:
         return None
     shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_files.weight_index else ()
@@ -46,17 +46,17 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
         run_dir.model_files.environment,
     )
     files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
-    config = decoded(run_dir.model_files.config, Config)
+    config = decode_file(run_dir.model_files.config, ModelConfig)
     return FinishedModel(
         files=tuple((path.name, path.stat().st_size) for path in files),
         architecture=config.architectures[0] if config and config.architectures else None,
         adapter=adapter.is_file(),
-        optimizer=decoded(run_dir.model_files.optimizer_groups, OptimizerGroups),
-        environment=decoded(run_dir.model_files.environment, TrainingEnvironment),
+        optimizer=decode_file(run_dir.model_files.optimizer_groups, OptimizerGroups),
+        environment=decode_file(run_dir.model_files.environment, TrainingEnvironment),
     )
 
 
-def decoded(path: Path, kind: type[T]) -> T | None:
+def decode_file(path: Path, kind: type[T]) -> T | None:
     try:
         return Decoder[T](kind)(read_bytes(path, follow_links=False))
     except FileNotFoundError:
@@ -71,11 +71,11 @@ def write_conclusion(run: Recorded) -> RunDir:
     Raises:
         BadInput: they cannot be written, or a file of the model is damaged.
     """
-    metrics = metrics_of(run)
+    metrics = compute_metrics(run)
     _replace(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
     model = read_finished(run.run_dir)
     if model is not None:
-        _replace(run.run_dir.card, card_text(run, metrics, model).encode())
+        _replace(run.run_dir.card, write_card_text(run, metrics, model).encode())
     return run.run_dir
 
 

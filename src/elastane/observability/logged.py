@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from elastane.api.records import LedgerLine
 
 
-def latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float | None]:
+def collect_latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float | None]:
     """Return the newest value of each name, in order of appearance; None where it was not finite."""
     latest: dict[str, float | None] = {}
     for line in ledger:

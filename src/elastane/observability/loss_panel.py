@@ -9,12 +9,12 @@ import msgspec
 from elastane.observability.drawing import (
     SMALLEST,
     Axis,
-    cut_off,
-    frame,
-    number,
-    path,
-    robust_range,
-    with_margin,
+    add_margin,
+    clip_drawing,
+    compute_robust_range,
+    draw_frame,
+    draw_path,
+    format_number,
 )
 from elastane.observability.series import Point
 
@@ -37,11 +37,11 @@ class View(msgspec.Struct, frozen=True):
     axis: Axis
 
 
-def finite_losses(points: Iterable[Point]) -> list[float]:
+def list_finite_losses(points: Iterable[Point]) -> list[float]:
     return [point.loss for point in points if point.loss is not None]
 
 
-def views_of(points: Sequence[Point], scores: Scores, top: float, bottom: float) -> tuple[View, ...]:
+def build_views(points: Sequence[Point], scores: Scores, top: float, bottom: float) -> tuple[View, ...]:
     """Return the ways to look at the losses that differ, the one that is shown first at the front.
 
     Args:
@@ -50,26 +50,26 @@ def views_of(points: Sequence[Point], scores: Scores, top: float, bottom: float)
         top: of the panel, in pixels.
         bottom: likewise.
     """
-    losses = finite_losses(points) or [0.0]
-    shown = [value for some in near(scores, losses).values() for _, value in some]
+    losses = list_finite_losses(points) or [0.0]
+    shown = [value for some in select_near_scores(scores, losses).values() for _, value in some]
     least, most = min([*losses, *shown]), max([*losses, *shown])
-    low, high = robust_range(losses)
+    low, high = compute_robust_range(losses)
     low, high = min([low, *shown]), max([high, *shown])
     floor = 0.0 if least >= 0 else None
-    views = [View("focus", "what matters", Axis(*with_margin(low, high, floor=floor), bottom, top))]
+    views = [View("focus", "what matters", Axis(*add_margin(low, high, floor=floor), bottom, top))]
     if (low, high) != (least, most):
-        views.append(View("all", "everything", Axis(*with_margin(least, most, floor=floor), bottom, top)))
+        views.append(View("all", "everything", Axis(*add_margin(least, most, floor=floor), bottom, top)))
     if least > SMALLEST and most > LOG_FROM * least:
         views.append(View("log", "logarithmic", Axis(least / 1.1, most * 1.1, bottom, top, log=True)))
     return tuple(views)
 
 
-def near(scores: Scores, losses: Sequence[float]) -> dict[str, list[tuple[int, float]]]:
+def select_near_scores(scores: Scores, losses: Sequence[float]) -> dict[str, list[tuple[int, float]]]:
     """Return the losses of evaluations that can be compared with those of the training.
 
     A script may sum in other units, such as per batch or per document; those have a chart of their own.
     """
-    low, high = robust_range(losses) if losses else (0.0, 0.0)
+    low, high = compute_robust_range(losses) if losses else (0.0, 0.0)
     room = 2 * (high - low) or abs(high)
     return {
         name: list(points)
@@ -78,42 +78,42 @@ def near(scores: Scores, losses: Sequence[float]) -> dict[str, list[tuple[int, f
     }
 
 
-def loss_panel(points: Sequence[Point], scores: Scores, views: Sequence[View], x: Axis) -> Iterable[str]:
+def draw_loss_panel(points: Sequence[Point], scores: Scores, views: Sequence[View], x: Axis) -> Iterable[str]:
     """Yield the SVG of all views; the page shows one at a time."""
-    shown = near(scores, finite_losses(points))
+    shown = select_near_scores(scores, list_finite_losses(points))
     top, bottom = views[0].axis.stop, views[0].axis.start
     for view in views:
         y = view.axis
         yield f'<g class="view {view.name}">'
-        yield from frame("loss", y, x, top, bottom)
-        raw = path((x(p.step), None if p.loss is None else y(p.loss)) for p in points)
-        smooth = path((x(p.step), None if p.smooth is None else y(p.smooth)) for p in points)
-        yield cut_off(x, top, bottom, f'<path class="raw" d="{raw}"/><path class="curve" d="{smooth}"/>')
-        yield from score_points(shown, x, y)
-        if words := outside_text(points, y):
+        yield from draw_frame("loss", y, x, top, bottom)
+        raw = draw_path((x(p.step), None if p.loss is None else y(p.loss)) for p in points)
+        smooth = draw_path((x(p.step), None if p.smooth is None else y(p.smooth)) for p in points)
+        yield clip_drawing(x, top, bottom, f'<path class="raw" d="{raw}"/><path class="curve" d="{smooth}"/>')
+        yield from draw_score_points(shown, x, y)
+        if words := describe_outside(points, y):
             yield f'<text class="note" x="{x.stop}" y="{top - 9}">{escape(words)}</text>'
         yield "</g>"
 
 
-def score_points(scores: Scores, x: Axis, y: Axis) -> Iterable[str]:
+def draw_score_points(scores: Scores, x: Axis, y: Axis) -> Iterable[str]:
     """Yield a point for each evaluation, with the numbers for a pointer."""
     for name, points in scores.items():
         for step, value in points:
             at, height = x(min(max(step, x.low), x.high)), y(value)
             if not min(y.start, y.stop) <= height <= max(y.start, y.stop):
                 continue
-            words = f"step {step:,}: evaluation, {name} {number(value)}"
+            words = f"step {step:,}: evaluation, {name} {format_number(value)}"
             title = f"<title>{escape(words)}</title>"
             yield f'<circle class="score" cx="{at}" cy="{height}" r="4.5">{title}</circle>'
 
 
-def outside_text(points: Sequence[Point], y: Axis) -> str:
+def describe_outside(points: Sequence[Point], y: Axis) -> str:
     """Say which losses lie above or below the axis."""
     losses = [(point.loss, point.step) for point in points if point.loss is not None]
     above = max((loss for loss in losses if loss[0] > y.high), default=None)
     below = min((loss for loss in losses if loss[0] < y.low), default=None)
     words = [
-        f"{word} {number(loss[0])} at step {loss[1]:,}"
+        f"{word} {format_number(loss[0])} at step {loss[1]:,}"
         for word, loss in (("above: up to", above), ("below: down to", below))
         if loss is not None and math.isfinite(loss[0])
     ]

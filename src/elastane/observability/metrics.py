@@ -7,11 +7,11 @@ import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs
-from elastane.observability.evaluations import KIND, count_in, means_of
-from elastane.observability.facts import Facts, facts_of
-from elastane.observability.logged import latest_values
+from elastane.observability.evaluations import KIND, read_evaluation_count, read_evaluation_means
+from elastane.observability.facts import Facts, collect_facts
+from elastane.observability.logged import collect_latest_values
 from elastane.observability.run_files import Recorded
-from elastane.observability.series import sizes_of, step_of
+from elastane.observability.series import find_sizes, find_step
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -85,26 +85,26 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptCost, ...] = ()
 
 
-def metrics_of(run: Recorded) -> Metrics:
-    facts, pinned = facts_of(run), run.record.pinned
-    pauses = tuple(pauses_of(run.events))
+def compute_metrics(run: Recorded) -> Metrics:
+    facts, pinned = collect_facts(run), run.record.pinned
+    pauses = tuple(collect_pauses(run.events))
     stepping_s = sum(line.seconds.get("step", 0.0) for line in run.ledger)
     return Metrics(
         facts=facts,
         epochs=facts.samples / pinned.dataset_length if pinned and pinned.dataset_length else None,
         samples_per_s=facts.samples / stepping_s if stepping_s else None,
-        goodput=goodput_of(stepping_s, pauses, facts.wall_s),
-        workers=tuple(sizes_of(run.ledger)),
-        evaluations=tuple(scores_of(run.events, run.ledger)),
-        logged=latest_values(run.ledger),
+        goodput=compute_goodput(stepping_s, pauses, facts.wall_s),
+        workers=tuple(find_sizes(run.ledger)),
+        evaluations=tuple(collect_scores(run.events, run.ledger)),
+        logged=collect_latest_values(run.ledger),
         pauses=pauses,
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
-        checkpoints=tuple(checkpoints_of(run.events)),
+        checkpoints=tuple(collect_checkpoints(run.events)),
         attempts=compute_attempt_costs(run.events, run.ledger),
     )
 
 
-def goodput_of(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> float | None:
+def compute_goodput(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> float | None:
     """See `Metrics.goodput`; a step's time is that of its slowest worker, so steps may overlap a little."""
     if not stepping_s or not wall_s:
         return None
@@ -112,15 +112,21 @@ def goodput_of(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> flo
     return min(1.0, max(0.0, stepping_s - waited_s) / wall_s)
 
 
-def scores_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> list[Score]:
+def collect_scores(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> list[Score]:
     return [
-        Score(step_of(event, ledger), event.detail, event.samples, means_of(event), *count_in(event))
+        Score(
+            find_step(event, ledger),
+            event.detail,
+            event.samples,
+            read_evaluation_means(event),
+            *read_evaluation_count(event),
+        )
         for event in events
         if event.kind == KIND
     ]
 
 
-def pauses_of(events: Sequence[EventLine]) -> list[Pause]:
+def collect_pauses(events: Sequence[EventLine]) -> list[Pause]:
     pauses = []
     for event in events:
         if event.kind == "generation.started" and event.pause_ms:
@@ -133,7 +139,7 @@ def pauses_of(events: Sequence[EventLine]) -> list[Pause]:
 USED = {"checkpoint.saved": False, "run.resumed": True}
 
 
-def checkpoints_of(events: Sequence[EventLine]) -> list[Checkpoint]:
+def collect_checkpoints(events: Sequence[EventLine]) -> list[Checkpoint]:
     found = []
     for event in events:
         if event.kind in USED:
@@ -146,13 +152,13 @@ def checkpoints_of(events: Sequence[EventLine]) -> list[Checkpoint]:
                     step if isinstance(step, int) else None,
                     USED[event.kind],
                     size_bytes if isinstance(size_bytes, int) else 0,
-                    seconds_of(event, "copy_s"),
-                    seconds_of(event, "seconds"),
+                    read_seconds(event, "copy_s"),
+                    read_seconds(event, "seconds"),
                 )
             )
     return found
 
 
-def seconds_of(event: EventLine, name: str) -> float | None:
+def read_seconds(event: EventLine, name: str) -> float | None:
     seconds = event.detail.get(name)
     return float(seconds) if isinstance(seconds, int | float) else None

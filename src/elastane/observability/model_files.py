@@ -12,11 +12,11 @@ from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
 from elastane.api.records import SCRIPT, EventLine
 from elastane.api.rundir import RunDir
-from elastane.observability.coverage import Problem
+from elastane.observability.coverage import LedgerProblem
 from elastane.observability.digests import AGENT, ENDED
-from elastane.observability.facts import outcome_event
+from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
-from elastane.observability.tensors import ModelTensors, finished_model
+from elastane.observability.tensors import ModelTensors, find_finished_model
 
 NOT_CHECKED = "the files of the finished model were not checked: "
 COORDINATORS = ("coordinator", SCRIPT)
@@ -33,7 +33,7 @@ class ModelFiles(msgspec.Struct, frozen=True):
     """
 
     intact: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LedgerProblem, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -43,31 +43,31 @@ def check_model(run: Recorded) -> ModelFiles:
     Raises:
         BadInput: a file is there and cannot be read.
     """
-    event = outcome_event(run.events)
-    model = finished_model(run.run_dir)
+    event = find_outcome_event(run.events)
+    model = find_finished_model(run.run_dir)
     if event is None or event.kind not in ENDED:
         # An earlier attempt has left it; the present one may have begun to replace it.
         why = f"{NOT_CHECKED}the run has not come to its end since they were written"
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:
-        return unrecorded(run, event, model)
-    found = {name: measure(run.run_dir.root / name) for name in event.files if is_plain(name)}
+        return check_unrecorded_model(run, event, model)
+    found = {name: measure_file(run.run_dir.root / name) for name in event.files if is_plain_name(name)}
     problems = [
-        *file_problems(event.files, found),
+        *find_file_problems(event.files, found),
         *(
-            Problem("model", f"{name} is not one of the files that this run wrote")
-            for name in weights_in(run.run_dir)
+            LedgerProblem("model", f"{name} is not one of the files that this run wrote")
+            for name in list_weight_files(run.run_dir)
             if name not in event.files
         ),
     ]
     if run.record.spec.save_optimizer and run.run_dir.model_files.optimizer.name not in event.files:
         text = f"--save-optimizer was given, but the run recorded no {run.run_dir.model_files.optimizer.name}"
-        problems.append(Problem("model", text))
+        problems.append(LedgerProblem("model", text))
     intact = sum(found.get(name) == written for name, written in event.files.items())
     return ModelFiles(intact, tuple(problems))
 
 
-def unrecorded(run: Recorded, event: EventLine, model: Path | None) -> ModelFiles:
+def check_unrecorded_model(run: Recorded, event: EventLine, model: Path | None) -> ModelFiles:
     """Find what is wrong with a model whose run recorded no checksums: only that files are missing."""
     killed = event.who == AGENT
     why = (
@@ -75,22 +75,22 @@ def unrecorded(run: Recorded, event: EventLine, model: Path | None) -> ModelFile
         if killed
         else "this run was written before checksums of them were recorded"
     )
-    problems: list[Problem] = []
+    problems: list[LedgerProblem] = []
     if model is not None:
         try:
             ModelTensors(model)
         except BadInput as error:
-            problems.append(Problem("model", str(error)))
+            problems.append(LedgerProblem("model", str(error)))
     elif event.kind == "run.finished" and event.who in COORDINATORS:
         problems.append(
-            Problem("model", f"the run finished, but {run.run_dir.model_files.weights.name} is missing")
+            LedgerProblem("model", f"the run finished, but {run.run_dir.model_files.weights.name} is missing")
         )
     return ModelFiles(problems=tuple(problems), remarks=(NOT_CHECKED + why,))
 
 
-def file_problems(
+def find_file_problems(
     recorded: Mapping[str, WrittenFile], found: Mapping[str, WrittenFile | None]
-) -> Iterable[Problem]:
+) -> Iterable[LedgerProblem]:
     """Compare what the run recorded with what is there; pure.
 
     Args:
@@ -99,25 +99,27 @@ def file_problems(
     """
     for name, written in recorded.items():
         if name not in found:
-            yield Problem("model", f"the record names {name!r}, which is not the name of a file in the run")
+            yield LedgerProblem(
+                "model", f"the record names {name!r}, which is not the name of a file in the run"
+            )
             continue
         now = found[name]
         if now is None:
-            yield Problem("model", f"{name} is missing; the run wrote {written.bytes:,} bytes")
+            yield LedgerProblem("model", f"{name} is missing; the run wrote {written.bytes:,} bytes")
         elif now.bytes != written.bytes:
             text = f"{name} has {now.bytes:,} bytes; the run wrote {written.bytes:,}"
-            yield Problem("model", text)
+            yield LedgerProblem("model", text)
         elif now.checksum != written.checksum:
             text = f"{name} is not what the run wrote: XXH3-128 {now.checksum} against {written.checksum}"
-            yield Problem("model", text)
+            yield LedgerProblem("model", text)
 
 
-def is_plain(name: str) -> bool:
+def is_plain_name(name: str) -> bool:
     """Whether a name is that of a file in the run directory itself."""
     return name not in {"", ".", ".."} and Path(name).name == name
 
 
-def weights_in(run_dir: RunDir) -> list[str]:
+def list_weight_files(run_dir: RunDir) -> list[str]:
     """Return the names of the files that readers would take for the model or its optimizer, if there."""
     shards = sorted(path.name for path in run_dir.root.glob("model-*.safetensors"))
     others = (
@@ -132,7 +134,7 @@ def weights_in(run_dir: RunDir) -> list[str]:
     return [*others, *shards]
 
 
-def measure(path: Path) -> WrittenFile | None:
+def measure_file(path: Path) -> WrittenFile | None:
     """Return size and checksum of a file; None if it is not there.
 
     Raises:

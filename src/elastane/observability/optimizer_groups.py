@@ -22,7 +22,7 @@ class OptimizerGroups(msgspec.Struct, frozen=True):
     groups: tuple[dict[str, Any], ...]
 
 
-def shared_by(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def find_shared_values(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the hyperparameters that all groups have alike."""
     first = groups[0] if groups else {}
     return {
@@ -32,18 +32,18 @@ def shared_by(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def rows_of(groups: Sequence[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
+def list_group_rows(groups: Sequence[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
     """Yield a header, then one row per group: its parameters, and the hyperparameters that differ."""
-    shared = shared_by(groups)
+    shared = find_shared_values(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group if key not in shared))
     differing = [key for key in keys if key != PARAMETERS]
     yield ("group", "parameters", *differing)
     for number, group in enumerate(groups[:MOST_GROUPS]):
-        cells = (value_text(group[key]) if key in group else "" for key in differing)
-        yield (f"{number}", names_text(group.get(PARAMETERS)), *cells)
+        cells = (format_optimizer_value(group[key]) if key in group else "" for key in differing)
+        yield (f"{number}", format_parameter_names(group.get(PARAMETERS)), *cells)
 
 
-def names_text(names: object) -> str:
+def format_parameter_names(names: object) -> str:
     """Return how many parameters a group has, and the first of their names."""
     if not isinstance(names, list):
         return ""
@@ -52,8 +52,8 @@ def names_text(names: object) -> str:
     return f"{len(names)}: {shown}{more}" if names else "0"
 
 
-def value_text(value: object) -> str:
+def format_optimizer_value(value: object) -> str:
     """Return a hyperparameter as people write it."""
     if isinstance(value, list | tuple):
-        return f"({', '.join(value_text(one) for one in value)})"
+        return f"({', '.join(format_optimizer_value(one) for one in value)})"
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"

@@ -114,7 +114,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.pauses_s) / len(self.pauses_s) if self.pauses_s else None
 
 
-def after_line(pace: Pace, line: LedgerLine) -> Pace:
+def add_line_to_pace(pace: Pace, line: LedgerLine) -> Pace:
     return msgspec.structs.replace(
         pace,
         step=line.step,
@@ -143,7 +143,7 @@ def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
     return (*known, line.loss)[-RECENT_STEPS:]
 
 
-def after_event(pace: Pace, event: EventLine) -> Pace:
+def add_event_to_pace(pace: Pace, event: EventLine) -> Pace:
     if event.kind == "checkpoint.saved":
         return msgspec.structs.replace(pace, saved_s=event.time)
     if event.kind == "generation.started" and event.pause_ms:

@@ -1,12 +1,12 @@
 """Times, sizes and speeds as a reader expects them."""
 
 
-def ms_text(ms: float) -> str:
+def format_ms(ms: float) -> str:
     """Milliseconds in the digits that can be trusted."""
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:,.0f} ms"  # noqa: PLR2004 - below, a tenth is a difference
 
 
-def size_text(size_bytes: float) -> str:
+def format_size(size_bytes: float) -> str:
     """Bytes in the unit a reader expects: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000:  # noqa: PLR2004 - the next unit
@@ -15,7 +15,7 @@ def size_text(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
-def speed_text(size_bytes: int, seconds: float) -> str:
+def format_transfer_speed(size_bytes: int, seconds: float) -> str:
     """``1.2 GB in 0.80 s (1.50 GB/s)``."""
     rate = size_bytes / 1e9 / seconds if seconds else 0.0
-    return f"{size_text(size_bytes)} in {seconds:.2f} s ({rate:.2f} GB/s)"
+    return f"{format_size(size_bytes)} in {seconds:.2f} s ({rate:.2f} GB/s)"

@@ -14,15 +14,19 @@ from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
-from elastane.observability.chart import KINDS, Chart, Kind, chart_of
-from elastane.observability.curves import curve_cards, series_of
-from elastane.observability.drawing import number
-from elastane.observability.evaluations import KIND, evaluation_text, means_of
-from elastane.observability.facts import Facts, facts_of
-from elastane.observability.quantities import ms_text
-from elastane.observability.report_attempts import checkpoint_table, kept_tile, render_attempts_table
+from elastane.observability.chart import KINDS, Chart, Kind, build_chart
+from elastane.observability.curves import build_series, write_curve_cards
+from elastane.observability.drawing import format_number
+from elastane.observability.evaluations import KIND, describe_evaluation, read_evaluation_means
+from elastane.observability.facts import Facts, collect_facts
+from elastane.observability.quantities import format_ms
+from elastane.observability.report_attempts import (
+    build_kept_tile,
+    render_attempts_table,
+    render_checkpoint_table,
+)
 from elastane.observability.run_files import Recorded
-from elastane.observability.series import step_of
+from elastane.observability.series import find_step
 from elastane.observability.verify import Verdict
 
 TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
@@ -42,7 +46,7 @@ def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
     Raises:
         BadInput: the directory cannot be written to.
     """
-    page = report_html(run, verdict)
+    page = render_report(run, verdict)
     try:
         replace_file(run.run_dir.report, page.encode(), durable=False)
     except OSError as error:
@@ -50,30 +54,30 @@ def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
     return run.run_dir
 
 
-def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
+def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
     """The page; every word that came from the run is escaped."""
-    facts = facts_of(run)
+    facts = collect_facts(run)
     pinned = run.record.pinned
-    chart = chart_of(run.ledger, run.events, pinned.virtual_ranks if pinned else 1) if run.ledger else None
+    chart = build_chart(run.ledger, run.events, pinned.virtual_ranks if pinned else 1) if run.ledger else None
     own = files("elastane.observability")
     body = [
-        *heading(run, facts),
-        *tiles(facts),
-        *(chart_card(chart) if chart else ['<p class="soft">No step has committed.</p>']),
-        *curves(run),
-        *event_table(run),
-        *evaluation_table(run),
+        *render_heading(run, facts),
+        *render_tiles(facts),
+        *(render_chart_card(chart) if chart else ['<p class="soft">No step has committed.</p>']),
+        *render_curves(run),
+        *render_event_table(run),
+        *render_evaluation_table(run),
         *render_attempts_table(run),
-        *checkpoint_table(run),
+        *render_checkpoint_table(run),
         '<div class="columns"><section>',
-        *phase_bar(facts),
-        *proof(verdict),
+        *render_phase_bar(facts),
+        *render_proof(verdict),
         "</section><section>",
-        *choices(run),
+        *render_choices(run),
         "</section></div>",
-        footer(run),
+        render_footer(run),
     ]
-    hover = script_json(chart.hover) if chart else "null"
+    hover = render_script_json(chart.hover) if chart else "null"
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -89,31 +93,31 @@ def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
     )
 
 
-def script_json(value: object) -> str:
+def render_script_json(value: object) -> str:
     """JSON that cannot end the script element it stands in."""
     text = msgspec.json.encode(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def heading(run: Recorded, facts: Facts) -> Iterable[str]:
+def render_heading(run: Recorded, facts: Facts) -> Iterable[str]:
     spec = run.record.spec
     yield f"<header><h1>{escape(spec.name)}</h1>"
     yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
-    yield f'<p class="command mono">{escape(command_of(run.record))}</p>'
+    yield f'<p class="command mono">{escape(format_command(run.record))}</p>'
     if facts.why and (facts.outcome != "finished" or facts.steps != facts.planned_steps):
         tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
         words = next((str(text) for text in tracebacks if text), facts.why)
         yield f'<pre class="card said {facts.outcome}">{escape(words)}</pre>'
 
 
-def command_of(record: RunRecord) -> str:
+def format_command(record: RunRecord) -> str:
     """Return the command as it was typed; without one, a command that asks for the same run."""
     spec = record.spec
-    options = record.typed if record.typed is not None else options_of(spec)
+    options = record.typed if record.typed is not None else list_run_options(spec)
     return shlex.join(["elastane", "run", *options, *spec.program])
 
 
-def options_of(spec: RunSpec) -> list[str]:
+def list_run_options(spec: RunSpec) -> list[str]:
     """Return the options of ``elastane run`` that a spec needs: those that differ from their defaults."""
     wanted: list[tuple[str, object]] = [("--workers", f"{spec.min_workers}:{spec.max_workers}")]
     if not spec.self_sizing and spec.min_workers < spec.max_workers:
@@ -134,11 +138,11 @@ def options_of(spec: RunSpec) -> list[str]:
         for option, field in fields.items()
         if getattr(spec, field) != getattr(usual, field)
     ]
-    words = [f"{word}" for pair in (*wanted, *checkpoint_options(spec.checkpoints)) for word in pair]
+    words = [f"{word}" for pair in (*wanted, *list_checkpoint_options(spec.checkpoints)) for word in pair]
     return [*words, "--save-optimizer"] if spec.save_optimizer else words
 
 
-def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[tuple[str, object]]:
+def list_checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[tuple[str, object]]:
     if policy is None:
         yield "--checkpoint-every", "never"
         return
@@ -162,14 +166,18 @@ def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[tuple[str, o
         yield "--keep-best", ":".join(policy.keep_best)
 
 
-def tiles(facts: Facts) -> Iterable[str]:
+def render_tiles(facts: Facts) -> Iterable[str]:
     rows = [
         ("steps", f"{facts.steps:,}", f"of {facts.planned_steps:,}" if facts.planned_steps else ""),
-        ("final loss", "-" if facts.loss is None else number(facts.loss), f"{facts.samples:,} samples"),
-        ("workers", span_text(facts.workers), "fewest to most"),
-        kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
-        ("longest pause", *pause_tile(facts)),
-        ("usual step", "-" if facts.usual_step_ms is None else ms_text(facts.usual_step_ms), "median"),
+        (
+            "final loss",
+            "-" if facts.loss is None else format_number(facts.loss),
+            f"{facts.samples:,} samples",
+        ),
+        ("workers", format_worker_span(facts.workers), "fewest to most"),
+        build_kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
+        ("longest pause", *build_pause_tile(facts)),
+        ("usual step", "-" if facts.usual_step_ms is None else format_ms(facts.usual_step_ms), "median"),
         ("wall time", format_duration(facts.wall_s), "first word to last"),
     ]
     if facts.digest is None:
@@ -185,28 +193,28 @@ def tiles(facts: Facts) -> Iterable[str]:
     yield "</section>"
 
 
-def span_text(workers: tuple[int, int] | None) -> str:
+def format_worker_span(workers: tuple[int, int] | None) -> str:
     if workers is None:
         return "-"
     low, high = workers
     return f"{low}" if low == high else f"{low}\u2013{high}"
 
 
-def pause_tile(facts: Facts) -> tuple[str, str]:
+def build_pause_tile(facts: Facts) -> tuple[str, str]:
     if facts.pause_ms is None:
         return "-", "no change of workers"
     usual = "" if facts.pause_steps is None else f"{facts.pause_steps:.2f} steps"
     where = "" if facts.pause_step is None else f"at step {facts.pause_step:,}"
-    return ms_text(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
+    return format_ms(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
 
 
-def glyph(kind: Kind | None) -> str:
+def draw_glyph(kind: Kind | None) -> str:
     if kind is None:
         return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
     return f'<svg class="glyph {kind.colour}" viewBox="-9 -9 18 18"><path d="{kind.glyph}"/></svg>'
 
 
-def chart_card(chart: Chart) -> Iterable[str]:
+def render_chart_card(chart: Chart) -> Iterable[str]:
     kinds = [kind for kind in KINDS.values() if kind in chart.marked]
     yield '<figure class="card">'
     # Buttons of the page alone, without a script: each shows the drawings of its class.
@@ -216,23 +224,25 @@ def chart_card(chart: Chart) -> Iterable[str]:
         yield f'<label for="view-{view.name}">{view.label}</label>'
     yield chart.svg
     if kinds:
-        entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))
+        entries = "".join(f"<span>{draw_glyph(kind)}{kind.word}</span>" for kind in list_unique_kinds(kinds))
         if 'class="again"' in chart.svg:
             entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
     yield "</figure>"
 
 
-def curves(run: Recorded) -> Iterable[str]:
+def render_curves(run: Recorded) -> Iterable[str]:
     if run.ledger:
-        yield from curve_cards(series_of(run.ledger, run.events), run.ledger[0].step, run.ledger[-1].step)
+        yield from write_curve_cards(
+            build_series(run.ledger, run.events), run.ledger[0].step, run.ledger[-1].step
+        )
 
 
-def unique(kinds: Sequence[Kind]) -> Sequence[Kind]:
+def list_unique_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:
     return list({kind.word: kind for kind in kinds}.values())
 
 
-def event_table(run: Recorded) -> Iterable[str]:
+def render_event_table(run: Recorded) -> Iterable[str]:
     yield f"<h2>Events</h2>{'' if run.events else '<p class=soft>None.</p>'}"
     if not run.events:
         return
@@ -241,43 +251,44 @@ def event_table(run: Recorded) -> Iterable[str]:
     yield "<th>what</th><th>who</th><th>why</th><th>pause of each healthy worker</th></tr></thead><tbody>"
     for event in run.events[:MOST_ROWS]:
         kind = KINDS.get(event.kind)
-        step = step_of(event, run.ledger)
+        step = find_step(event, run.ledger)
         yield '<tr class="quiet">' if kind is None else "<tr>"
         yield f'<td class="n">{event.time - started:,.2f} s</td>'
         yield f'<td class="n">{f"{step:,}" if step else ""}</td>'
-        yield f'<td class="k">{glyph(kind)}{escape(event.kind)}</td>'
-        yield f'<td class="t">{escape(who_of(event))}</td><td class="w">{escape(why_of(event))}</td>'
-        yield f"<td>{pauses_html(event)}</td></tr>"
+        yield f'<td class="k">{draw_glyph(kind)}{escape(event.kind)}</td>'
+        yield f'<td class="t">{escape(name_event_worker(event))}</td>'
+        yield f'<td class="w">{escape(describe_event_reason(event))}</td>'
+        yield f"<td>{render_pauses(event)}</td></tr>"
     yield "</tbody></table></div>"
     if len(run.events) > MOST_ROWS:
         yield f'<p class="soft">{len(run.events) - MOST_ROWS:,} more are in events.jsonl.</p>'
 
 
-def who_of(event: EventLine) -> str:
+def name_event_worker(event: EventLine) -> str:
     """Of a generation its members, not the coordinator that numbered it."""
     if event.kind != "generation.started" and event.who:
         return event.who
     return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
 
 
-def why_of(event: EventLine) -> str:
+def describe_event_reason(event: EventLine) -> str:
     if event.kind.startswith(TOLD_IN_WORDS):
         return event.why
     if event.kind == KIND:
-        return evaluation_text(event)
+        return describe_evaluation(event)
     pairs = ((name, value) for name, value in event.detail.items() if name != "traceback")
-    detail = ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
+    detail = ", ".join(f"{name} {format_event_value(value)}" for name, value in pairs)
     return "; ".join(words for words in (event.why, detail) if words)
 
 
-def value_text(value: float | str | None) -> str:
+def format_event_value(value: float | str | None) -> str:
     """JSON has no infinity and no NaN: they read back as None."""
     if value is None:
         return "not finite"
-    return str(value) if isinstance(value, (str, int)) else number(value)
+    return str(value) if isinstance(value, (str, int)) else format_number(value)
 
 
-def pauses_html(event: EventLine) -> str:
+def render_pauses(event: EventLine) -> str:
     each = []
     for worker, ms in sorted(event.pause_ms.items()):
         steps = event.pause_steps.get(worker)
@@ -286,20 +297,21 @@ def pauses_html(event: EventLine) -> str:
     return "".join(each)
 
 
-def evaluation_table(run: Recorded) -> Iterable[str]:
+def render_evaluation_table(run: Recorded) -> Iterable[str]:
     evaluations = [event for event in run.events if event.kind == "evaluation"][:MOST_ROWS]
     if not evaluations:
         return
-    means = [means_of(event) for event in evaluations]
+    means = [read_evaluation_means(event) for event in evaluations]
     names = list(dict.fromkeys(name for found in means for name in found))
     head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
     yield '<h2>Evaluations</h2><div class="card scroll"><table><thead><tr><th class="n">step</th>'
     yield f'<th class="n">samples</th>{head}</tr></thead><tbody>'
     for event, found in zip(evaluations, means, strict=True):
         cells = "".join(
-            f'<td class="n">{escape(value_text(found[name])) if name in found else ""}</td>' for name in names
+            f'<td class="n">{escape(format_event_value(found[name])) if name in found else ""}</td>'
+            for name in names
         )
-        step, samples = step_of(event, run.ledger), "" if event.samples is None else f"{event.samples:,}"
+        step, samples = find_step(event, run.ledger), "" if event.samples is None else f"{event.samples:,}"
         yield f'<tr><td class="n">{step:,}</td><td class="n">{samples}</td>{cells}</tr>'
     yield "</tbody></table></div>"
 
@@ -313,7 +325,7 @@ PHASE_WORDS = {
 }
 
 
-def phase_bar(facts: Facts) -> Iterable[str]:
+def render_phase_bar(facts: Facts) -> Iterable[str]:
     if not facts.phases:
         return
     colours = dict(zip((name for name in facts.phases if name != "other"), range(5), strict=False))
@@ -331,7 +343,7 @@ def phase_bar(facts: Facts) -> Iterable[str]:
     yield "</ul></div>"
 
 
-def proof(verdict: Verdict | None) -> Iterable[str]:
+def render_proof(verdict: Verdict | None) -> Iterable[str]:
     if verdict is None:
         return
     yield '<h2>Every sample once</h2><div class="card scroll"><table><thead><tr><th class="n">epoch</th>'
@@ -349,7 +361,7 @@ def proof(verdict: Verdict | None) -> Iterable[str]:
         yield f'<p class="bad">{escape(where + problem.text)}</p>'
 
 
-def choices(run: Recorded) -> Iterable[str]:
+def render_choices(run: Recorded) -> Iterable[str]:
     spec, pinned = run.record.spec, run.record.pinned
     rows: list[tuple[str, str]] = [("script", " ".join(spec.program))]
     rows.append(("workers asked for", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
@@ -372,7 +384,7 @@ def choices(run: Recorded) -> Iterable[str]:
     yield f'<h2>Pinned choices</h2><dl class="card">{entries}</dl>'
 
 
-def footer(run: Recorded) -> str:
+def render_footer(run: Recorded) -> str:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     name = escape(run.record.spec.name)
     return (

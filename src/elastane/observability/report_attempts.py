@@ -6,14 +6,14 @@ from html import escape
 from elastane.api.durations import format_duration
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.facts import Facts
-from elastane.observability.metrics import Checkpoint, checkpoints_of
-from elastane.observability.quantities import ms_text, size_text
+from elastane.observability.metrics import Checkpoint, collect_checkpoints
+from elastane.observability.quantities import format_ms, format_size
 from elastane.observability.run_files import Recorded
 
 MOST_ROWS = 50
 
 
-def kept_tile(facts: Facts) -> tuple[str, str, str] | None:
+def build_kept_tile(facts: Facts) -> tuple[str, str, str] | None:
     """Of a run that has kept its state."""
     if not facts.checkpoints and not facts.resumes:
         return None
@@ -36,7 +36,7 @@ def render_attempts_table(run: Recorded) -> Iterable[str]:
         "to the first new step": "n",
     }
     yield "<h2>Attempts</h2>"
-    yield from table(
+    yield from render_table(
         titles, (render_attempt_cells(number, attempt) for number, attempt in enumerate(attempts, start=2))
     )
 
@@ -48,33 +48,35 @@ def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[st
     yield "n", f"{attempt.lost_steps:,}"
     yield "n", "" if attempt.away_s is None else format_duration(attempt.away_s)
     read = attempt.restored
-    yield "n", "" if read is None else f"{size_text(read.bytes)} in {read.seconds:.2f} s"
+    yield "n", "" if read is None else f"{format_size(read.bytes)} in {read.seconds:.2f} s"
     yield "n", "" if attempt.back_s is None else format_duration(attempt.back_s)
 
 
-def checkpoint_table(run: Recorded) -> Iterable[str]:
+def render_checkpoint_table(run: Recorded) -> Iterable[str]:
     """The newest that were written; some may have been deleted since."""
-    written = [checkpoint for checkpoint in checkpoints_of(run.events) if not checkpoint.used]
+    written = [checkpoint for checkpoint in collect_checkpoints(run.events) if not checkpoint.used]
     if not written:
         return
     used = {attempt.checkpoint for attempt in compute_attempt_costs(run.events, run.ledger)}
     titles = {"step": "n", "name": "", "size": "n", "copied in": "n", "written in": "n", "": ""}
     yield "<h2>Checkpoints</h2>"
-    yield from table(titles, (checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:]))
+    yield from render_table(
+        titles, (render_checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:])
+    )
     more = f"The newest {MOST_ROWS} of {len(written):,}. " if len(written) > MOST_ROWS else ""
     yield f'<p class="soft">{more}A step may have waited for the copy, never for the writing.</p>'
 
 
-def checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tuple[str, str]]:
+def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tuple[str, str]]:
     yield "n", f"{checkpoint.step or 0:,}"
     yield "k", checkpoint.name
-    yield "n", size_text(checkpoint.bytes)
+    yield "n", format_size(checkpoint.bytes)
     for seconds in (checkpoint.copy_s, checkpoint.write_s):
-        yield "n", "" if seconds is None else ms_text(1000 * seconds)
+        yield "n", "" if seconds is None else format_ms(1000 * seconds)
     yield "soft", "the run went on from it" if used else ""
 
 
-def table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
+def render_table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
     """Titles and cells with their classes; every word is escaped."""
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in titles.items())
     yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'

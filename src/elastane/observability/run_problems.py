@@ -3,23 +3,23 @@
 from collections.abc import Iterable
 
 from elastane.api.records import SCRIPT
-from elastane.observability.coverage import Problem, stream_position_problems
-from elastane.observability.digests import ENDED, digest_problems
-from elastane.observability.facts import outcome_event
+from elastane.observability.coverage import LedgerProblem, find_stream_position_problems
+from elastane.observability.digests import ENDED, find_digest_problems
+from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
 
 
-def run_problems(run: Recorded) -> tuple[Problem, ...]:
+def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
     """Find what `elastane.observability.verify.verify`, which knows the ledger alone, cannot see."""
     pinned = run.record.pinned
     is_stream = pinned is not None and not pinned.dataset_length
-    streams = stream_position_problems(run.ledger) if is_stream else ()
-    return (*digest_problems(run), *streams, *end_problems(run))
+    streams = find_stream_position_problems(run.ledger) if is_stream else ()
+    return (*find_digest_problems(run), *streams, *find_end_problems(run))
 
 
-def end_problems(run: Recorded) -> Iterable[Problem]:
+def find_end_problems(run: Recorded) -> Iterable[LedgerProblem]:
     """Find a ledger that does not end where the last event says that the run has ended."""
-    event, pinned = outcome_event(run.events), run.record.pinned
+    event, pinned = find_outcome_event(run.events), run.record.pinned
     if event is None or event.kind not in ENDED or pinned is None:
         return
     finished = event.kind == "run.finished"
@@ -28,7 +28,9 @@ def end_problems(run: Recorded) -> Iterable[Problem]:
     counted = finished and (pinned.steps > 0 or event.who == SCRIPT)
     if event.step is not None and event.step != last and not counted:
         how = "finished" if finished else "stopped"
-        yield Problem("steps", f"the run {how} after step {event.step}, but its ledger ends with step {last}")
+        yield LedgerProblem(
+            "steps", f"the run {how} after step {event.step}, but its ledger ends with step {last}"
+        )
     if (
         finished
         and not pinned.steps
@@ -37,4 +39,4 @@ def end_problems(run: Recorded) -> Iterable[Problem]:
         and not run.ledger[-1].samples.ended
     ):
         text = "the run finished with its stream, but the last step does not end an epoch"
-        yield Problem("samples", text, last)
+        yield LedgerProblem("samples", text, last)

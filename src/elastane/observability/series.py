@@ -9,7 +9,7 @@ import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.drawing import LARGEST
-from elastane.observability.facts import step_ms_of
+from elastane.observability.facts import read_step_ms
 
 T = TypeVar("T")
 
@@ -34,15 +34,15 @@ class Lane(msgspec.Struct, frozen=True):
     stretches: tuple[tuple[int, int, int], ...]
 
 
-def points_of(ledger: Sequence[LedgerLine]) -> list[Point]:
+def build_points(ledger: Sequence[LedgerLine]) -> list[Point]:
     losses = [line.loss if line.loss is not None and abs(line.loss) <= LARGEST else None for line in ledger]
     return [
-        Point(line.step, loss, smooth, len(line.workers), step_ms_of(line))
-        for line, loss, smooth in zip(ledger, losses, smoothed(losses), strict=True)
+        Point(line.step, loss, smooth, len(line.workers), read_step_ms(line))
+        for line, loss, smooth in zip(ledger, losses, smooth_losses(losses), strict=True)
     ]
 
 
-def smoothed(losses: Sequence[float | None]) -> list[float | None]:
+def smooth_losses(losses: Sequence[float | None]) -> list[float | None]:
     """The mean over each step's neighbours, about a fortieth of the run; near the ends, fewer.
 
     The window is always centred: a one-sided average would draw the loss later than it fell.
@@ -59,7 +59,7 @@ def smoothed(losses: Sequence[float | None]) -> list[float | None]:
     return curve
 
 
-def thinned(points: Sequence[T], height: Callable[[T], float], most: int = MOST_POINTS) -> list[T]:
+def thin_points(points: Sequence[T], height: Callable[[T], float], most: int = MOST_POINTS) -> list[T]:
     """At most ``most`` of the points: of each stretch its lowest and its highest, and the last of all."""
     if len(points) <= most:
         return list(points)
@@ -74,7 +74,7 @@ def thinned(points: Sequence[T], height: Callable[[T], float], most: int = MOST_
     return [points[place] for place in kept]
 
 
-def sizes_of(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
+def find_sizes(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
     """``(step, workers)`` wherever the number of workers changed."""
     changes: list[tuple[int, int]] = []
     for line in ledger:
@@ -83,7 +83,7 @@ def sizes_of(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
     return changes
 
 
-def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
+def build_lanes(ledger: Sequence[LedgerLine]) -> list[Lane]:
     """Who computed how much, worker by worker."""
     lanes: dict[int, list[tuple[int, int, int]]] = {}
     for line in ledger:
@@ -103,7 +103,7 @@ OWN_STEP = frozenset(
 """Kinds of events that are written later than the step they are about."""
 
 
-def step_of(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
+def find_step(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
     """The step an event belongs to.
 
     The coordinator hears of steps some time after they have committed, so the number it writes into an event

@@ -120,7 +120,7 @@ class ModelTensors:
         return self._files[name].raw(name)
 
 
-def finished_model(run_dir: RunDir) -> Path | None:
+def find_finished_model(run_dir: RunDir) -> Path | None:
     """The file that marks a finished model as whole: its weights, or the index of their shards."""
     return next(
         (path for path in (run_dir.model_files.weights, run_dir.model_files.weight_index) if path.is_file()),
@@ -131,11 +131,11 @@ def finished_model(run_dir: RunDir) -> Path | None:
 def compare_tensors(first: AnyTensors, second: AnyTensors) -> tuple[TensorDifference, ...]:
     """Every tensor that is not the same bit for bit, in the order of their names."""
     names = sorted(first.entries.keys() | second.entries.keys())
-    differences = (tensor_difference(name, first, second) for name in names)
+    differences = (compare_tensor(name, first, second) for name in names)
     return tuple(difference for difference in differences if difference is not None)
 
 
-def tensor_difference(name: str, first: AnyTensors, second: AnyTensors) -> TensorDifference | None:
+def compare_tensor(name: str, first: AnyTensors, second: AnyTensors) -> TensorDifference | None:
     a, b = first.entries.get(name), second.entries.get(name)
     if a is None or b is None:
         return TensorDifference(name=name, why="only in the second" if a is None else "only in the first")
@@ -146,7 +146,7 @@ def tensor_difference(name: str, first: AnyTensors, second: AnyTensors) -> Tenso
     raw_a, raw_b = first.raw(name), second.raw(name)
     if raw_a == raw_b:
         return None
-    elements, max_abs = distance(a.dtype, raw_a, raw_b)
+    elements, max_abs = measure_distance(a.dtype, raw_a, raw_b)
     return TensorDifference(name=name, why="values", elements=elements, max_abs=max_abs)
 
 
@@ -156,7 +156,7 @@ NUMPY_NAMES = {
 }  # fmt: skip
 
 
-def distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[int | None, float | None]:
+def measure_distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[int | None, float | None]:
     """How many elements differ, and by how much at most; Nones without numpy or for an unknown dtype."""
     try:
         import numpy as np  # noqa: PLC0415 - part of the [torch] extra; equality is told without it

@@ -9,10 +9,10 @@ from elastane.api.records import LedgerLine
 from elastane.api.spec import Pinned
 from elastane.observability.coverage import (
     EpochCoverage,
-    Problem,
+    LedgerProblem,
     SampleRules,
-    coverage,
-    stream_coverage,
+    check_coverage,
+    check_stream_coverage,
 )
 
 
@@ -38,13 +38,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     generations: int
     samples: int
     epochs: tuple[EpochCoverage, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[LedgerProblem, ...]
     not_finite: tuple[int, ...]
     files: int = 0
     remarks: tuple[str, ...] = ()
 
 
-def verify(
+def verify_ledger(
     pinned: Pinned | None,
     ledger: Sequence[LedgerLine],
     rules: SampleRules,
@@ -61,19 +61,23 @@ def verify(
         finished: the run says that it reached its last step.
         ended_at: the step after which its script ended it, by its own word; None: it did not.
     """
-    problems = [*order_problems(ledger), *line_problems(ledger, pinned)]
+    problems = [*find_order_problems(ledger), *find_line_problems(ledger, pinned)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
     if finished and last and len(ledger) != last:
         text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
-        problems.append(Problem("steps", text))
+        problems.append(LedgerProblem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
     if pinned is not None:
-        problems += share_problems(ledger, pinned.virtual_ranks)
+        problems += find_share_problems(ledger, pinned.virtual_ranks)
         # A dataset without a length is a stream.
-        epochs, found = (coverage if pinned.dataset_length else stream_coverage)(ledger, pinned, rules)
+        epochs, found = (check_coverage if pinned.dataset_length else check_stream_coverage)(
+            ledger, pinned, rules
+        )
         problems += found
     elif ledger:
-        problems.append(Problem("steps", "run.json pins no choices, so shares and samples cannot be checked"))
+        problems.append(
+            LedgerProblem("steps", "run.json pins no choices, so shares and samples cannot be checked")
+        )
     return Verdict(
         ok=not problems,
         steps=len(ledger),
@@ -81,42 +85,42 @@ def verify(
         generations=len({line.generation for line in ledger}),
         samples=sum(line.samples.count for line in ledger),
         epochs=epochs,
-        problems=in_order(problems),
-        not_finite=tuple(line.step for line in ledger if not is_finite(line)),
+        problems=sort_problems(problems),
+        not_finite=tuple(line.step for line in ledger if not is_finite_line(line)),
     )
 
 
-def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+def sort_problems(problems: Iterable[LedgerProblem]) -> tuple[LedgerProblem, ...]:
     """Sort problems by step; those of the whole run come first."""
     return tuple(sorted(problems, key=lambda problem: problem.step or 0))
 
 
-def is_finite(line: LedgerLine) -> bool:
+def is_finite_line(line: LedgerLine) -> bool:
     return line.loss is not None and math.isfinite(line.loss)
 
 
-def order_problems(ledger: Iterable[LedgerLine]) -> Iterable[Problem]:
+def find_order_problems(ledger: Iterable[LedgerLine]) -> Iterable[LedgerProblem]:
     """Steps count 1, 2, 3, ...; generations never go back."""
     generation, expected = 0, 1
     for line in ledger:
         if line.step != expected:
-            yield Problem("steps", f"expected step {expected}, found step {line.step}", line.step)
+            yield LedgerProblem("steps", f"expected step {expected}, found step {line.step}", line.step)
         if line.generation < generation:
             text = f"generation {line.generation} after generation {generation}"
-            yield Problem("generations", text, line.step)
+            yield LedgerProblem("generations", text, line.step)
         expected, generation = line.step + 1, max(generation, line.generation)
 
 
-def line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterable[Problem]:
+def find_line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterable[LedgerProblem]:
     """Find the fields of a line that contradict each other, or the number of blocks that is pinned."""
     for line in ledger:
-        if (text := loss_problem(line)) is not None:
-            yield Problem("loss", text, line.step)
+        if (text := find_loss_problem(line)) is not None:
+            yield LedgerProblem("loss", text, line.step)
         if line.skipped and line.grad_norm is not None:
             text = f"the step was skipped, but has the gradient norm {line.grad_norm}"
-            yield Problem("norm", text, line.step)
+            yield LedgerProblem("norm", text, line.step)
         elif line.grad_norm is not None and line.grad_norm < 0:
-            yield Problem("norm", f"the gradient norm {line.grad_norm} is negative", line.step)
+            yield LedgerProblem("norm", f"the gradient norm {line.grad_norm} is negative", line.step)
         if line.digest is None:
             continue
         sizes = {
@@ -127,10 +131,10 @@ def line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterab
         for what, size in sizes.items():
             if size != blocks:
                 text = f"the digest has {size} blocks of {what}; the state has {blocks}"
-                yield Problem("digest", text, line.step)
+                yield LedgerProblem("digest", text, line.step)
 
 
-def loss_problem(line: LedgerLine) -> str | None:
+def find_loss_problem(line: LedgerLine) -> str | None:
     """Say how ``loss`` and ``loss_hex`` differ; None where they are the same number, bit for bit."""
     try:
         exact = float.fromhex(line.loss_hex)
@@ -144,7 +148,7 @@ def loss_problem(line: LedgerLine) -> str | None:
     return f"loss {line.loss} is {written}, loss_hex {line.loss_hex}"
 
 
-def share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable[Problem]:
+def find_share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable[LedgerProblem]:
     """Each step's virtual ranks are each computed by exactly one worker."""
     for line in ledger:
         times = [0] * virtual_ranks
@@ -152,7 +156,7 @@ def share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable
             for start, stop in spans:
                 if not 0 <= start < stop <= virtual_ranks:
                     text = f"worker {worker} has [{start}, {stop}), outside 0..{virtual_ranks}"
-                    yield Problem("shares", text, line.step)
+                    yield LedgerProblem("shares", text, line.step)
                     continue
                 for rank in range(start, stop):
                     times[rank] += 1
@@ -160,4 +164,4 @@ def share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable
         if wrong:
             text = ", ".join(f"{rank} computed {count} times" for rank, count in list(wrong.items())[:4])
             more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""  # noqa: PLR2004 - four make a line
-            yield Problem("shares", f"virtual rank {text}{more}", line.step)
+            yield LedgerProblem("shares", f"virtual rank {text}{more}", line.step)

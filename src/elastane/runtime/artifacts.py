@@ -15,7 +15,7 @@ from elastane.api.atomic_file import sync_directory, sync_file
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.safe_text import escape_line
-from elastane.observability.model_files import measure
+from elastane.observability.model_files import measure_file
 
 LONGEST_NAME = 100
 MOST_FILES = 100
@@ -77,7 +77,7 @@ def write_artifact(
         yield beside / name, found
         _check_is_file(beside / name, name)
         sync_file(beside / name)
-        written = measure(beside / name)
+        written = measure_file(beside / name)
         assert written is not None, "checked above"  # noqa: S101
         (beside / name).replace(final)
         found.append(written)

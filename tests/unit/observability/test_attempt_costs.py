@@ -11,14 +11,14 @@ from elastane.observability.attempts import (
     AttemptCost,
     Restored,
     compute_attempt_costs,
+    find_restored,
     is_beginning,
-    restored_of,
 )
-from elastane.observability.card import FinishedModel, card_text
-from elastane.observability.facts import facts_of, outcome_of
-from elastane.observability.metrics import metrics_of
-from elastane.observability.report import command_of, report_html
-from elastane.observability.series import step_of
+from elastane.observability.card import FinishedModel, write_card_text
+from elastane.observability.facts import collect_facts, find_outcome
+from elastane.observability.metrics import compute_metrics
+from elastane.observability.report import format_command, render_report
+from elastane.observability.series import find_step
 
 
 def restored(worker: int, seconds: float, *, nbytes: int = 500) -> EventLine:
@@ -79,8 +79,8 @@ def test_an_attempt_is_what_it_went_on_from_and_what_that_cost(run):
 
 
 def test_workers_read_at_the_same_time_and_one_that_read_twice_counts_once():
-    assert restored_of([restored(1, 0.5), restored(2, 0.1), restored(1, 0.2)]) == Restored(1000, 0.2, 2)
-    assert restored_of([]) is None
+    assert find_restored([restored(1, 0.5), restored(2, 0.1), restored(1, 0.2)]) == Restored(1000, 0.2, 2)
+    assert find_restored([]) is None
 
 
 def test_an_attempt_that_made_no_step_was_not_back(run):
@@ -92,16 +92,16 @@ def test_an_attempt_that_made_no_step_was_not_back(run):
 
 
 def test_what_an_earlier_attempt_came_to_is_not_what_the_run_came_to(run):
-    assert outcome_of(EVENTS[:5], live=False)[0] == "stopped"
-    assert outcome_of(EVENTS[:7], live=True)[0] == "running"
-    assert outcome_of(EVENTS[:7], live=False)[0] == "interrupted"
-    assert facts_of(run).outcome == "finished"
+    assert find_outcome(EVENTS[:5], live=False)[0] == "stopped"
+    assert find_outcome(EVENTS[:7], live=True)[0] == "running"
+    assert find_outcome(EVENTS[:7], live=False)[0] == "interrupted"
+    assert collect_facts(run).outcome == "finished"
 
 
 def test_who_begins_an_attempt_is_no_change(run):
     attempts = compute_attempt_costs(run.events, run.ledger)
     joined = [event for event in run.events if event.kind == "worker.joined"]
-    assert [is_beginning(event, step_of(event, run.ledger), attempts) for event in joined] == [
+    assert [is_beginning(event, find_step(event, run.ledger), attempts) for event in joined] == [
         True,
         True,
         False,
@@ -109,14 +109,17 @@ def test_who_begins_an_attempt_is_no_change(run):
 
 
 def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
-    facts = facts_of(run)
+    facts = collect_facts(run)
     assert (facts.checkpoints, facts.resumes, facts.lost_steps) == (2, 1, 3)
     assert facts.changes == len(EVENTS) - 4
-    assert [step_of(event, run.ledger) for event in run.events if event.kind == "checkpoint.saved"] == [2, 6]
+    assert [find_step(event, run.ledger) for event in run.events if event.kind == "checkpoint.saved"] == [
+        2,
+        6,
+    ]
 
 
 def test_the_metrics_have_all_of_it(run):
-    metrics = metrics_of(run)
+    metrics = compute_metrics(run)
     assert metrics.attempts == compute_attempt_costs(run.events, run.ledger)
     first = metrics.checkpoints[0]
     assert (first.name, first.step, first.used) == ("step-00000002", 2, False)
@@ -125,7 +128,7 @@ def test_the_metrics_have_all_of_it(run):
 
 
 def test_the_card_says_what_was_made_again(run):
-    text = card_text(run, metrics_of(run), FinishedModel(files=(("model.safetensors", 10),)))
+    text = write_card_text(run, compute_metrics(run), FinishedModel(files=(("model.safetensors", 10),)))
     assert (
         "2 written, training went on from:\n- `step-00000002`, step 2: 3 steps after it made again, "
         "1.0 kB in 0.50 s (0.00 GB/s) read on 2 workers" in text
@@ -134,7 +137,7 @@ def test_the_card_says_what_was_made_again(run):
 
 
 def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
-    page = report_html(run)
+    page = render_report(run)
     assert "step 2: elastane run resumed" in page or "step 2: resumed" in page
     assert "steps 3 to 5 were lost and made again" in page
     assert "1 resume, 3 steps made again" in page
@@ -145,7 +148,7 @@ def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
 
 
 def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
-    page = report_html(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
+    page = render_report(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
     assert "never needed" in page
     assert "<h2>Attempts</h2>" not in page
 
@@ -165,14 +168,14 @@ def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
 )
 def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, words):
     spec = msgspec.structs.replace(run.record.spec, checkpoints=policy)
-    command = shlex.split(command_of(msgspec.structs.replace(run.record, spec=spec)))
+    command = shlex.split(format_command(msgspec.structs.replace(run.record, spec=spec)))
     assert command == shlex.split(f"elastane run --workers 1:8 --start 1 {words} train.py")
 
 
 def test_a_run_that_grows_by_itself_is_asked_for_without_a_start() -> None:
     spec = RunSpec(name="r", script="train.py", self_sizing=True)
     record = RunRecord(spec=spec, created="")
-    assert command_of(record) == "elastane run --workers 1:8 --checkpoint-every never train.py"
+    assert format_command(record) == "elastane run --workers 1:8 --checkpoint-every never train.py"
 
 
 def test_only_the_options_that_were_typed_are_shown() -> None:
@@ -180,6 +183,6 @@ def test_only_the_options_that_were_typed_are_shown() -> None:
         name="r", script="train.py", args=("--lr", "1e-3"), checkpoints=CheckpointPolicy(auto=True)
     )
     record = RunRecord(spec=spec, created="", typed=("--seed", "0", "--checkpoint-every", "10 min"))
-    shown = command_of(record)
+    shown = format_command(record)
     assert shown == "elastane run --seed 0 --checkpoint-every '10 min' train.py --lr 1e-3"
-    assert command_of(RunRecord(spec=spec, created="", typed=())) == "elastane run train.py --lr 1e-3"
+    assert format_command(RunRecord(spec=spec, created="", typed=())) == "elastane run train.py --lr 1e-3"

@@ -7,9 +7,9 @@ import msgspec
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
 from elastane.api.training_environment import TrainingEnvironment
-from elastane.observability.card import FinishedModel, card_text, sparkline
+from elastane.observability.card import FinishedModel, draw_sparkline, write_card_text
 from elastane.observability.finished import write_conclusion
-from elastane.observability.metrics import Metrics, Pause, goodput_of, metrics_of
+from elastane.observability.metrics import Metrics, Pause, compute_goodput, compute_metrics
 
 EVENTS = (
     EventLine(time=1000.0, kind="run.started"),
@@ -111,7 +111,7 @@ load_model(model, "model.safetensors")  # model: as the script builds it
 
 
 def card(run, model=WHOLE):
-    return card_text(run, metrics_of(run), model)
+    return write_card_text(run, compute_metrics(run), model)
 
 
 def test_the_card_of_a_run(make_run):
@@ -153,17 +153,17 @@ def test_nothing_a_run_says_breaks_the_page(make_run):
 
 
 def test_bars_follow_the_means_and_leave_gaps_where_nothing_is_known():
-    assert sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
-    assert sparkline([2.0, 2.0], from_zero=False) == "▁▁"
-    assert len(sparkline([1.0] * 1000, from_zero=True)) == 64
-    assert sparkline([None], from_zero=False) == " "
+    assert draw_sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
+    assert draw_sparkline([2.0, 2.0], from_zero=False) == "▁▁"
+    assert len(draw_sparkline([1.0] * 1000, from_zero=True)) == 64
+    assert draw_sparkline([None], from_zero=False) == " "
 
 
 def test_goodput_is_the_time_in_steps_less_the_waiting():
     pause = Pause(3, "", 2, 1000.0, None)
-    assert goodput_of(9.0, [pause], 16.0) == 0.5
-    assert goodput_of(0.5, [pause], 16.0) == 0.0
-    assert goodput_of(0.0, [], 16.0) is None
+    assert compute_goodput(9.0, [pause], 16.0) == 0.5
+    assert compute_goodput(0.5, [pause], 16.0) == 0.0
+    assert compute_goodput(0.0, [], 16.0) is None
 
 
 def test_metrics_and_card_lie_in_the_run_directory(make_run):
@@ -174,7 +174,7 @@ def test_metrics_and_card_lie_in_the_run_directory(make_run):
     write_conclusion(run)
     assert run.run_dir.card.read_text() == CARD
     read = msgspec.json.decode(run.run_dir.metrics.read_bytes(), type=Metrics)
-    assert read == metrics_of(run)
+    assert read == compute_metrics(run)
     assert (read.workers, read.events["worker.joined"]) == (((1, 1), (3, 2)), 2)
     before = run.run_dir.metrics.read_bytes()
     write_conclusion(run)

@@ -9,7 +9,7 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.api.records import SCRIPT, EventLine
-from elastane.observability.compare import Comparison, compare
+from elastane.observability.compare import Comparison, compare_runs
 from elastane.observability.tensors import TensorFile, compare_tensors
 
 
@@ -33,7 +33,7 @@ def pair(make_run):
         first, second = make_run(name="a"), make_run(name="b", **changes)
         for run in (first, second):
             safetensors(run.run_dir.model_files.weights, {"w": ("F32", [2], floats(1.0, 2.0))})
-        return compare(first, second)
+        return compare_runs(first, second)
 
     return build
 
@@ -79,7 +79,7 @@ def test_a_digest_that_only_one_run_has_is_a_difference(pair) -> None:
 
 def test_a_digest_that_is_due_and_that_neither_run_has_is_a_problem_of_both(make_run) -> None:
     first, second = (digesting(make_run(name=name, change=at(4, digest=None)), 2) for name in "ab")
-    found = compare(first, second)
+    found = compare_runs(first, second)
     assert not found.equal
     assert [(problem.run, problem.step) for problem in found.problems] == [
         (str(run.run_dir.root), 4) for run in (first, second)
@@ -95,7 +95,7 @@ def test_the_last_digest_of_a_run_that_its_script_has_ended_is_compared(make_run
     second = make_run(name="b")
     for run in (first, second):
         safetensors(run.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
-    found = compare(first, second)
+    found = compare_runs(first, second)
     assert (found.equal, found.digests) == (equal, 3)
     assert [(d.what, d.step) for d in found.ledger] == ([] if equal else [("parameters", 6)])
 
@@ -119,9 +119,9 @@ def test_runs_may_have_digests_at_other_steps(make_run, lost, named) -> None:
         make_run(name="b", change=lambda line: msgspec.structs.replace(line, digest=at_three.get(line.step))),
         3,
     )
-    assert compare(first, second).equal
+    assert compare_runs(first, second).equal
     second = msgspec.structs.replace(second, ledger=tuple(map(without_digests(*lost), second.ledger)))
-    found = compare(first, second)
+    found = compare_runs(first, second)
     assert [d.step for d in found.ledger if d.what == "digest"] == named
     # At step 3 the first run has none; that the second lacks its own is its problem.
     assert [problem.step for problem in found.problems] == [step for step in lost if step not in named]
@@ -132,13 +132,13 @@ def test_the_digest_at_the_end_of_an_attempt_is_not_missing_where_no_attempt_end
     first = digesting(make_run(name="a", change=at(4, digest=None)), 6)
     first = msgspec.structs.replace(first, ledger=tuple(map(without_digests(2), first.ledger)))
     second = digesting(make_run(name="b", change=without_digests(2)), 6)
-    assert [d.step for d in compare(first, second).ledger] == [4]
+    assert [d.step for d in compare_runs(first, second).ledger] == [4]
     stopped = (
         EventLine(time=1.0, kind="run.stopped", step=4),
         EventLine(time=2.0, kind="run.resumed", step=4),
     )
     second = msgspec.structs.replace(second, events=(*stopped, *second.events))
-    assert compare(first, second).equal
+    assert compare_runs(first, second).equal
 
 
 def test_a_gradient_norm_or_a_skipped_step_that_differs_is_named(make_run) -> None:
@@ -152,8 +152,8 @@ def test_a_gradient_norm_or_a_skipped_step_that_differs_is_named(make_run) -> No
         ("skipped", {"skipped": True}),
     ):
         second = make_run(name="b", change=lambda line, changes=changes: at(5, **changes)(measured(line)))
-        assert what in {d.what for d in compare(first, second).ledger if d.step == 5}
-    assert compare(first, make_run(name="c")).equal, "norms are measured only by a script that clips"
+        assert what in {d.what for d in compare_runs(first, second).ledger if d.step == 5}
+    assert compare_runs(first, make_run(name="c")).equal, "norms are measured only by a script that clips"
 
 
 def test_differing_samples_are_named(pair, make_run) -> None:
@@ -193,9 +193,9 @@ def test_of_runs_that_differ_in_length_it_says_which_ended_first(pair) -> None:
 
 def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
     first, second = make_run(name="a"), make_run(name="b")
-    assert compare(first, second).equal
+    assert compare_runs(first, second).equal
     safetensors(first.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
-    found = compare(first, second)
+    found = compare_runs(first, second)
     assert not found.equal
     assert "holds no finished model" in found.remarks[0]
 
@@ -209,13 +209,13 @@ def test_shards_are_compared_with_a_whole_model(pair, make_run) -> None:
     for name, file in files.items():
         safetensors(cut.run_dir.root / file, {name: two[name]})
     cut.run_dir.model_files.weight_index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    found = compare(cut, whole)
+    found = compare_runs(cut, whole)
     assert (found.equal, found.tensors_compared) == (True, 2)
     safetensors(cut.run_dir.root / files["v"], {"v": ("F32", [1], floats(-3.0))})
-    assert [difference.name for difference in compare(cut, whole).tensors] == ["v"]
+    assert [difference.name for difference in compare_runs(cut, whole).tensors] == ["v"]
     (cut.run_dir.root / files["v"]).unlink()
     with pytest.raises(BadInput, match="00002-of-00002"):
-        compare(cut, whole)
+        compare_runs(cut, whole)
 
 
 def test_tensors_are_compared_by_their_bits(tmp_path) -> None:

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastane.api.records import EventLine
-from elastane.observability.curves import evaluation_means, series_of
-from elastane.observability.drawing import Axis, robust_range, with_margin
-from elastane.observability.report import report_html
+from elastane.observability.curves import build_series, collect_evaluation_means
+from elastane.observability.drawing import Axis, add_margin, compute_robust_range
+from elastane.observability.report import render_report
 
 
 def named(run):
-    return {series.name: series for series in series_of(run.ledger, run.events)}
+    return {series.name: series for series in build_series(run.ledger, run.events)}
 
 
 def with_all(line):
@@ -35,7 +35,7 @@ def evaluation(step, **detail):
 
 def test_each_kind_of_number_has_a_chart(make_run) -> None:
     run = make_run(change=with_all, events=(evaluation(3, loss=30.0, seen=10.0, correct=5.0),))
-    page = report_html(run)
+    page = render_report(run)
     charts = re.findall(r'<svg class="small"[^>]*aria-label="([^"]*)"', page)
     assert charts == [
         "learning rate",
@@ -59,7 +59,7 @@ def test_groups_have_a_line_each(make_run) -> None:
 
 
 def test_the_numbers_under_a_pointer_are_those_of_the_ledger(make_run) -> None:
-    page = report_html(make_run(change=with_all))
+    page = render_report(make_run(change=with_all))
     data = re.search(r'aria-label="accuracy"[^>]*data-lines="([^"]*)"', page)
     assert data
     assert json.loads(unescape(data[1]))[0][3] == [4, 0.5]
@@ -71,18 +71,18 @@ def test_evaluations_are_means(make_run) -> None:
         evaluation(4, loss=20.0, seen=10.0),
         msgspec.structs.replace(evaluation(5, loss=8.0), samples=4),
     )
-    means = evaluation_means(events, make_run().ledger)
+    means = collect_evaluation_means(events, make_run().ledger)
     assert means == {"loss": [(2, 3.0), (4, 2.0), (5, 2.0)]}
 
 
 def test_the_loss_of_evaluations_is_drawn_among_the_losses(make_run) -> None:
-    page = report_html(make_run(events=(evaluation(3, loss=7.0, seen=10.0),)))
+    page = render_report(make_run(events=(evaluation(3, loss=7.0, seen=10.0),)))
     assert re.search(r'<circle class="score"[^>]*><title>step 3: evaluation, loss 0.7', page)
 
 
 def test_an_evaluation_in_other_units_does_not_squeeze_the_losses(make_run) -> None:
-    quiet = report_html(make_run(events=()))
-    page = report_html(make_run(events=(evaluation(3, loss=70_000.0),)))
+    quiet = render_report(make_run(events=()))
+    page = render_report(make_run(events=(evaluation(3, loss=70_000.0),)))
     axis = r'"views":\{"focus":\[([^\]]*)\]'
     assert re.search(axis, page)[1] == re.search(axis, quiet)[1]
     assert "evaluation: loss" in page
@@ -114,7 +114,7 @@ def long_run(make_run, loss_at, steps=1000):
     ids=["the first steps", "one spike", "rare spikes"],
 )
 def test_what_matters_is_not_squeezed(make_run, loss_at) -> None:
-    page = report_html(long_run(make_run, loss_at))
+    page = render_report(long_run(make_run, loss_at))
     low, high, _ = views(page)["focus"]
     assert low <= 2.0
     assert high < 4.0
@@ -124,20 +124,20 @@ def test_what_matters_is_not_squeezed(make_run, loss_at) -> None:
 
 
 def test_a_quiet_loss_has_one_view_and_no_buttons(make_run) -> None:
-    page = report_html(long_run(make_run, lambda step: 2.5 - step / 2000))
+    page = render_report(long_run(make_run, lambda step: 2.5 - step / 2000))
     assert list(views(page)) == ["focus"]
     assert 'type="radio"' not in page
 
 
 def test_names_of_a_script_are_escaped(make_run) -> None:
     evil = '"><script>alert(1)</script>'
-    page = report_html(make_run(change=lambda line: msgspec.structs.replace(line, logged={evil: 1.0})))
+    page = render_report(make_run(change=lambda line: msgspec.structs.replace(line, logged={evil: 1.0})))
     assert "<script>alert" not in page
 
 
 def test_many_names_do_not_make_an_endless_page(make_run) -> None:
     logged = {f"value-{i}": float(i) for i in range(500)}
-    page = report_html(make_run(change=lambda line: msgspec.structs.replace(line, logged=logged)))
+    page = render_report(make_run(change=lambda line: msgspec.structs.replace(line, logged=logged)))
     assert page.count('<svg class="small"') < 100
     assert "more are in ledger.jsonl" in page
 
@@ -160,16 +160,16 @@ def test_no_number_of_a_hostile_run_breaks_the_page(make_run, losses, others) ->
         )
 
     run = make_run(change=change, events=(evaluation(2, loss=others[0], seen=others[1]),))
-    assert "<h1>trial</h1>" in report_html(run)
+    assert "<h1>trial</h1>" in render_report(run)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_the_range_that_matters_is_part_of_the_whole_and_holds_most(values) -> None:
-    low, high = robust_range(values)
+    low, high = compute_robust_range(values)
     assert min(values) <= low <= high <= max(values)
     settled = values[len(values) // 10 :]
     assert sum(low <= value <= high for value in settled) >= math.floor(0.9 * len(settled))
-    bottom, top = with_margin(low, high)
+    bottom, top = add_margin(low, high)
     assert bottom < top
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from elastane.api.records import EventLine
 from elastane.cli.words import event_text
-from elastane.observability.evaluations import evaluation_text, means_of
-from elastane.observability.report import report_html
+from elastane.observability.evaluations import describe_evaluation, read_evaluation_means
+from elastane.observability.report import render_report
 
 LOSS = EventLine(time=1.0, kind="evaluation", step=3, detail={"loss": 552.32, "seen": 160.0}, samples=160)
 
 
 def test_a_mean_and_the_number_of_samples():
-    assert evaluation_text(LOSS) == "loss 3.452 (160 samples)"
+    assert describe_evaluation(LOSS) == "loss 3.452 (160 samples)"
 
 
 def test_the_terminal_tells_it_so():
@@ -21,7 +21,7 @@ def test_the_terminal_tells_it_so():
 
 
 def test_the_report_tells_it_so(make_run):
-    page = report_html(make_run(events=(LOSS,)))
+    page = render_report(make_run(events=(LOSS,)))
     assert "loss 3.452 (160 samples)" in page
     assert 'aria-label="evaluation: loss"' in page
 
@@ -29,20 +29,20 @@ def test_the_report_tells_it_so(make_run):
 @pytest.mark.parametrize("total", [None, math.inf, math.nan, "text"])
 def test_a_total_that_is_not_finite(total):
     event = EventLine(time=1.0, kind="evaluation", detail={"loss": total}, samples=160)
-    assert means_of(event) == {"loss": None}
-    assert "not finite" in evaluation_text(event)
+    assert read_evaluation_means(event) == {"loss": None}
+    assert "not finite" in describe_evaluation(event)
 
 
 @pytest.mark.parametrize("samples", [None, 0])
 def test_of_an_earlier_version_the_totals(samples):
     event = EventLine(time=1.0, kind="evaluation", detail={"loss": 7.0}, samples=samples)
-    assert means_of(event) == {"loss": 7.0}
+    assert read_evaluation_means(event) == {"loss": 7.0}
 
 
 def test_a_number_of_its_own_that_the_script_has_summed():
     event = EventLine(time=1.0, kind="evaluation", detail={"loss": 30.0, "tokens": 1200.0}, samples=160)
-    assert evaluation_text(event) == "loss 0.025 (1,200 tokens)"
+    assert describe_evaluation(event) == "loss 0.025 (1,200 tokens)"
 
 
 def test_an_evaluation_that_added_nothing():
-    assert evaluation_text(EventLine(time=1.0, kind="evaluation", samples=160)) == "160 samples"
+    assert describe_evaluation(EventLine(time=1.0, kind="evaluation", samples=160)) == "160 samples"

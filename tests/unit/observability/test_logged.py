@@ -5,12 +5,12 @@ import pytest
 
 from elastane.api.checkpoints import WrittenFile
 from elastane.attempts.verification import verify_run
-from elastane.observability.card import FinishedModel, card_text
-from elastane.observability.compare import compare
-from elastane.observability.logged import latest_values
-from elastane.observability.metrics import metrics_of
-from elastane.observability.model_files import measure
-from elastane.observability.report import report_html
+from elastane.observability.card import FinishedModel, write_card_text
+from elastane.observability.compare import compare_runs
+from elastane.observability.logged import collect_latest_values
+from elastane.observability.metrics import compute_metrics
+from elastane.observability.model_files import measure_file
+from elastane.observability.report import render_report
 
 
 def logging(**values):
@@ -23,7 +23,7 @@ def writing(folder, text="sample"):
     path = folder / "step-4" / "a.txt"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    written = measure(path)
+    written = measure_file(path)
     return (
         path,
         lambda line: msgspec.structs.replace(line, artifacts={"a.txt": written}) if line.step == 4 else line,
@@ -31,47 +31,49 @@ def writing(folder, text="sample"):
 
 
 def test_the_report_has_a_curve_of_each_name(make_run):
-    page = report_html(make_run(change=logging(accuracy=0.125, weights=2.0)))
+    page = render_report(make_run(change=logging(accuracy=0.125, weights=2.0)))
     assert 'aria-label="accuracy"' in page
     assert 'aria-label="weights"' in page
 
 
 def test_the_latest_values_are_in_metrics_and_card(make_run):
     run = make_run(change=logging(accuracy=0.125))
-    metrics = metrics_of(run)
+    metrics = compute_metrics(run)
     assert metrics.logged == {"accuracy": 0.75}
-    assert "| logged last | accuracy 0.75 |" in card_text(run, metrics, FinishedModel(files=(("model", 1),)))
+    assert "| logged last | accuracy 0.75 |" in write_card_text(
+        run, metrics, FinishedModel(files=(("model", 1),))
+    )
 
 
 def test_a_name_that_is_logged_seldom_keeps_its_last_value(make_run):
     def change(line):
         return msgspec.structs.replace(line, logged={"val_loss": 2.0} if line.step == 3 else {"lr": 0.1})
 
-    assert latest_values(make_run(change=change).ledger) == {"lr": 0.1, "val_loss": 2.0}
+    assert collect_latest_values(make_run(change=change).ledger) == {"lr": 0.1, "val_loss": 2.0}
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a|b", "\x1b[2J"])
 def test_hostile_names_of_a_ledger_stay_text(make_run, name):
     run = make_run(change=logging(**{name: 1.0}))
-    assert "<script>alert" not in report_html(run)
-    card_text(run, metrics_of(run), FinishedModel(files=(("model", 1),)))
+    assert "<script>alert" not in render_report(run)
+    write_card_text(run, compute_metrics(run), FinishedModel(files=(("model", 1),)))
 
 
 def test_runs_of_equal_values_are_equal(make_run):
     first, second = (make_run(name=name, change=logging(a=0.5)) for name in "ab")
-    assert compare(first, second).ledger == ()
+    assert compare_runs(first, second).ledger == ()
 
 
 def test_the_first_value_that_differs_is_named(make_run):
     first, second = make_run(name="a", change=logging(a=0.5)), make_run(name="b", change=logging(a=0.25))
-    (difference,) = compare(first, second).ledger
+    (difference,) = compare_runs(first, second).ledger
     assert (difference.what, difference.step) == ("logged", 1)
     assert "a 0.5" in difference.first
 
 
 def test_what_only_one_of_two_runs_logs_is_no_difference(make_run):
     first, second = make_run(name="a", change=logging(a=0.5)), make_run(name="b")
-    assert compare(first, second).ledger == ()
+    assert compare_runs(first, second).ledger == ()
 
 
 def test_a_step_that_lacks_a_value_is_a_difference(make_run):
@@ -79,7 +81,7 @@ def test_a_step_that_lacks_a_value_is_a_difference(make_run):
         return msgspec.structs.replace(line, logged={} if line.step == 5 else {"a": 0.5 * line.step})
 
     first, second = make_run(name="a", change=logging(a=0.5)), make_run(name="b", change=change)
-    assert [(d.what, d.step) for d in compare(first, second).ledger] == [("logged", 5)]
+    assert [(d.what, d.step) for d in compare_runs(first, second).ledger] == [("logged", 5)]
 
 
 def test_artifacts_are_checked_and_compared(make_run):
@@ -100,4 +102,4 @@ def test_artifacts_that_differ_are_named(make_run):
         return lambda line: msgspec.structs.replace(line, artifacts=written) if line.step == 2 else line
 
     first, second = (make_run(name=name, change=changed(name * 32)) for name in "ab")
-    assert [(d.what, d.step) for d in compare(first, second).ledger] == [("artifacts", 2)]
+    assert [(d.what, d.step) for d in compare_runs(first, second).ledger] == [("artifacts", 2)]

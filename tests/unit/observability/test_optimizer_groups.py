@@ -1,7 +1,7 @@
 """The card shows the optimizer's groups as they were at the end."""
 
-from elastane.observability.card import FinishedModel, card_text
-from elastane.observability.metrics import metrics_of
+from elastane.observability.card import FinishedModel, write_card_text
+from elastane.observability.metrics import compute_metrics
 from elastane.observability.optimizer_groups import OptimizerGroups
 
 GROUPS = OptimizerGroups(
@@ -15,7 +15,7 @@ GROUPS = OptimizerGroups(
 
 def card_of(run, optimizer):
     model = FinishedModel(files=(("model.safetensors", 1400),), optimizer=optimizer)
-    return card_text(run, metrics_of(run), model)
+    return write_card_text(run, compute_metrics(run), model)
 
 
 def test_each_group_has_its_parameters_and_what_differs(make_run) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.records import EventLine, LedgerLine, Samples
-from elastane.observability.pace import Pace, after_event, after_line
+from elastane.observability.pace import Pace, add_event_to_pace, add_line_to_pace
 
 
 def line(step: int, workers: int, seconds: float, samples: int = 64) -> LedgerLine:
@@ -23,7 +23,7 @@ def line(step: int, workers: int, seconds: float, samples: int = 64) -> LedgerLi
 def folded(*lines: LedgerLine) -> Pace:
     pace = Pace()
     for each in lines:
-        pace = after_line(pace, each)
+        pace = add_line_to_pace(pace, each)
     return pace
 
 
@@ -82,7 +82,7 @@ def test_one_step_that_was_held_up_makes_no_job_of_fast_steps_look_slow() -> Non
 def test_what_was_measured_long_ago_with_another_number_of_workers_is_measured_again() -> None:
     pace = folded(line(1, 2, 1.0), line(1700, 1, 1.0))
     assert set(pace.speeds) == {1, 2}
-    assert set(after_line(pace, line(1802, 1, 1.0)).speeds) == {1}
+    assert set(add_line_to_pace(pace, line(1802, 1, 1.0)).speeds) == {1}
 
 
 def test_a_step_of_no_known_length_says_nothing_about_speed() -> None:
@@ -100,8 +100,8 @@ def test_a_change_costs_what_the_healthy_worker_that_waited_longest_lost() -> No
     assert pace.resize_s is None
     for longest in (100.0, 300.0):
         event = EventLine(time=1.0, kind="generation.started", pause_ms={0: 20.0, 1: longest})
-        pace = after_event(pace, event)
-    pace = after_event(pace, EventLine(time=2.0, kind="checkpoint.saved"))
+        pace = add_event_to_pace(pace, event)
+    pace = add_event_to_pace(pace, EventLine(time=2.0, kind="checkpoint.saved"))
     assert pace.resize_s == pytest.approx(0.2)
     assert pace.saved_s == 2.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
-from elastane.observability.report import report_html, write_report
-from elastane.observability.verify import verify
+from elastane.observability.report import render_report, write_report
+from elastane.observability.verify import verify_ledger
 
 EVENTS = (
     EventLine(time=1000.0, kind="run.started", why="two workers"),
@@ -31,7 +31,7 @@ EVENTS = (
 
 
 def test_every_event_is_on_the_page_with_its_pauses(make_run) -> None:
-    page = report_html(make_run(events=EVENTS))
+    page = render_report(make_run(events=EVENTS))
     for event in EVENTS:
         assert event.kind in page
     assert "12 ms" in page
@@ -40,12 +40,12 @@ def test_every_event_is_on_the_page_with_its_pauses(make_run) -> None:
 
 
 def test_an_event_without_a_step_belongs_to_the_newest_commit(make_run) -> None:
-    page = report_html(make_run(events=EVENTS))
+    page = render_report(make_run(events=EVENTS))
     assert "step 4: coordinator died (signal 9)" in page
 
 
 def test_nothing_is_loaded_from_elsewhere(make_run) -> None:
-    page = report_html(make_run(events=EVENTS))
+    page = render_report(make_run(events=EVENTS))
     assert "http" not in page
     assert not re.search(r"<(link|img|iframe)|\ssrc=|@import|url\(", page)
 
@@ -61,28 +61,28 @@ def test_every_word_of_a_run_is_escaped(make_run) -> None:
         )
     )
     spec = RunSpec(name=evil, script=evil, args=(evil,))
-    page = report_html(msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec)))
+    page = render_report(msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec)))
     assert "<script>alert" not in page
     assert page.count("</script>") == 2
 
 
 def test_the_key_numbers_are_there(make_run, rules) -> None:
     run = make_run(events=EVENTS)
-    page = report_html(run, verify(run.record.pinned, run.ledger, rules, finished=True))
+    page = render_report(run, verify_ledger(run.record.pinned, run.ledger, rules, finished=True))
     for text in ("finished", "1\u20132", "e" * 12, "AdamW(lr=0.001)", "The ledger holds"):
         assert text in page
 
 
 def test_a_loss_that_is_no_number_lifts_the_pen(make_run) -> None:
     run = make_run(change=lambda line: msgspec.structs.replace(line, loss=None) if line.step == 3 else line)
-    curve = re.search(r'class="curve" d="([^"]*)"', report_html(run))
+    curve = re.search(r'class="curve" d="([^"]*)"', render_report(run))
     assert curve
     assert curve[1].count("M") == 2
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_run_that_hardly_began_has_a_page_too(make_run, steps) -> None:
-    assert "<h1>trial</h1>" in report_html(make_run(steps=steps, events=()))
+    assert "<h1>trial</h1>" in render_report(make_run(steps=steps, events=()))
 
 
 def test_a_long_run_stays_small_and_keeps_its_spikes(make_run) -> None:
@@ -97,7 +97,7 @@ def test_a_long_run_stays_small_and_keeps_its_spikes(make_run) -> None:
         )
         for step in range(1, 100_001)
     )
-    page = report_html(msgspec.structs.replace(run, ledger=ledger, events=EVENTS * 700))
+    page = render_report(msgspec.structs.replace(run, ledger=ledger, events=EVENTS * 700))
     assert len(page) < 2_000_000
     hover = re.search(r'id="hover">(.*?)</script>', page)
     assert hover

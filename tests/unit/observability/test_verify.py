@@ -7,13 +7,13 @@ import pytest
 
 from elastane.api.records import Digest, LedgerLine, Samples
 from elastane.observability.run_files import Recorded
-from elastane.observability.verify import Verdict, verify
+from elastane.observability.verify import Verdict, verify_ledger
 from elastane.protocol.cursors import hash_stream_sample
 
 
 @pytest.fixture
 def judge(rules) -> Callable[[Recorded], Verdict]:
-    return lambda run: verify(run.record.pinned, run.ledger, rules, finished=True)
+    return lambda run: verify_ledger(run.record.pinned, run.ledger, rules, finished=True)
 
 
 def kinds(verdict: Verdict) -> set[str]:
@@ -43,7 +43,7 @@ def test_an_honest_run_is_proved(make_run, judge) -> None:
 
 def test_an_unfinished_epoch_owes_nothing(make_run, rules) -> None:
     run = make_run(steps=4)
-    verdict = verify(run.record.pinned, run.ledger, rules, finished=False)
+    verdict = verify_ledger(run.record.pinned, run.ledger, rules, finished=False)
     assert verdict.ok
     last = verdict.epochs[-1]
     assert (last.once, last.never, last.finished) == (8, 12, False)
@@ -56,8 +56,8 @@ def test_a_finished_run_has_all_its_steps(make_run, judge) -> None:
 
 def test_a_run_that_its_script_has_ended_has_all_steps_up_to_there(make_run, rules) -> None:
     run = make_run(steps=4)
-    assert verify(run.record.pinned, run.ledger, rules, finished=True, ended_at=4).ok
-    torn = verify(run.record.pinned, run.ledger, rules, finished=True, ended_at=5)
+    assert verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=4).ok
+    torn = verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=5)
     assert [p.text for p in torn.problems] == ["the run finished, but 4 of its 5 steps are in the ledger"]
 
 
@@ -212,7 +212,7 @@ def judge_stream(make_run, rules, pinned):
             wished = usual | changed.get(f"step{place + 1}", {})
             ledger.append(stream_line(line, wished.pop("shards"), **wished))
         choices = msgspec.structs.replace(pinned, dataset_length=0, steps=0)
-        return verify(choices, ledger, rules, finished=True)
+        return verify_ledger(choices, ledger, rules, finished=True)
 
     return judged
 

@@ -18,7 +18,7 @@ from elastane.cli.checkpoints.selection import (
 )
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.timestamps import localize_timestamps
-from elastane.observability.quantities import size_text
+from elastane.observability.quantities import format_size
 
 HELP = """
 The checkpoints of a run: ask for one, look at them, prove them, use them.
@@ -58,7 +58,7 @@ def list_(run: Checkpoints, as_json: AsJson = False) -> None:
         (
             summary.name,
             str(summary.step),
-            size_text(summary.bytes) if summary.bytes else "",
+            format_size(summary.bytes) if summary.bytes else "",
             summary.state,
             localize_timestamps(summary.created),
             format_metrics(summary),
@@ -108,7 +108,7 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
         console = open_console()
         for damage in damages:
             console.print(f"{name}/{damage}", markup=False)
-        console.print(f"{name} is damaged" if damages else f"{name} is good, {size_text(size_bytes)} read")
+        console.print(f"{name} is damaged" if damages else f"{name} is good, {format_size(size_bytes)} read")
     if damages:
         raise typer.Exit(1)
 
@@ -183,14 +183,14 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     tensors = manifest.tensors
     console.print(
         f"{url}/{manifest.name}: step {manifest.step}, written {localize_timestamps(manifest.created)}, "
-        f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
+        f"{len(tensors)} tensors, {format_size(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
         markup=False,
     )
     told = {name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0}
     for name, value in told.items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
     files = [
-        (part.name, size_text(part.bytes), str(len(part.items)) if part.items else "", part.checksum)
+        (part.name, format_size(part.bytes), str(len(part.items)) if part.items else "", part.checksum)
         for part in manifest.parts
     ]
     print_wide(console, build_table(("file", "size", "items", "xxh128"), files, numbers=("size", "items")))

@@ -12,7 +12,7 @@ from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.requests import send_request
 from elastane.client.runs_home import find_run
-from elastane.observability.quantities import size_text
+from elastane.observability.quantities import format_size
 from elastane.observability.run_files import decode_event_line, is_live, read_record
 from elastane.observability.tail import Tail
 
@@ -57,7 +57,7 @@ def now(
     saved = wait_for_checkpoint(run_dir, written, answer.step, answer.term, console)
     name, step = str(saved.detail["name"]), saved.detail["step"]
     size_bytes = saved.detail["bytes"]
-    console.print(f"{name} exists: {size_text(float(size_bytes or 0))}", markup=False)
+    console.print(f"{name} exists: {format_size(float(size_bytes or 0))}", markup=False)
     if as_json:
         print_json({"ok": True, "name": name, "step": step, "bytes": size_bytes})
 

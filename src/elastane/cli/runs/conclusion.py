@@ -22,14 +22,14 @@ ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "s
 def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the report and print how a run has ended; return the exit code."""
     from elastane.attempts.results import write_results  # noqa: PLC0415 - only a run that is over is drawn
-    from elastane.observability.logged import latest_values  # noqa: PLC0415 - likewise
-    from elastane.observability.tensors import finished_model  # noqa: PLC0415
+    from elastane.observability.logged import collect_latest_values  # noqa: PLC0415 - likewise
+    from elastane.observability.tensors import find_finished_model  # noqa: PLC0415
 
     if over.traceback:
         write_paragraphs(over.traceback, sys.stderr)
     conclusion = write_results(run_dir, lambda line: console.print(line, markup=False))
     recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
-    model = finished_model(run_dir)
+    model = find_finished_model(run_dir)
     if as_json:
         answer = {
             "name": recorded.record.spec.name if recorded else run_dir.root.name,
@@ -40,7 +40,7 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
             "model": str(model) if model else None,
             "report": str(report) if report else None,
             "card": str(run_dir.card) if run_dir.card.exists() else None,
-            "logged": latest_values(recorded.ledger) if recorded else {},
+            "logged": collect_latest_values(recorded.ledger) if recorded else {},
         }
         numbers = msgspec.to_builtins(facts) if facts else {}
         print_json(answer | {key: value for key, value in numbers.items() if key != "why"})
@@ -51,14 +51,14 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     """Print the end of a run in a few lines: how, and which files it has left."""
     from elastane.cli.words import loss_text  # noqa: PLC0415 - likewise
-    from elastane.observability.facts import facts_of  # noqa: PLC0415
+    from elastane.observability.facts import collect_facts  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415
-    from elastane.observability.tensors import finished_model  # noqa: PLC0415
+    from elastane.observability.tensors import find_finished_model  # noqa: PLC0415
 
     rows: list[tuple[str, str]] = []
     kept = 0
     if report is not None:
-        facts = facts_of(read_run(run_dir))
+        facts = collect_facts(read_run(run_dir))
         ending = ENDINGS.get(over.code, "failed")
         loss = f": loss {loss_text(facts.loss)}" if facts.steps else ""
         console.print(
@@ -73,7 +73,7 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     verb = "goes back to" if over.lost else "goes on from" if over.code == ExitCode.STOPPED_BY_USER else ""
     if verb and kept:
         console.print(f"elastane run --resume {run_dir.root} {verb} its newest checkpoint", markup=False)
-    model = finished_model(run_dir)
+    model = find_finished_model(run_dir)
     if model is not None:
         rows.insert(0, ("model", str(model)))
     if run_dir.card.exists():

@@ -11,7 +11,7 @@ from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.torch_process import run_module
 from elastane.client.runs_home import find_run
-from elastane.observability.quantities import size_text
+from elastane.observability.quantities import format_size
 from elastane.observability.run_files import is_live, read_record
 
 MODULE = "elastane.runtime.export"
@@ -75,7 +75,7 @@ def build_export_options(form: str, folder: Path, dtype: str | None, *, optimize
 def show_exported(done: ExportedModel, what: str, form: str, *, as_json: bool) -> None:
     console = open_console(as_json=as_json)
     for file, size_bytes in done.files.items():
-        console.print(f"  {size_text(size_bytes):>9}  {file}", markup=False)
+        console.print(f"  {format_size(size_bytes):>9}  {file}", markup=False)
     console.print(f"{what} as {form} in {done.out}", markup=False)
     for sentence in done.checked:
         console.print(f"  {escape_line(sentence)}", markup=False)

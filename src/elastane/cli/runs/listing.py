@@ -7,7 +7,7 @@ from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.client.runs_home import runs_home
-from elastane.observability.facts import outcome_of
+from elastane.observability.facts import find_outcome
 from elastane.observability.line_files import read_last_line
 from elastane.observability.run_files import (
     decode_event_line,
@@ -72,7 +72,7 @@ def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
     return {
         "name": record.spec.name,
-        "state": outcome_of(events, live=live)[0],
+        "state": find_outcome(events, live=live)[0],
         "step": newest.step if newest else 0,
         "steps": record.pinned.steps if record.pinned else None,
         "loss": newest.loss if newest else None,

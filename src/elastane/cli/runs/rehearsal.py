@@ -15,7 +15,7 @@ from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.selection import select_checkpoint
 from elastane.cli.command import open_console, print_json
 from elastane.cli.torch_process import run_module
-from elastane.observability.quantities import speed_text
+from elastane.observability.quantities import format_transfer_speed
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
@@ -150,9 +150,11 @@ def print_result(found: RestoreResult, *, as_json: bool) -> None:
     if found.damages:
         console.print(f"{found.name} is damaged: it would NOT come back, a resume takes an older one")
         return
-    console.print(f"{found.name} verified: {speed_text(found.bytes, found.verify_s)}", markup=False)
+    console.print(
+        f"{found.name} verified: {format_transfer_speed(found.bytes, found.verify_s)}", markup=False
+    )
     each = "1 worker" if found.workers == 1 else f"{found.workers} workers"
-    speed = speed_text(found.restored_bytes, found.restore_s)
+    speed = format_transfer_speed(found.restored_bytes, found.restore_s)
     console.print(f"restored on {each}: {speed}", markup=False)
     console.print(WORDS[found.digest].format(step=found.step), markup=False)
     console.print("it would come back" if found.ok else "it would NOT come back as it was", markup=False)

@@ -13,7 +13,7 @@ from elastane.attempts.verification import verify_run
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.rehearsal import run_rehearsal
 from elastane.client.runs_home import find_run
-from elastane.observability.compare import Comparison, compare
+from elastane.observability.compare import Comparison, compare_runs
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.run_files import read_run
 from elastane.observability.verify import Verdict
@@ -93,7 +93,7 @@ def verify(
         print_verdict(verdict, console)
         good, found = verdict.ok, msgspec.to_builtins(verdict)
     else:
-        comparison = compare(first, read_run(find_run(other)))
+        comparison = compare_runs(first, read_run(find_run(other)))
         print_comparison(comparison, console)
         good, found = comparison.equal, msgspec.to_builtins(comparison)
     if as_json:

@@ -14,7 +14,7 @@ from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
 from elastane.attempts.attempt_file import read_attempt
 from elastane.client.line import Line
-from elastane.observability.pace import Pace, after_event, after_line
+from elastane.observability.pace import Pace, add_event_to_pace, add_line_to_pace
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 
@@ -153,13 +153,13 @@ class JobWatcher:
     def _read_on(self) -> None:
         for line in self._ledger.new_lines()[-MOST_LINES:]:
             try:
-                self._pace = after_line(self._pace, decode_ledger_line(line))
+                self._pace = add_line_to_pace(self._pace, decode_ledger_line(line))
             except Malformed as error:
                 # A ledger that was cut and has grown again may be entered in the middle of a line.
                 self._tell("ledger", BadInput(f"{self.run_dir.ledger}: a line is passed over: {error}"))
         for line in self._events.new_lines()[-MOST_LINES:]:
             try:
-                self._pace = after_event(self._pace, decode_event_line(line))
+                self._pace = add_event_to_pace(self._pace, decode_event_line(line))
             except Malformed as error:
                 self._tell("events", BadInput(f"{self.run_dir.events}: a line is passed over: {error}"))
 
