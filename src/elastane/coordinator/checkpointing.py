@@ -198,7 +198,7 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
         return False
     if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
-    if not _agree_on_holders(roster, able):
+    if not _agree_on_holders(turn, able):
         return True  # ask once they do
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
         # None has begun yet.
@@ -215,12 +215,15 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
     return True
 
 
-def _agree_on_holders(roster: Roster, workers: Iterable[WorkerId]) -> bool:
+def _agree_on_holders(turn: Turn, workers: Iterable[WorkerId]) -> bool:
     """Return whether these workers divide the blocks among writers alike.
 
-    Where each block has few holders, a worker takes them from the generation it works in.
+    Where each block has few holders, a worker takes them from the generation it works in. The last generation
+    may have been proposed just before the end of the run: its members get some time to enter it.
     """
-    if roster.spec.copies is None:
+    roster = turn.roster
+    ended_s = 0.0 if roster.finishing is None else turn.now - roster.finishing
+    if roster.spec.copies is None or ended_s >= PATIENCE_S:
         return True
     reports = [roster.reports.get(worker) for worker in workers]
     generations = {
@@ -235,7 +238,7 @@ def _start_last_checkpoint(turn: Turn) -> None:
     newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
         return
-    if not _agree_on_holders(roster, able):
+    if not _agree_on_holders(turn, able):
         return
     if asked is None or asked[1] != able:
         _order_rewrite(turn, able, 1 + (0 if asked is None else asked[0]), able)
