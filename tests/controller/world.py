@@ -186,7 +186,7 @@ class World:
             return "its coordinator did not answer"
         job = self.running.get(order.job)
         if job is None or not job.agent or job.attempt != order.attempt:
-            return f"attempt {order.attempt} is not there"
+            return f"attempt {order.attempt} is not running"
         match order:
             case ResizeJob(workers=workers):
                 job.target = workers

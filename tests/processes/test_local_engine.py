@@ -343,4 +343,4 @@ def test_what_cannot_be_started_is_an_attempt_that_failed(engine, tmp_path):
     assert "there is no script" in course.ended.why
     course = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
     assert course.ended.how == "failed"
-    assert "wants to start sh" in course.ended.why
+    assert "starts sh" in course.ended.why

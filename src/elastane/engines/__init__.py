@@ -1,1 +1,1 @@
-"""Where workers come from. An engine starts, stops and observes the agents of jobs; it decides nothing."""
+"""Engines start, stop and observe the agents of jobs; they make no decisions."""

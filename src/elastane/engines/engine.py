@@ -1,4 +1,4 @@
-"""What every engine can do."""
+"""The interface of all engines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -8,31 +8,31 @@ from elastane.api.orders import Order
 
 
 class Engine(Protocol):
-    """Observes jobs and carries out orders; between the two it remembers nothing that matters.
+    """Observes jobs and carries out orders. It keeps no state that it could not observe again.
 
-    A new one, of a controller that has just started, sees the same and goes on with the same jobs.
+    The engine of a restarted controller therefore sees the same and continues with the same jobs.
     """
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """What is there, of these jobs and of every other that has not been settled.
+        """Observe these jobs, and all others that have not been settled.
 
         Args:
-            jobs: all that the controller believes to be unfinished; one that the engine has never heard of is
-                observed as not there.
+            jobs: all that the controller believes to be unfinished; one that the engine does not know is
+                observed as absent.
         """
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Do what is ordered, as far as that is possible now; whoever is not satisfied orders again.
+        """Carry out the orders as far as possible now; the controller repeats an order that had no effect.
 
         Args:
             orders: at most one per job.
 
         Returns:
-            Why not, for each job whose order could not be carried out.
+            The reason, for each job whose order could not be carried out.
         """
 
     def nodes(self) -> Sequence[ObservedNode]:
-        """The machines that are there now."""
+        """Return the machines that are available now."""
 
     async def close(self) -> None:
-        """Give back what the engine itself uses; jobs go on."""
+        """Release the engine's own resources; jobs continue."""

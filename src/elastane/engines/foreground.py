@@ -1,4 +1,4 @@
-"""The engine of ``elastane run``: its one job is the run that lives in this very process."""
+"""The engine of ``elastane run``: its only job is the run in this process."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -12,10 +12,10 @@ from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ATTEMPT = 1
-"""Of each job: the run's next attempt is another one."""
+"""Of each job: the next attempt of the run is another job."""
 
 ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
-"""For good: what `elastane run --resume` goes on with is another job."""
+"""Final: `elastane run --resume` continues the run as another job."""
 
 
 class ForegroundEngine:
@@ -31,7 +31,7 @@ class ForegroundEngine:
         self._watched = JobWatcher(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """The run as its coordinator says; other jobs are earlier attempts of it, which are over."""
+        """Observe the run through its coordinator; other jobs are earlier attempts of it, which are over."""
         gone = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
         return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
 
@@ -51,7 +51,7 @@ class ForegroundEngine:
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
+        """See `elastane.engines.engine.Engine.carry_out`."""
         refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
         return {job: why for job, why in refusals.items() if why}
 
@@ -60,19 +60,19 @@ class ForegroundEngine:
             case StartAttempt():
                 return ""
             case ResizeJob(workers=workers, limits=limits):
-                # It is the coordinator that knows: a human may have asked since the run was looked at.
+                # The coordinator decides: a user may have set the size since the run was observed.
                 question = AskResize(workers=workers, limits=limits, unless_by_hand=True)
                 answer = await self._watched.line.ask(question, ANSWER_S)
                 return (
                     f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
                 )
             case _:
-                return "it runs before a terminal, and is stopped there"
+                return "the run belongs to a terminal, and is stopped there"
 
     def nodes(self) -> Sequence[ObservedNode]:
-        """None: the pool is declared with the devices that this process sees."""
+        """Return no node: the pool is declared with the devices that this process sees."""
         return ()
 
     async def close(self) -> None:
-        """Hang up; the run goes on."""
+        """Close the connection; the run continues."""
         await self._watched.line.close()

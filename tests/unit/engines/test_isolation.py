@@ -89,7 +89,7 @@ def test_a_second_name_of_root_is_root(monkeypatch) -> None:
 
 def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(BadInput, match="not root"):
+    with pytest.raises(BadInput, match="does not run as root"):
         find_team_account(parse_run_as(["red=el-red"]), "red")
     with pytest.raises(BadInput, match="needs root"):
         user_isolation.check_users(parse_run_as(["el-red"]))

@@ -99,9 +99,9 @@ def test_a_command_may_be_a_python_with_a_script(program) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("bash", "-c", "python train.py"), "wants to start bash"),
-        (("/usr/bin/python3", "/train.py"), "wants to start /usr/bin/python3"),
-        (("pythonx", "/train.py"), "wants to start pythonx"),
+        (("bash", "-c", "python train.py"), "starts bash"),
+        (("/usr/bin/python3", "/train.py"), "starts /usr/bin/python3"),
+        (("pythonx", "/train.py"), "starts pythonx"),
         (("python", "-u", "train.py"), "gives python the option -u"),
         (("python", "-m"), "gives python the option -m"),
         (("python", "-m", "no.such.module"), "there is no Python module no.such.module installed"),
@@ -312,7 +312,7 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
         job="j", attempt=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script))
     )
     refused = asyncio.run(engine.carry_out([order]))
-    assert "holds a run that was not this job's" in refused["j"]
+    assert "has a run of another job" in refused["j"]
     outcome = asyncio.run(engine.observe(["j"]))["j"].outcome
     assert outcome is not None
     assert is_permanent(outcome)
@@ -337,7 +337,7 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
         asyncio.run(engine.carry_out([msgspec.structs.replace(order, submitted_s=submitted_s)]))
         return asyncio.run(engine.observe(["j"]))["j"]
 
-    assert "holds a run that was not this job's" in begun(100.0).outcome.why
+    assert "has a run of another job" in begun(100.0).outcome.why
     assert is_permanent(begun(100.0).outcome)
     # The store is an older backup: this job has begun, and has been settled, since.
     assert begun(98.0).outcome == OVER.outcome
@@ -427,7 +427,7 @@ def test_an_environment_that_no_process_can_have_fails_at_once(tmp_path) -> None
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"), env={"TABLE": "x" * 200_000})
     outcome = begun_and_seen(tmp_path / "home", spec).outcome
     assert is_permanent(outcome)
-    assert "its env is more than the kernel gives" in outcome.why
+    assert "its env is larger than the kernel allows" in outcome.why
 
 
 @pytest.mark.parametrize("shut", ["train.py", "here"])
@@ -448,7 +448,7 @@ def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, sh
 def test_an_order_for_an_attempt_that_is_not_there_does_nothing(tmp_path, kind) -> None:
     more = {ResizeJob: {"workers": 2, "limits": (1, 4)}, DrainWorker: {"worker": 0}}.get(kind, {})
     refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", attempt=1, **more)]))
-    assert refused == {"j": "attempt 1 is not there"}
+    assert refused == {"j": "attempt 1 is not running"}
 
 
 def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""System users that jobs run as."""
+"""The system users that jobs run as."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ class Account(msgspec.Struct, frozen=True):
         uid: never 0.
         gid: of its primary group.
         groups: ids of all its groups.
-        home: its home directory, which need not exist.
+        home: its home directory, which may not exist.
         shell: its login shell.
     """
 
@@ -30,7 +30,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def find_account(name: str) -> Account:
-    """Return the system user of this name, as it is now.
+    """Return the system user of this name.
 
     Raises:
         BadInput: there is none, or it is root.
@@ -40,7 +40,7 @@ def find_account(name: str) -> Account:
     except (KeyError, ValueError):
         raise BadInput(
             f"this machine has no user {name}",
-            means="jobs that are to run as that user cannot be started; others are not affected",
+            means="jobs of that user cannot be started; other jobs are not affected",
             do=f"useradd --system --create-home {name}, or name another user: elastane up --run-as",
         ) from None
     if found.pw_uid == 0:
@@ -64,7 +64,7 @@ def find_team_account(run_as: RunAs, team: str) -> Account | None:
         return None
     if os.geteuid() != 0:
         raise BadInput(
-            f"jobs of team {team} run as {name}, and this controller is not root",
+            f"jobs of team {team} run as {name}, but this controller does not run as root",
             means="only root may start processes of another user",
             do="sudo elastane up",
         )

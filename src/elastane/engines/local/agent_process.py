@@ -1,4 +1,4 @@
-"""Starting an agent that outlives whoever starts it."""
+"""The agent process of an attempt, which outlives the engine that started it."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ LAST_WORDS_BYTES = 2000
 
 
 class AgentProcess:
-    """A process that was started to live an attempt, and may not have begun it yet."""
+    """A process that was started for an attempt and may not have begun it yet."""
 
     def __init__(self, attempt: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.attempt = attempt
@@ -32,21 +32,21 @@ class AgentProcess:
 
     @property
     def is_running(self) -> bool:
-        """It has not ended. Asking also lets the kernel forget one that has."""
+        """The process has not ended. Reading this reaps one that has."""
         return self._process.poll() is None
 
     def is_newer_than(self, newest: int) -> bool:
-        """Whether it is an attempt after the newest one."""
+        """Whether this attempt is newer than the newest that has begun."""
         return newest < self.attempt
 
     @property
     def failure(self) -> AttemptOutcome | None:
-        """How it ended; None: it lives, or found that there was nothing to do."""
+        """How the process failed; None: it runs, or had nothing to do."""
         code = self._process.poll()
         if not code:
             return None
         last = ""
-        # Its directory may have been removed meanwhile, or the log replaced by something else.
+        # The run directory may have been removed meanwhile, or the log replaced.
         with (
             suppress(OSError, Malformed),
             use_owner_rights(self._log.parents[1]),
@@ -61,7 +61,7 @@ class AgentProcess:
 
 
 class FailedStart:
-    """An attempt that this engine cannot begin."""
+    """An attempt that this engine cannot start."""
 
     is_running = False
 
@@ -69,7 +69,7 @@ class FailedStart:
         self.attempt = attempt
         self.failure = failure
 
-    def is_newer_than(self, newest: int) -> bool:  # noqa: ARG002 - those that are there may be another job's
+    def is_newer_than(self, newest: int) -> bool:  # noqa: ARG002 - attempts in the directory may be of another job
         return True
 
 
@@ -80,18 +80,18 @@ def start_agent(
     environment: Mapping[str, str],
     working_dir: Path,
 ) -> AgentProcess:
-    """Start the process of an attempt in this directory, in a session of its own and without a terminal.
+    """Start the agent of an attempt in its own session, without a terminal.
 
     Raises:
         OSError: it cannot be started.
     """
     log = run_dir.log(AGENT)
     check_disk_space(run_dir)
-    # The process is present from its first moment on, whoever dies between here and its first line.
+    # The agent inherits the presence lock, so that it is present before its first line has run.
     presence = hold_presence(run_dir)
     try:
         with open_log(run_dir, log.name) as stream:
-            process = subprocess.Popen(  # noqa: S603 - our own module; the job's words are arguments of nobody
+            process = subprocess.Popen(  # noqa: S603 - our own module, without words of the job
                 (*command, *build_agent_options(run_dir, order)),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -107,7 +107,7 @@ def start_agent(
 
 
 def open_log(run_dir: RunDir, name: str) -> BinaryIO:
-    """Open a log to append to it. Earlier attempts may have left links or pipes at its path or its folder's.
+    """Open a log to append to it; earlier attempts may have left links or pipes at its path or its folder's.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -126,7 +126,7 @@ def open_log(run_dir: RunDir, name: str) -> BinaryIO:
 
 
 def build_agent_options(run_dir: RunDir, order: StartAttempt) -> tuple[str, ...]:
-    """Return the options of the agent that lives this attempt."""
+    """Return the options of the agent for this attempt."""
     low, high = order.spec.elastic_policy.limits
     return (
         str(run_dir.root),

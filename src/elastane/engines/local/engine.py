@@ -1,4 +1,4 @@
-"""The local engine: looks at run directories, asks coordinators, starts and ends agents."""
+"""The local engine: reads run directories, asks coordinators, starts and kills agents."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
-"""A thousand at once would not all be heard within a second, however soon they answer."""
+"""Of a thousand simultaneous answers, not all could be read within a second."""
 NOT_FOR_THIS_ENGINE = 2
 AGENT = (sys.executable, "-P", "-m", "elastane.attempts")
 
@@ -50,10 +50,10 @@ class LocalEngine:
     """An `elastane.engines.engine.Engine` for this machine.
 
     Args:
-        home: its jobs are in ``runs`` below it.
-        own: environment, of which jobs get what a process needs.
-        agent: command that lives an attempt, up to its options.
-        node: this machine; None: pools say themselves how many devices they have.
+        home: its jobs are in ``runs`` in this directory.
+        own: environment; jobs get the part of it that every process needs.
+        agent: command of the agent, up to its options.
+        node: this machine; None: pools declare their devices themselves.
         run_as: the system users that jobs run as; only root can start processes of other users.
     """
 
@@ -77,7 +77,7 @@ class LocalEngine:
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """What is there; a coordinator that does not answer within a second holds up nobody else."""
+        """See `elastane.engines.engine.Engine.observe`. A silent coordinator costs a second, not more."""
         names = {*jobs, *self._places.list_unsettled()}
         await self._forget(self._watched.keys() - names)
         for name in names:
@@ -96,7 +96,7 @@ class LocalEngine:
         watched = self._watched.get(job)
         if watched is None:
             run_dir = self._places.run_dir(job)
-            # What cannot be looked at may be there.
+            # A directory that cannot be read may have a run.
             with contextlib.suppress(OSError), use_owner_rights(run_dir.root):
                 if not run_dir.presence.exists():
                     return
@@ -140,7 +140,7 @@ class LocalEngine:
     # -- orders ---------------------------------------------------------------------------------------------
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
+        """See `elastane.engines.engine.Engine.carry_out`."""
         refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 
@@ -148,7 +148,8 @@ class LocalEngine:
         try:
             return await self._carry_out(order)
         except (OSError, ValueError) as error:
-            # One job's damage, or a name that no file can have, must not keep the others from their orders.
+            # A damaged directory, or a job whose name no file can have, must not stop the orders of other
+            # jobs.
             return str(error)
 
     async def _carry_out(self, order: Order) -> str:
@@ -178,14 +179,14 @@ class LocalEngine:
             return ""
         watched = self._watch_job(job)
         if watched is not None and watched.present:
-            return "processes of the job exist: another attempt would find its directory locked"
+            return "processes of the job still exist and hold its run directory"
         run_dir = self._places.run_dir(job)
         noted = self._places.is_unsettled(job)
         with use_owner_rights(run_dir.root):
-            anothers = not noted and _is_anothers(run_dir, watched, order)
-        if anothers:
-            # Its end would be taken for the job's, and its checkpoints for the job's state.
-            why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
+            belongs_to_another = not noted and _belongs_to_another(run_dir, watched, order)
+        if belongs_to_another:
+            # The end and the checkpoints of that run would count as the job's.
+            why = f"{run_dir.root} has a run of another job; submit this job under another name"
             return self._refuse_start(order, why)
         if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
             return ""
@@ -238,7 +239,7 @@ class LocalEngine:
             or watched.attempt is None
             or watched.attempt.number != order.attempt
         ):
-            return f"attempt {order.attempt} is not there"
+            return f"attempt {order.attempt} is not running"
         answer = await self._ask(watched, question)
         if answer is None:
             return f"its coordinator did not answer within {ANSWER_S:g} s"
@@ -248,9 +249,9 @@ class LocalEngine:
         watched = self._watch_job(order.job)
         number = 0 if watched is None or watched.attempt is None else watched.attempt.number
         if watched is None or number != order.attempt:
-            return f"attempt {order.attempt} is not there"
+            return f"attempt {order.attempt} is not running"
         if watched.agent and watched.attempt is not None:
-            # Those it has started end when it does.
+            # Its workers end with it.
             _kill_agent(watched.attempt.pid, watched.attempt.started)
         else:
             _kill_present(watched.run_dir, watched.user)
@@ -267,12 +268,12 @@ class LocalEngine:
         return () if self._node is None else (self._node,)
 
     async def close(self) -> None:
-        """Hang up; jobs go on."""
+        """Close the connections; jobs continue."""
         await self._forget(self._watched)
 
 
-def _is_anothers(run_dir: RunDir, watched: JobWatcher | None, order: StartAttempt) -> bool:
-    """Whether a run is there that nobody has begun for this job: `elastane run` did, or another store's."""
+def _belongs_to_another(run_dir: RunDir, watched: JobWatcher | None, order: StartAttempt) -> bool:
+    """Whether the directory has a run that was not started for this job, but by `elastane run`, say."""
     if not run_dir.run.exists():
         return False
     attempt = None if watched is None else watched.attempt

@@ -1,4 +1,4 @@
-"""Where a local engine keeps its jobs, on the disk."""
+"""The directories in which a local engine keeps its jobs."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -11,10 +11,10 @@ from elastane.api.rundir import RunDir
 
 
 class EngineDirectories(msgspec.Struct, frozen=True):
-    """Names below ``home``.
+    """The paths in ``home``.
 
-    ``runs/JOB`` is a job's run directory. ``unsettled/JOB`` exists from before its first attempt until its
-    end is written down elsewhere, so that thousands of settled jobs are never looked at.
+    ``runs/JOB`` is a job's run directory. The file ``unsettled/JOB`` exists from before the first attempt
+    until the job's end is recorded elsewhere, so that thousands of settled jobs are never read again.
     """
 
     home: Path
@@ -40,7 +40,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         """Check that the run directory, if it is there, belongs to the user of this engine.
 
         Raises:
-            BadInput: it belongs to another user, as which the job ran before.
+            BadInput: it belongs to another user, as whom the job ran before.
         """
         root = self.run_dir(job).root
         try:
@@ -50,7 +50,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         if owner != ours:
             raise BadInput(
                 f"the run directory {root} belongs to user {owner}, and the job would run as user {ours}",
-                means="it ran as another user before, who could have put anything there; it waits",
+                means="it ran as another user before, so its files cannot be trusted; the job waits",
                 do="start the controller with that user again (elastane up --run-as), "
                 "or cancel the job and submit it under another name",
             )

@@ -1,4 +1,4 @@
-"""What a job's processes find in their environment: what the job names, and what a process needs to start."""
+"""The environment of a job's processes: the job's variables, and those that every process needs."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,10 @@ NEEDED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
 )  # fmt: skip
-"""Where programs, libraries, devices, certificates and files are, and how text is written. Nothing secret."""
-
+"""Variables for programs, libraries, devices, certificates, files and text encoding; none is secret."""
 
 PERSONAL = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
-"""Of these, the ones of one user. Another user's folder of temporary files is closed."""
+"""Those of `NEEDED` that are personal; a folder of temporary files is closed to other users."""
 
 
 def build_job_environment(
@@ -21,8 +20,8 @@ def build_job_environment(
     """Return the environment of a job.
 
     Args:
-        wishes: variables the job names; they win.
-        own: this process's environment, of which only `NEEDED` is passed on.
+        wishes: the job's variables; they take precedence.
+        own: this process's environment; only `NEEDED` is passed on.
         account: the system user that the job runs as; None: the one of this process.
     """
     passed = {name: own[name] for name in NEEDED if name in own}
@@ -33,5 +32,5 @@ def build_job_environment(
 
 
 def _make_login_variables(account: Account) -> dict[str, str]:
-    """Return what a login would set for this user."""
+    """Return the variables that a login would set for this user."""
     return {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

@@ -1,4 +1,4 @@
-"""From a job to the run that this machine makes of it."""
+"""The run spec and the program of a job on this machine."""
 
 import os
 import re
@@ -16,7 +16,7 @@ PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What each worker runs.
+    """The program that each worker runs.
 
     Args:
         script: absolute path of a Python script, or of a module's file.
@@ -30,7 +30,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
-    """The run of a job.
+    """Return the run spec of a job.
 
     Args:
         job: unique name; also that of the run.
@@ -61,10 +61,10 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
 
 
 def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
-    """What a job runs, also if that is written as ``command: [python, train.py]`` or ``[python, -m, train]``.
+    """Return a job's program; ``command`` may be ``[python, train.py]`` or ``[python, -m, train]``.
 
     Raises:
-        BadInput: it is something that this engine cannot run.
+        BadInput: this engine cannot run it.
     """
     script, module, args = spec.script, spec.module, spec.args
     if spec.command:
@@ -76,19 +76,19 @@ def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     if not Path(path).is_absolute():
         raise BadInput(
             f"job {job} names the script {script}, which is not an absolute path",
-            means="the engine works in no directory of the user's",
-            do="elastane submit makes it absolute; through the API, write the whole path, or workingDir",
+            means="the engine does not run in a directory of the user",
+            do="through the API, write the whole path or workingDir; elastane submit completes the path",
         )
     return Program(path, "", args)
 
 
 def _parse_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, str, tuple[str, ...]]:
-    """Script, module and arguments; of the first two one is empty."""
+    """Return script, module and arguments; one of the first two is empty."""
     program, *words = command
     if program != python and not PYTHON.fullmatch(program):
         raise BadInput(
-            f"job {job} wants to start {program}",
-            means=f"the local engine starts Python scripts, each worker a process of {python}",
+            f"the command of job {job} starts {program}",
+            means=f"the local engine only runs Python scripts; each worker is a process of {python}",
             do="write command: [python, SCRIPT, ...], or script: and args:",
         )
     if words[:1] == ["-m"] and len(words) > 1:

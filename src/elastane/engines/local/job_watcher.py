@@ -1,4 +1,4 @@
-"""What a local engine remembers of a job between two looks: nothing that it could not read again."""
+"""The observed state of a job, read from its run directory again and again."""
 
 import logging
 import time
@@ -20,18 +20,18 @@ from elastane.observability.tail import Tail
 
 WITHIN_BYTES = 1 << 20
 MOST_LINES = 5_000
-"""Of each file at one look, the newest: a job that writes more has its pace judged by these."""
+"""Lines of each file that count per read, the newest ones."""
 
 logger = logging.getLogger(__name__)
 
 
 class JobWatcher:
-    """One job's files, looked at again and again.
+    """Observes one job through its files.
 
     Args:
         run_dir: of the job.
-        isolated: jobs run as other users than the engine; processes count only if they belong to the user
-            whose run directory it is.
+        isolated: jobs run as other users than the engine; only processes of the owner of the run directory
+            count.
     """
 
     def __init__(self, run_dir: RunDir, *, isolated: bool = False) -> None:
@@ -53,17 +53,17 @@ class JobWatcher:
         self._samples = self._ranks = 0
 
     def look(self) -> None:
-        """Who is there, and which attempt it is."""
+        """Update which processes exist and which attempt is the newest."""
         if self._isolated:
-            # Whoever removes the directory of a run ends none of its processes.
+            # The processes of a run continue when its directory is removed.
             with suppress(OSError):
                 self.user = self.run_dir.root.stat().st_uid
         try:
-            # In this order: once nobody is present, nobody is left to write how the attempt ended.
+            # In this order: once no process is present, none can write the outcome of the attempt.
             present = is_any_process_present(self.run_dir)
             self._read_attempt()
         except OSError as error:
-            # Whoever was not seen gone still has the devices, and has not crashed.
+            # If the end of the processes cannot be seen, they still have the devices and have not crashed.
             self._tell("presence", error)
             present = True
         self.agent = self._is_agent_alive()
@@ -78,7 +78,7 @@ class JobWatcher:
         return 0.0 if self.lingering_since is None else time.monotonic() - self.lingering_since
 
     def progress(self) -> JobProgress:
-        """Read on in what the job writes down; what cannot be read is as it was."""
+        """Read the new lines of the job's files and return its progress; unreadable values stay the same."""
         try:
             self._read_on()
         except (OSError, BadInput) as error:
@@ -106,23 +106,23 @@ class JobWatcher:
             if error.errno not in NO_DIRECTORY:
                 raise
             self._stamp = None
-            # Whoever removes the directory of a run ends none of its processes.
+            # The processes of a run continue when its directory is removed.
             if not self._is_agent_alive():
                 self.attempt = None
             return
-        # Replaced as a whole each time, so another content is another file.
+        # The file is replaced on every change, so other content means another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
             try:
                 self.attempt = read_attempt(self.run_dir)
             except (BadInput, PermissionError) as error:
-                # A job can write anything there, and take away the right to read it. Neither says that its
-                # processes exist. Another attempt would say what is wrong.
+                # A job can write anything there, or forbid reading it. Neither means that its processes
+                # exist. The next attempt reports the damage.
                 self._tell("attempt", error)
             self._stamp = stamp
 
     def _is_agent_alive(self) -> bool:
-        """Whether the agent of the newest attempt that is known does."""
+        """Whether the agent of the newest known attempt is alive."""
         attempt = self.attempt
         if (
             attempt is None
@@ -131,20 +131,20 @@ class JobWatcher:
         ):
             return False
         if self._agents.get(attempt.pid) != attempt.started and is_present(self.run_dir, attempt.pid):
-            # Once is enough: an agent holds the lock to its end.
+            # Checked once: an agent holds the lock until its end.
             self._agents = {attempt.pid: attempt.started}
         # A job may write any process into attempt.json: one of another job, or the controller itself.
         if self._agents.get(attempt.pid) != attempt.started:
             return False
-        # The controller has the file open too, for a moment at a time.
+        # The controller also opens the lock file, for a moment at a time.
         return not self._isolated or (
             self.user is not None and process_identity.read_user_id(attempt.pid) == self.user
         )
 
     def _tell(self, about: str, error: Exception) -> None:
-        """Log what is wrong with one of the job's files, once for each.
+        """Log an error of one of the job's files, once for each file.
 
-        It must not keep anybody from seeing the other jobs, nor fill the log.
+        Such an error must not affect other jobs, nor fill the log.
         """
         if about not in self._told:
             self._told.add(about)
@@ -155,13 +155,13 @@ class JobWatcher:
             try:
                 self._pace = add_line_to_pace(self._pace, decode_ledger_line(line))
             except Malformed as error:
-                # A ledger that was cut and has grown again may be entered in the middle of a line.
-                self._tell("ledger", BadInput(f"{self.run_dir.ledger}: a line is passed over: {error}"))
+                # After a ledger was cut and has grown again, reading may start in the middle of a line.
+                self._tell("ledger", BadInput(f"{self.run_dir.ledger}: a line was skipped: {error}"))
         for line in self._events.new_lines()[-MOST_LINES:]:
             try:
                 self._pace = add_event_to_pace(self._pace, decode_event_line(line))
             except Malformed as error:
-                self._tell("events", BadInput(f"{self.run_dir.events}: a line is passed over: {error}"))
+                self._tell("events", BadInput(f"{self.run_dir.events}: a line was skipped: {error}"))
 
     def _learn_pinned(self) -> None:
         try:

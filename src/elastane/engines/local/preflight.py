@@ -1,4 +1,4 @@
-"""Check what a job's processes need before one of them starts: a script, a directory, room on the disk."""
+"""Checks before a job's processes start: its script, its working directory, space on the disk."""
 
 import errno
 import os
@@ -14,22 +14,22 @@ from elastane.api.spec import RunSpec
 from elastane.engines.local.job_program import make_run_spec
 
 NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
-"""Errors of a path that last until somebody changes the path or its rights."""
+"""Errors that last until the path or its permissions change."""
 ROOM_BYTES = 1 << 16
-"""More than an attempt writes about itself when it begins."""
+"""More than an attempt writes when it begins."""
 
 
 def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
-    """Return the run of a job and the directory that its workers begin in, with the rights of this process.
+    """Return the run spec and working directory of a job, once this process may read and enter them.
 
     Args:
         job: its name.
         spec: of the job.
-        user: whose rights these are, for people; empty: those of the engine's own user.
+        user: of this process, for errors; empty: the engine's own user.
 
     Raises:
         BadInput: this engine cannot run it, now or later.
-        OSError: nobody can tell now.
+        OSError: the paths cannot be checked now.
     """
     run = make_run_spec(job, spec, sys.executable)
     script = Path(run.script)
@@ -42,20 +42,20 @@ def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, P
     if wrong:
         raise BadInput(
             f"job {job} cannot begin: {wrong}",
-            means="another try would end alike, so there is none; what the job has saved stays where it is",
-            do="mend that on the machine of its engine, and submit the job again under another name",
+            means="it would fail again, so it is not retried; its saved files stay in place",
+            do="correct that on the machine of the engine, and submit the job again under another name",
         )
     return run, working_dir
 
 
 def check_disk_space(run_dir: RunDir) -> None:
-    """Check that an attempt could write down that it has begun; else it would end, and count as a crash.
+    """Check that an attempt could record its begin; otherwise it would end and count as a crash.
 
     Raises:
-        OSError: it could not, because the disk is full for example.
+        OSError: it could not, for example because the disk is full.
     """
     beside = run_dir.root / ".room"
-    # A file that a dead process has left is replaced, never written through: it may be a link.
+    # A file that a dead process has left may be a link, so it is replaced and not written through.
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -69,8 +69,8 @@ def check_disk_space(run_dir: RunDir) -> None:
 
 def explain_environment_too_large(job: str) -> BadInput:
     return BadInput(
-        f"job {job} cannot begin: its env is more than the kernel gives to a process",
-        means="another try would end alike, so there is none",
+        f"job {job} cannot begin: its env is larger than the kernel allows",
+        means="it would fail again, so it is not retried",
         do="keep each variable below 128 KiB, all together below 1 MiB, and put the rest into a file",
     )
 
@@ -78,9 +78,9 @@ def explain_environment_too_large(job: str) -> BadInput:
 def _describe_problem(  # noqa: PLR0917 - one row of a table
     path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
 ) -> str:
-    """Say what is wrong with a path of the job's; empty: nothing.
+    """Return what is wrong with a path of the job; empty: nothing.
 
-    It is not opened for that: whoever opens a pipe waits for ever.
+    The path is not opened: opening a pipe would block.
     """
     try:
         mode = path.stat().st_mode
@@ -98,7 +98,7 @@ def _describe_problem(  # noqa: PLR0917 - one row of a table
 
 
 def find_blocking_directory(path: Path) -> str:
-    """Name the uppermost directory on the way to a path that this process may not enter."""
+    """Return which directory on the way to a path this process may not enter, the uppermost first."""
     for directory in reversed(path.absolute().parents):
         if not os.access(directory, os.X_OK):
             return f"{directory} is closed to that user"

@@ -1,7 +1,7 @@
-"""Starting agents as the system users of their teams, and checking that this can work.
+"""Isolation of jobs by system users: agents start as the user of their team.
 
-Only a controller that runs as root can do so. The users can pass through the controller's home, to run
-directories of their own, and can list nothing in it.
+Only a controller that runs as root can do this. The users can pass through the controller's home to their own
+run directories, and can list nothing in it.
 """
 
 import contextlib
@@ -45,14 +45,14 @@ decode_launch_failure = Decoder[LaunchFailure](LaunchFailure, at_most_bytes=REPO
 
 
 class JobCannotStart(BadInput):
-    """A job that its user cannot run, now or later."""
+    """The user of a job cannot run it, now or later."""
 
 
 # -- before jobs are started ---------------------------------------------------------------------------------
 
 
 def check_users(run_as: RunAs) -> None:
-    """Check that this process may start processes of every user that is named.
+    """Check that this process may start processes of every named user.
 
     Raises:
         BadInput: it is not root, or a user does not exist or is root.
@@ -70,7 +70,7 @@ def check_users(run_as: RunAs) -> None:
 
 
 def prepare_home(run_as: RunAs, home: Path) -> None:
-    """Let the users pass through the controller's home to their run directories, and nowhere else.
+    """Let the users pass through the controller's home to their run directories only.
 
     Raises:
         BadInput: a user could replace the home, or cannot reach the run directories or this program.
@@ -81,7 +81,7 @@ def prepare_home(run_as: RunAs, home: Path) -> None:
     runs = home / "runs"
     runs.mkdir(mode=0o700, parents=True, exist_ok=True)
     for private in (home / "unsettled", *(entry for entry in runs.iterdir() if not entry.is_symlink())):
-        # What ran as root before is not for the users that run jobs now.
+        # Files of jobs that ran as root before are not for the users that run jobs now.
         if private.is_dir() and private.stat().st_uid == os.geteuid():
             restrict_permissions(private, OF_OTHERS)
     claims = get_gpu_claims_folder(home)
@@ -99,10 +99,10 @@ def get_gpu_claims_folder(home: Path) -> Path:
 
 
 def _check_only_root_changes(home: Path) -> None:
-    """Check that nobody but root can put another directory in the place of the home.
+    """Check that only root can replace the home by another directory.
 
     Raises:
-        BadInput: somebody can.
+        BadInput: another user can.
     """
     place = home.resolve()
     for directory in (place, *place.parents):
@@ -111,10 +111,9 @@ def _check_only_root_changes(home: Path) -> None:
         if found.st_uid != 0 or writable:
             mode = stat.S_IMODE(found.st_mode)
             raise BadInput(
-                f"{directory} is not root's alone (owner {found.st_uid}, mode {mode:o})",
-                means=f"with --run-as nobody but root may be able to replace what is in {home}; "
-                "nothing was started",
-                do="use a home of root's own: ELASTANE_HOME=/var/lib/elastane elastane up --run-as ...",
+                f"{directory} can be changed by other users than root (owner {found.st_uid}, mode {mode:o})",
+                means=f"with --run-as, only root may be able to replace files in {home}; nothing was started",
+                do="use a home of root: ELASTANE_HOME=/var/lib/elastane elastane up --run-as ...",
             )
 
 
@@ -165,7 +164,7 @@ def start_agent_as_user(
     command: Sequence[str],
     environment: Mapping[str, str],
 ) -> AgentProcess:
-    """Start the process of an attempt as another user, once that user has prepared its run directory.
+    """Start the agent of an attempt as another user, after that user has prepared the run directory.
 
     It may take seconds: call it from a thread.
 
@@ -181,7 +180,7 @@ def start_agent_as_user(
         presence = hold_presence(run_dir)
     told, telling = os.pipe()
     try:
-        # In memory: the environment of a job is nobody else's to read.
+        # In memory, so that no other user can read the job's environment.
         with os.fdopen(os.memfd_create("elastane-beginning"), "w+b") as asked:
             asked.write(msgspec.json.encode(task))
             asked.seek(0)
@@ -219,7 +218,7 @@ def start_agent_as_user(
 
 
 def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether a process that has closed its pipe ends; else it printed a warning, and is the agent now."""
+    """Whether a process that has closed its pipe fails; otherwise it warned of something and became the agent."""
     try:
         return process.wait(ENDING_S) != 0
     except subprocess.TimeoutExpired:
@@ -227,23 +226,23 @@ def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def ensure_run_directory(root: Path, account: Account) -> None:
-    """Make a run directory that belongs to a user, or check that it does.
+    """Make a run directory that belongs to a user, or check that an existing one does.
 
     Raises:
-        ElastaneError: what is there belongs to somebody else.
+        ElastaneError: it belongs to another user.
         OSError: it cannot be made.
     """
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700)
     found = root.lstat()
-    # One that was made and not yet given away, by a controller that was killed.
+    # A controller was killed after it made the directory and before it changed the owner.
     if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not os.listdir(root):  # noqa: PTH208 - names only
         os.chown(root, account.uid, account.gid, follow_symlinks=False)
         return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:
         raise ElastaneError(
             f"the run directory {root} belongs to user {found.st_uid}, and the job runs as {account.name}",
-            means="with another user's files it could be made to train something else; it waits",
+            means="files of another user cannot be trusted; the job waits",
             do="start the controller with the user that it ran as before (elastane up --run-as), "
             "or cancel the job and submit it under another name",
         )
@@ -263,7 +262,7 @@ def _make_launch_error(words: bytes, account: Account) -> ElastaneError:
 
 
 def _read_report(pipe: int) -> bytes | None:
-    """Return what the process wrote until it closed its pipe; None: it has not closed it in time."""
+    """Return the output of the process until it closed its pipe; None: it did not do so in time."""
     deadline, words = time.monotonic() + PATIENCE_S, b""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)

@@ -1,8 +1,8 @@
 """``python -m elastane.engines.local.user_launcher``: starts the agent of an attempt as another user.
 
 The controller starts this program as that user, so that nothing in a run directory that belongs to the user
-is ever opened with the rights of root. It prepares the run directory, and then becomes the agent of the
-attempt. What keeps it from doing so is written to a pipe, which is closed once the agent runs.
+is ever opened with the rights of root. It prepares the run directory and then becomes the agent of the
+attempt. If it cannot, it writes the reason to a pipe; the pipe is closed once the agent runs.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from elastane.engines.local.preflight import (
 
 
 class LaunchTask(msgspec.Struct, frozen=True):
-    """What this program is to become.
+    """The agent that this program becomes.
 
     Args:
         order: that begins the attempt.
         root: the run directory, which exists and belongs to the user.
-        command: the agent's, with its options.
-        uid: of the user, as the controller means it.
+        command: of the agent, with its options.
+        uid: of the user that this process must run as.
         user: name of that user.
     """
 
@@ -50,8 +50,8 @@ class LaunchFailure(msgspec.Struct, frozen=True):
     """Why the agent does not run.
 
     Args:
-        why: in words.
-        permanent: another try would end alike.
+        why: a sentence.
+        permanent: a retry would fail in the same way.
     """
 
     why: str
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _try_become_agent(task: LaunchTask) -> LaunchFailure:
-    """Become the agent, or return why not: the one place where that failure becomes a value."""
+    """Become the agent, or return why that failed: the one place where the failure becomes a value."""
     job = task.order.job
     try:
         become_agent(task)
@@ -94,12 +94,12 @@ def become_agent(task: LaunchTask) -> NoReturn:
 
     Raises:
         BadInput: the job cannot begin, now or later.
-        ElastaneError: the run directory cannot be had now.
-        OSError: something cannot be done now.
+        ElastaneError: the run directory is not available now.
+        OSError: the process cannot be replaced now.
     """
-    # Whatever the controller got wrong, no job runs as root.
+    # A mistake of the controller must not run a job as root.
     if task.uid == 0 or os.getresuid() != (task.uid, task.uid, task.uid) or 0 in os.getresgid():
-        raise PermissionError(f"this process was to be user {task.uid} and is {os.getresuid()}")
+        raise PermissionError(f"this process must run as user {task.uid} and runs as {os.getresuid()}")
     run_dir = RunDir(Path(task.root))
     run, working_dir = check_job_files(task.order.job, task.order.spec, task.user)
     if not run_dir.run.exists():

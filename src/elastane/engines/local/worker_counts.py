@@ -1,4 +1,4 @@
-"""What a coordinator's answer says of its run's workers."""
+"""The numbers of a run's workers, from an answer of its coordinator."""
 
 from typing import NamedTuple
 
@@ -18,16 +18,16 @@ class WorkerCounts(NamedTuple):
 
 
 def count_workers(answer: Answer | None) -> WorkerCounts:
-    """How many there are; of a coordinator that does not answer, or has begun a moment ago, nothing."""
+    """Count the workers; all is unknown if the coordinator does not answer or has only just started."""
     if answer is None or not answer.target:
         return WorkerCounts()
     workers = [process for process in answer.processes if process.role == "worker"]
     if not 0 < answer.target <= MOST_WORKERS or len(workers) > MOST_WORKERS:
-        # A coordinator is a process of the job. What it says cannot be true, so it has said nothing.
+        # A coordinator is a process of the job. Impossible numbers are ignored.
         return WorkerCounts()
     return WorkerCounts(
         workers=len(workers),
-        # Whoever has begun a generation trains; before its first one it starts, or waits to be let in.
+        # A worker trains from its first generation on; before, it starts or waits to be admitted.
         members=sum(bool(worker.generation) for worker in workers),
         target=answer.target,
         ending=answer.state in ENDING,
