@@ -218,7 +218,7 @@ def start_agent_as_user(
 
 
 def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether a process that has closed its pipe fails; otherwise it warned of something and became the agent."""
+    """Whether a process that has closed its pipe fails; otherwise it has warned and become the agent."""
     try:
         return process.wait(ENDING_S) != 0
     except subprocess.TimeoutExpired:
