@@ -1,4 +1,4 @@
-"""What a `elastane.protocol.member_machine.MemberMachine` wants done; a shell carries it out, in order."""
+"""The actions of a `elastane.protocol.member_machine.MemberMachine`; a shell carries them out in order."""
 
 from typing import TypeAlias
 
@@ -8,35 +8,35 @@ from elastane.protocol import messages
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a message; connect first if need be. Payloads, if the transport has any, are the shell's."""
+    """Send a message; connect first if necessary. The shell adds the payload, if the transport has any."""
 
     peer: int
     message: messages.AnyPeerMessage
 
 
 class SendState(msgspec.Struct, frozen=True):
-    """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
+    """Answer ``fetch`` with a `State`; the present state is that after ``fetch.committed``."""
 
     peer: int
     fetch: messages.Fetch
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """Take over the payload of this message."""
+    """Copy the payload of this message into the own state."""
 
     peer: int
     state: messages.State
 
 
 class Reduce(msgspec.Struct, frozen=True):
-    """Sum these blocks over all parts, mine included, into my sums."""
+    """Sum these blocks over all partial sums, the own ones included, into the own whole sums."""
 
     blocks: tuple[int, ...]
     parts: dict[int, tuple[messages.PartialSum, ...]]
 
 
 class TakeSums(msgspec.Struct, frozen=True):
-    """Copy whole sums of these blocks from a peer's sums into mine."""
+    """Copy whole sums of these blocks from a peer into the own sums."""
 
     peer: int
     blocks: tuple[int, ...]
@@ -50,9 +50,14 @@ class TakeValues(msgspec.Struct, frozen=True):
 
 
 class BeginRound(msgspec.Struct, frozen=True):
-    """A round is mine to compute in: its number, the step it belongs to, how many members there are.
+    """Begin to compute a round.
 
-    ``cursors`` says where each virtual rank's stream stands, as of the last committed step.
+    Args:
+        round: its number.
+        step: that it belongs to.
+        generation: number of the generation.
+        workers: number of its members.
+        cursors: position of each virtual rank's stream after the last committed step.
     """
 
     round: int
@@ -63,14 +68,14 @@ class BeginRound(msgspec.Struct, frozen=True):
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """Compute these virtual ranks too; ``assignment`` numbers the whole of what I am to compute."""
+    """Compute these virtual ranks too; ``assignment`` is the number of the new assignment."""
 
     virtual_ranks: tuple[int, ...]
     assignment: int
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """Answer `Measured`: norms of the sums of some blocks, digests of the state of others."""
+    """Compute norms of the sums of some blocks and digests of the state of others; answer `Measured`."""
 
     ticket: int
     norms: tuple[int, ...]
@@ -78,12 +83,12 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class TakeSnapshot(msgspec.Struct, frozen=True):
-    """Copy the state of these blocks as it is after ``step``, then say `SnapshotTaken`.
+    """Copy the state of these blocks after ``step``, then answer `SnapshotTaken`.
 
-    Nothing is applied before all have: the copies of all ``writers`` together are a checkpoint. They are
-    written once this round has committed; a later `TakeSnapshot` replaces one that has not. A copy of the
-    ``settled`` state, after the last round, is written at once; without ``blocks``, the writers do not have
-    all of the state between them.
+    No worker applies the round before all have copied: the copies of all ``writers`` together are a
+    checkpoint. The shell writes them once this round has committed; a later `TakeSnapshot` replaces one from
+    a round that has not. It writes a copy of the ``settled`` state, after the last round, at once. A settled
+    snapshot without ``blocks`` means that the writers together lack some of the state.
     """
 
     ticket: int
@@ -94,7 +99,7 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
 
 
 class RestoreState(msgspec.Struct, frozen=True):
-    """Read these units from the checkpoint the run begins with, then say `Received` from `STORE`."""
+    """Read these units from the checkpoint that the run begins with, then answer `Received` from `STORE`."""
 
     generation: int
     values: tuple[int, ...]
@@ -102,7 +107,7 @@ class RestoreState(msgspec.Struct, frozen=True):
 
 
 class CommitRound(msgspec.Struct, frozen=True):
-    """The round is committed: apply it to the units I hold, then say `Applied`."""
+    """Apply the committed round to the units that this worker holds, then answer `Applied`."""
 
     outcome: messages.RoundOutcome
     held: frozenset[int]
@@ -110,38 +115,38 @@ class CommitRound(msgspec.Struct, frozen=True):
 
 
 class ReleaseScript(msgspec.Struct, frozen=True):
-    """Release the script after a training step: it may change values, as no peer reads mine any more."""
+    """Let the script run on after a training step: it may change values, which no peer reads any more."""
 
 
 class LeaveTraining(msgspec.Struct, frozen=True):
-    """I am not in the generation that begins now; I still serve state until dismissed."""
+    """Leave training: this worker is not in the generation that begins. It sends state until dismissed."""
 
 
 class EndProcess(msgspec.Struct, frozen=True):
-    """End this process: its script cannot follow those of the others. Another worker takes its place."""
+    """End this process: its script cannot follow the others. Another worker takes its place."""
 
 
 class ReportLostPeer(msgspec.Struct, frozen=True):
-    """Tell the coordinator that a peer is lost."""
+    """Report to the coordinator that a peer is lost."""
 
     peer: int
     generation: int
 
 
 class FailLostState(msgspec.Struct, frozen=True):
-    """Some units have no holder left."""
+    """Fail: no worker holds some units any more."""
 
     units: tuple[int, ...]
 
 
 class FailDisagreement(msgspec.Struct, frozen=True):
-    """The scripts of two workers contradict each other; the round cannot commit."""
+    """Fail: the scripts of two workers contradict each other, so the round cannot commit."""
 
     why: str
 
 
 class FailDivergence(msgspec.Struct, frozen=True):
-    """Two copies of the state differ; the round cannot commit."""
+    """Fail: two copies of the state differ, so the round cannot commit."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""Where streams stand: one shard for each virtual rank, its cursor a part of what a step commits."""
+"""Positions of streams: one shard for each virtual rank; a step commits the cursor of each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ SHARDED = 0x5A4D5EED0F57BEA3
 
 
 class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one shard stands.
+    """Position in one shard.
 
     Args:
         epoch: from 0.
         position: samples of this epoch drawn from the shard.
-        ended: it has no more in this epoch.
+        ended: the shard has no more samples in this epoch.
     """
 
     epoch: int = 0
@@ -25,7 +25,7 @@ class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cursor(StreamPosition, frozen=True, omit_defaults=True):
-    """A place with what the stream needs to go on from there, if it needs anything."""
+    """A position, with the state that the stream needs to go on from there, if any."""
 
     state: Any = None
 
@@ -42,14 +42,14 @@ def decode_cursor(cursor: str) -> Cursor:
 
 
 def decode_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
-    """Where each shard stands after the step that committed ``cursors``."""
+    """Return the position in each shard after the step that committed ``cursors``."""
     return tuple(
         _place.decode(cursors[rank]) if rank in cursors else StreamPosition() for rank in range(virtual_ranks)
     )
 
 
 def find_next_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
-    """Where each shard begins the step after: an epoch ends when all have ended, and the next one begins."""
+    """Return where each shard begins the next step; an epoch ends once all shards have ended."""
     now = decode_positions(cursors, virtual_ranks)
     if all(place.ended for place in now):
         return (StreamPosition(epoch=now[0].epoch + 1),) * virtual_ranks
@@ -57,10 +57,10 @@ def find_next_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple
 
 
 def hash_stream_sample(shard: int, position: int) -> int:
-    """64-bit hash of a sample of a stream, as `sampling.hash_sample` is of a dataset index."""
+    """Return the 64-bit hash of a sample of a stream; `sampling.hash_sample` hashes a dataset index."""
     return mix(mix(shard ^ SHARDED) ^ position)
 
 
 def derive_stream_key(seed: int, epoch: int, shard: int, position: int) -> int:
-    """Seed of the random numbers drawn while one sample of a stream is made, ``0 <= key < 2**63``."""
+    """Return the seed of the random numbers for making one sample of a stream, ``0 <= key < 2**63``."""
     return mix(derive_random_key(seed ^ SHARDED, epoch, shard) ^ (position & MASK)) >> 1

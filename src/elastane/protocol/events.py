@@ -1,4 +1,4 @@
-"""What a shell tells a `elastane.protocol.member_machine.MemberMachine`."""
+"""The events that a shell passes to a `elastane.protocol.member_machine.MemberMachine`."""
 
 from typing import Literal, TypeAlias
 
@@ -8,7 +8,7 @@ from elastane.api.membership import Generation
 from elastane.protocol import messages
 
 RoundKind: TypeAlias = Literal["train", "evaluate", "settle"]
-"""Of a round."""
+"""Kind of a round."""
 
 
 class GenerationProposed(msgspec.Struct, frozen=True):
@@ -18,12 +18,12 @@ class GenerationProposed(msgspec.Struct, frozen=True):
 
 
 class RoundEntered(msgspec.Struct, frozen=True):
-    """The training thread wants to begin the next round.
+    """The training thread has entered the next round.
 
     Args:
         kind: of the round. A worker without state may only enter training.
         size: virtual ranks of the round.
-        checkpoint: the state after this round is to be kept.
+        checkpoint: the script wants a checkpoint of the state after this round.
     """
 
     kind: RoundKind
@@ -32,13 +32,13 @@ class RoundEntered(msgspec.Struct, frozen=True):
 
 
 class Computed(msgspec.Struct, frozen=True):
-    """A virtual rank is done."""
+    """A virtual rank is computed."""
 
     leaf: messages.Leaf
 
 
 class PartialSumsFinal(msgspec.Struct, frozen=True):
-    """My partial sums of ``blocks`` are final, as far as ``assignment`` (of `Compute`) goes."""
+    """The own partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`)."""
 
     assignment: int
     blocks: tuple[int, ...]
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """The optimizer has run for the committed round; the state may be read again."""
+    """The optimizer has run for the committed round; peers may read the state again."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 class CheckpointRequested(msgspec.Struct, frozen=True):
-    """Keep the state, once, of some step after ``after``."""
+    """The coordinator wants one checkpoint of a step after ``after``."""
 
     after: int
 
@@ -88,13 +88,13 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
 
 
 class StorageRefused(msgspec.Struct, frozen=True):
-    """Storage has refused my part of a checkpoint, or (``refused`` False) has taken it after all."""
+    """Storage has refused the own part of a checkpoint, or (``refused`` False) has accepted it at last."""
 
     refused: bool
 
 
 class RewriteRequested(msgspec.Struct, frozen=True):
-    """The last state must be written once more, by these ``writers``: others could not write their parts."""
+    """These ``writers`` must write the last state again: others could not write their parts."""
 
     writers: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Who owns each block, who backs it up, and who sends it to whom when that changes."""
+"""Owners and backups of blocks, and the transfers that follow when they change."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -8,24 +8,24 @@ Holders: TypeAlias = tuple[int, ...]
 
 
 def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
-    """The worker that sums each block: even contiguous runs, in the order of the members."""
+    """Return the worker that sums each block: even contiguous runs, in the order of the workers."""
     return tuple(workers[block * len(workers) // blocks] for block in range(blocks))
 
 
 def choose_holders(
     blocks: int, workers: Sequence[int], copies: int, held: Mapping[int, frozenset[int]]
 ) -> tuple[Holders, ...]:
-    """Owner and backups of each block, ``min(copies, len(workers))`` different workers.
+    """Choose the owner and the backups of each block: ``min(copies, len(workers))`` different workers.
 
-    Whoever holds a block already keeps it as far as the load stays even, so a change moves little and any
-    ``copies - 1`` deaths leave a holder. No worker owns more than its even share rounded up; backups are not
-    exchanged once chosen, so that a worker may hold one or two blocks more than its even share.
+    A worker that holds a block keeps it as far as the load stays even, so a change moves little and any
+    ``copies - 1`` deaths leave a holder. No worker owns more than its even share rounded up. Chosen backups
+    are not exchanged, so a worker may hold one or two blocks more than its even share.
 
     Args:
-        blocks: how many.
+        blocks: their number.
         workers: members in order.
         copies: of each block, >= 1.
-        held: what each worker holds now.
+        held: blocks that each worker holds now.
     """
     copies = min(copies, len(workers))
     own_limit = -(-blocks // len(workers))
@@ -65,10 +65,10 @@ def choose_holders(
 def choose_senders(
     wanted: Mapping[int, Sequence[int]], held: Mapping[int, frozenset[int]]
 ) -> dict[int, dict[int, tuple[int, ...]]]:
-    """From whom each worker fetches each block it wants, with even work for the senders.
+    """Choose the sender of each block that a worker wants, with even work for the senders.
 
     Returns:
-        Receiver to sender to blocks. A block nobody else holds is left out: its state is lost.
+        Receiver to sender to blocks. A block without another holder is left out: its state is lost.
     """
     sent = dict.fromkeys(held, 0)
     plan: dict[int, dict[int, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""Who does what in a generation: a pure function of the statuses it began with, so all members agree."""
+"""The roles of workers in a generation: a pure function of its statuses, so all members agree."""
 
 from collections.abc import Mapping
 
@@ -15,14 +15,14 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     """The division of labour of one generation.
 
     Args:
-        holders: per block, who keeps its optimizer state.
-        owners: per block, who sums it.
-        first_owners: likewise, in the generation's first round: whoever has the whole sum already gives it.
-        auditors: per block, who digests its state.
-        donors: units whose optimizer state each member has for those who fetch it bit by bit.
-        values: receiver to sender to units whose values are fetched before anything is computed.
-        states: likewise, units whose optimizer state is fetched before the first vote.
-        lost: units whose optimizer state nobody holds any more, or whose values nobody has.
+        holders: per block, the workers that keep its optimizer state.
+        owners: per block, the worker that sums it.
+        first_owners: likewise, in the first round of the generation: a worker that has the whole sum, if any.
+        auditors: per block, the worker that digests its state.
+        donors: per member, the units that it can give to joiners, which fetch a portion in each step.
+        values: receiver to sender to units; their values are fetched before any computing.
+        states: receiver to sender to units; their optimizer state is fetched before the first vote.
+        lost: units without a holder of their optimizer state, or without any worker that has their values.
     """
 
     holders: tuple[Holders, ...]
@@ -36,10 +36,10 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, Status]) -> dict[int, Status]:
-    """The statuses, with somebody whose state counts as the beginning if nothing was ever committed.
+    """Return the statuses; if no round was ever committed, the state of one member counts as the beginning.
 
-    That is the first member, or, when an earlier one died before it had passed all of its state on, the first
-    that has all values: what was computed with them stays valid.
+    That is the first member. If an earlier one died before it had passed on all of its state, it is the first
+    member with all values, so that gradients computed with them stay valid.
     """
     here = dict(statuses)
     if max(status.committed for status in here.values()) > 0:
@@ -54,11 +54,11 @@ def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, 
 
 
 def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
-    """The statuses and, until a round has been committed, the checkpoint the run begins with as one more.
+    """Return the statuses and, until a round is committed, the checkpoint of the beginning as one more.
 
     Args:
         layout: of the run.
-        origin: the outcome the checkpoint stands for, as of round 0.
+        origin: outcome of the checkpoint, as of round 0.
         statuses: of the workers.
     """
     if max(status.committed for status in statuses.values()) > 0:
@@ -75,11 +75,11 @@ def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Statu
 
 
 def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, Status]) -> Roles:
-    """The roles of a generation.
+    """Return the roles of a generation.
 
     Args:
         layout: of the run.
-        generation: which.
+        generation: to assign roles in.
         statuses: of its members and of those that leave with it.
     """
     workers = generation.workers
@@ -116,7 +116,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         for block in range(layout.blocks)
     )
     rest = {layout.rest} if any(layout.rest in some for some in present.values()) else set[int]()
-    # Whoever has received only the optimizer state of a block, before its values, cannot go on alone.
+    # A worker with the optimizer state of a block, but without its values, cannot go on alone.
     without_values = layout.everything - {layout.rest} - frozenset[int]().union(*present.values())
     lost = layout.everything - frozenset[int]().union(*held.values(), rest) | without_values
     return Roles(
@@ -139,8 +139,8 @@ def _values(
 ) -> dict[int, dict[int, tuple[int, ...]]]:
     """Plan which member sends which values to which other one.
 
-    A newcomer needs the values as the scripts of the members leave them. Every member will have all of them
-    by the time its script enters the next round, whatever it lacks now; a leaver may never enter it.
+    A newcomer needs the values as the scripts of the members leave them. Every member has all of them when its
+    script enters the next round, even if it lacks some now; a leaver may never enter that round.
     """
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}
@@ -152,17 +152,17 @@ def _values(
 
 
 def find_rooted_blocks(status: Status, newest: int) -> frozenset[int]:
-    """Blocks of the round after ``newest`` that a worker has the whole sums of."""
+    """Return the blocks of the round after ``newest`` that a worker has the whole sums of."""
     return expand_spans(status.rooted) if status.committed == newest else frozenset()
 
 
 def _held(status: Status, newest: int) -> frozenset[int]:
-    """Optimizer state a worker has as of ``newest``; who is a round late applies it first."""
+    """Return units with optimizer state after ``newest``; a worker that is one round late applies it."""
     return expand_spans(status.held if status.committed == newest else status.keeps)
 
 
 def _lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
-    """Units whose values a worker lacks as of ``newest``."""
+    """Return the units that a worker lacks the values of, after ``newest``."""
     if status.committed == newest:
         return expand_spans(status.behind)
     rest = frozenset({layout.rest} if member and status.committed != FRESH else ())

@@ -1,4 +1,4 @@
-"""Which samples and which random key a virtual rank has: functions of the step alone, never of a worker."""
+"""Samples and random keys of virtual ranks: functions of the step alone, never of a worker."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ LOADING = 0x10AD5A3B1E5EED
 
 
 def mix(value: int) -> int:
-    """A bijective scrambling of 64 bits: the finaliser of SplitMix64 (Steele, Lea, Flood; OOPSLA 2014)."""
+    """Scramble 64 bits bijectively: the finaliser of SplitMix64 (Steele, Lea, Flood; OOPSLA 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -17,25 +17,25 @@ def mix(value: int) -> int:
 
 
 def hash_sample(index: int) -> int:
-    """64-bit hash of a dataset index; a ledger line sums it over the samples really loaded."""
+    """Return the 64-bit hash of a dataset index; a ledger line sums it over the samples really loaded."""
     return mix(index ^ 0x5EED5A3B1E0FDA7A)
 
 
 def derive_random_key(seed: int, step: int, virtual_rank: int) -> int:
-    """Seed of every random number drawn for one virtual rank of one step, ``0 <= key < 2**63``."""
+    """Return the seed of all random numbers for one virtual rank of one step, ``0 <= key < 2**63``."""
     return mix(mix(mix(seed & MASK) ^ step) ^ virtual_rank) >> 1
 
 
 def derive_loading_key(seed: int, step: int, virtual_rank: int) -> int:
-    """Seed of the random numbers drawn while the samples of a virtual rank are loaded.
+    """Return the seed of the random numbers for loading the samples of a virtual rank.
 
-    Another one than `derive_random_key`: loading may happen in another process than computing.
+    It differs from `derive_random_key`: another process than the computing one may load.
     """
     return mix(derive_random_key(seed, step, virtual_rank) ^ LOADING) >> 1
 
 
 def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
-    """Dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
+    """Return the dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
 
     A four-round Feistel network over the next power of two, walked until it lands inside (Black and Rogaway,
     CT-RSA 2002): constant memory and, on average, under two walks at any length.
@@ -84,18 +84,18 @@ class StepSamples(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
     def of_virtual_rank(self, virtual_rank: int, microbatch: int) -> range:
-        """Positions of one virtual rank; short or empty only in the last step of an epoch."""
+        """Return the positions of one virtual rank; short or empty only in the last step of an epoch."""
         first = min(self.start + virtual_rank * microbatch, self.stop)
         return range(first, min(first + microbatch, self.stop))
 
 
 def count_steps_per_epoch(length: int, global_batch: int) -> int:
-    """Steps in which every sample is seen once; the last one takes what is left."""
+    """Return the number of steps that cover every sample once; the last one takes the rest."""
     return -(-length // global_batch)
 
 
 def find_step_samples(step: int, length: int, global_batch: int) -> StepSamples:
-    """The samples of step ``step`` (from 1): steps tile each epoch, and never reach across two."""
+    """Return the samples of step ``step`` (from 1): steps tile each epoch and never span two."""
     epoch, place = divmod(step - 1, count_steps_per_epoch(length, global_batch))
     start = place * global_batch
     return StepSamples(epoch, start, min(start + global_batch, length))

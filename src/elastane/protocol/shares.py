@@ -1,4 +1,4 @@
-"""Who computes which virtual ranks."""
+"""Shares: the virtual ranks that each worker computes."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -6,17 +6,17 @@ from functools import lru_cache
 from elastane.protocol.tree import Span, cover, find_spans
 
 ROUNDING = 1e-9
-"""A quota this near to a whole number is one."""
+"""A quota this close to a whole number counts as that number."""
 
 
 @lru_cache(maxsize=256)
 def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
-    """Contiguous shares of ``range(size)``, one per worker, in proportion to their speeds.
+    """Return contiguous shares of ``range(size)``, one per worker, in proportion to their speeds.
 
-    Nobody gets none while there are enough for all: who computes nothing is not measured, and would never be
-    seen to have become faster. Each share is the worker's quota rounded down or up. Among all such dealings
-    the one with the fewest nodes of the tree is taken (dynamic programming over borders), because every node
-    beyond the first is a partial sum more to hold and to send.
+    Every worker gets at least one virtual rank if there are enough: a worker that computes nothing has no
+    measured speed. Each share is the worker's quota rounded down or up. Among all such assignments the
+    function takes the one with the fewest nodes of the tree (dynamic programming over borders), because every
+    node beyond the first is one more partial sum to hold and to send.
 
     Args:
         size: V, the number of virtual ranks.
@@ -24,7 +24,7 @@ def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
     """
     quotas = _quotas(size, speeds)
     floors = [int(quota + ROUNDING) for quota in quotas]
-    # borders[p]: (nodes so far, shares so far) of the cheapest way to have dealt p ranks.
+    # borders[p]: (nodes so far, shares so far) of the cheapest assignment of p ranks.
     borders: dict[int, tuple[int, tuple[Span, ...]]] = {0: (0, ())}
     for i, low in enumerate(floors):
         choices = (low,) if quotas[i] - low < ROUNDING else (low, low + 1)
@@ -42,7 +42,7 @@ def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
 
 
 def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
-    """In proportion to speed what is left when those too slow for one have one each."""
+    """Return quotas in proportion to speed, after workers too slow for one rank have got one each."""
     slow: frozenset[int] = frozenset()
     while True:
         rest = size - len(slow)
@@ -57,34 +57,34 @@ def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
 def assign_missing(
     size: int, claims: Mapping[int, frozenset[int]], speeds: Mapping[int, float]
 ) -> dict[int, tuple[Span, ...]]:
-    """Deal the virtual ranks that nobody claims, so that all end at about the same time.
+    """Assign the virtual ranks that no worker claims, so that all workers finish at about the same time.
 
     Args:
         size: V.
-        claims: what each worker has computed or will compute anyway.
-        speeds: of the workers that may be given more; others keep their claims.
+        claims: virtual ranks that each worker has computed or computes in any case.
+        speeds: of the workers that may get more; others keep their claims.
 
     Returns:
-        What each worker is given in addition; nothing for those not named.
+        Additional virtual ranks per worker; workers without any are left out.
     """
     taken = frozenset[int]().union(*claims.values())
     missing = [rank for rank in range(size) if rank not in taken]
     load = {worker: float(len(claims.get(worker, ()))) for worker in speeds}
     counts = dict.fromkeys(speeds, 0)
     for _ in missing:
-        # Whoever would be done first with one more; the order of the members breaks ties.
+        # The worker that would finish first with one more; the order of the members breaks ties.
         worker = min(speeds, key=lambda w: (load[w] + 1) / speeds[w])
         load[worker] += 1
         counts[worker] += 1
-    dealt: dict[int, tuple[Span, ...]] = {}
+    assigned: dict[int, tuple[Span, ...]] = {}
     place = 0
     for worker, count in counts.items():
         if count:
-            dealt[worker] = find_spans(missing[place : place + count])
+            assigned[worker] = find_spans(missing[place : place + count])
             place += count
-    return dealt
+    return assigned
 
 
 def count_share_sizes(shares: Sequence[Span]) -> tuple[int, ...]:
-    """How many virtual ranks each share holds."""
+    """Return the number of virtual ranks in each share."""
     return tuple(stop - start for start, stop in shares)

@@ -1,7 +1,7 @@
 """The fixed binary tree over virtual ranks in which gradients are summed.
 
 A node is an aligned range ``[k * 2**j, (k + 1) * 2**j)``, cut off at V. Its sum is the sum of its left half
-plus the sum of its right half, whoever holds them, so the bits of the root depend on V alone.
+plus the sum of its right half, on any worker, so the bits of the root depend on V alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 def find_spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
-    """The fewest spans that hold exactly these virtual ranks, in order."""
+    """Return the fewest spans that hold exactly these virtual ranks, in order."""
     found: list[list[int]] = []
     for rank in sorted(virtual_ranks):
         if found and found[-1][1] == rank:
@@ -25,12 +25,12 @@ def find_spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
 
 
 def expand_spans(some: Iterable[Span]) -> frozenset[int]:
-    """All virtual ranks in the spans."""
+    """Return all virtual ranks in the spans."""
     return frozenset(rank for start, stop in some for rank in range(start, stop))
 
 
 def find_parent(node: Span, size: int) -> Span:
-    """The parent of ``node`` in the tree over ``range(size)``; the root is its own.
+    """Return the parent of ``node`` in the tree over ``range(size)``; the root is its own parent.
 
     At the ragged end a node and its parent can hold the same ranks; they count as one.
     """
@@ -46,7 +46,7 @@ def find_parent(node: Span, size: int) -> Span:
 
 
 def find_sibling(node: Span, size: int) -> Span | None:
-    """The other half of the parent; None for the root."""
+    """Return the other half of the parent; None for the root."""
     above = find_parent(node, size)
     if above == node:
         return None
@@ -54,7 +54,7 @@ def find_sibling(node: Span, size: int) -> Span | None:
 
 
 def cover(virtual_ranks: Iterable[int], size: int) -> tuple[Span, ...]:
-    """The fewest nodes of the tree over ``range(size)`` that hold exactly these virtual ranks, in order."""
+    """Return the fewest nodes of the tree over ``range(size)`` that hold exactly these virtual ranks."""
     stack: list[Span] = []
     for rank in sorted(virtual_ranks):
         stack.append((rank, rank + 1))
@@ -72,9 +72,9 @@ class Merge(msgspec.Struct, frozen=True):
 
 
 def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
-    """The additions that sum ``parts``, nodes that tile ``range(size)``, in the order of the tree.
+    """Return the additions that sum ``parts``, nodes that tile ``range(size)``, in the order of the tree.
 
-    The last ``target`` holds the root. Numbers refer to the order given.
+    The last ``target`` holds the root. Numbers are positions in ``parts``.
 
     Raises:
         ValueError: the parts do not tile the virtual ranks, or one of them is no node.
@@ -94,6 +94,6 @@ def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
 
 
 def fold(parts: Sequence[Span]) -> tuple[Merge, ...]:
-    """The additions of ``--convergence fast``: every part into the first, in order of their first rank."""
+    """Return the additions of ``--convergence fast``: every part into the first, in order of first rank."""
     first, *rest = sorted(range(len(parts)), key=lambda i: parts[i])
     return tuple(Merge(first, i) for i in rest)

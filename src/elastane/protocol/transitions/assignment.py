@@ -1,4 +1,4 @@
-"""A round's virtual ranks: which are mine, and when their computing may start."""
+"""The virtual ranks of a round: which ones this worker computes, and when it may start."""
 
 from elastane.protocol.actions import BeginRound, Compute
 from elastane.protocol.layout import FRESH
@@ -10,12 +10,12 @@ from elastane.protocol.tree import expand_spans
 
 
 def assign_round(me: MemberState) -> None:
-    """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
+    """Assign the virtual ranks of the round: all or, if some are claimed already, the missing ones."""
     now, generation = me.round, me.generation
     if not (me.begun and now.entered and generation) or now.phase > RoundPhase.WAITING:
         return
     if me.next is not None and now.entered.kind == "train":
-        # This step belongs to the generation all have agreed on.
+        # This step belongs to the generation that all votes agreed on.
         return
     if me.cannot_commit or me.worker not in generation:
         return
@@ -25,10 +25,10 @@ def assign_round(me: MemberState) -> None:
     if now.resumed and (any(me.claims_at.values()) or me.known_at):
         blocks = me.layout.blocks if now.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
-        # With every sum at hand, what the dead computed need not be computed again.
+        # If every whole sum is here, no virtual rank of a dead worker is computed again.
         known = me.known_at if len(rooted) >= blocks else frozenset[int]()
-        dealt = assign_missing(size, {**me.claims_at, FRESH: known}, speeds)
-        mine = expand_spans(dealt.get(me.worker, ()))
+        assigned = assign_missing(size, {**me.claims_at, FRESH: known}, speeds)
+        mine = expand_spans(assigned.get(me.worker, ()))
     else:
         shares = assign_shares(size, tuple(speeds.values()))
         mine = expand_spans((shares[generation.workers.index(me.worker)],))
@@ -44,7 +44,7 @@ def assign_round(me: MemberState) -> None:
 
 
 def start_computing(me: MemberState) -> None:
-    """Compute once all values are those of the last committed round."""
+    """Start to compute once all values are those of the last committed round."""
     now, generation = me.round, me.generation
     if now.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
         return

@@ -1,11 +1,11 @@
-"""Whose copy of a block is digested and kept, and whose is compared with that one."""
+"""Audits: which copy of a block is digested and checkpointed, and which one is compared with it."""
 
 from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.state import MemberState
 
 
 def find_auditors(me: MemberState) -> tuple[int, ...]:
-    """Per block, who digests its state and copies it for checkpoints."""
+    """Return, per block, the worker that digests its state and copies it for checkpoints."""
     if me.roles is None:
         return ()
     able = find_complete_members(me)
@@ -17,9 +17,9 @@ def find_audited_blocks(me: MemberState) -> tuple[int, ...]:
 
 
 def find_witnessed_blocks(me: MemberState) -> tuple[int, ...]:
-    """Blocks of which this copy is digested, too: of each block one more, each time another.
+    """Return the blocks that this worker digests as a witness: one more copy of each, another each time.
 
-    Every worker has the values of every block, also of those whose optimizer state it does not keep.
+    Every worker has the values of every block, also of those that it keeps no optimizer state of.
     """
     if not me.layout.compared or me.roles is None:
         return ()
@@ -38,7 +38,7 @@ def _members(me: MemberState) -> tuple[int, ...]:
 
 
 def find_complete_members(me: MemberState) -> tuple[int, ...]:
-    """Where everyone keeps everything, all members who said with the last round that they do.
+    """Return the members that reported with the last round that they hold everything, if all should.
 
     Joiners of this generation too, once they have it.
     """

@@ -8,7 +8,7 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
 def take_snapshot(me: MemberState) -> None:
-    """Copy what I am to write of a checkpoint under the computing: nothing changes before the commit."""
+    """Copy this worker's blocks of a checkpoint during computing: the state changes only with the commit."""
     now, entered = me.round, me.round.entered
     if now.phase < RoundPhase.COMPUTING or not (entered and me.roles) or me.wanted_values or me.wanted_states:
         return
@@ -20,20 +20,20 @@ def take_snapshot(me: MemberState) -> None:
 
 
 def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
-    """Copy the state of a run that has ended, which changes no more: some writers could not write theirs.
+    """Copy the last state of a run again: it changes no more, and some writers could not write their parts.
 
     Args:
         me: this member; it has made the last round, as all of ``able`` have.
-        able: who are to write it all, by the word of the coordinator.
+        able: workers that write the whole state; the coordinator names them.
     """
     chosen = _choose_among(me, able)
     if me.roles is None or me.outcome is None or me.worker not in able:
         return
     mine = {block for block, writer in enumerate(chosen) if writer == me.worker}
-    # After a death a member may be about to hold a block, and not hold it yet.
+    # After a death a member may not hold a block yet that it should.
     lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
     if not chosen or None in chosen or lacks:
-        # Some block is with none of them: the shell says that it cannot be done.
+        # None of them holds some block: the shell reports that they cannot write it.
         me.actions.append(TakeSnapshot(me.ticket, me.step, (), able, settled=True))
     elif me.worker in chosen:
         me.ticket += 1
@@ -41,9 +41,9 @@ def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
 
 
 def choose_writers(me: MemberState) -> tuple[int, ...]:
-    """Per block, who copies and writes it: its auditor, unless storage has refused that one's last part.
+    """Return the writer of each block: its auditor, unless storage has refused the auditor's last part.
 
-    All members agree on it, as all know the same outcome of the round before.
+    All members agree, because all know the same outcome of the round before.
     """
     refused = set() if me.outcome is None else set(me.outcome.refused)
     usual = find_auditors(me)
@@ -51,12 +51,12 @@ def choose_writers(me: MemberState) -> tuple[int, ...]:
         return usual
     able = [worker for worker in me.generation.workers if worker not in refused] if me.generation else []
     chosen = _choose_among(me, tuple(able))
-    # Where nobody else has a block, whoever has it tries again.
+    # If no other worker has a block, its auditor tries again.
     return tuple(a if b is None else b for a, b in zip(usual, chosen or (None,) * len(usual), strict=True))
 
 
 def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Per block, who of some members writes it; None: none of them holds it."""
+    """Return, per block, the one of some members that writes it; None if none of them holds it."""
     if me.layout.copies is None:
         complete = find_complete_members(me)
         whole = [worker for worker in able if worker in complete]
@@ -77,7 +77,7 @@ def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = Fa
 
 
 def is_checkpoint_due(me: MemberState, kind: RoundKind) -> bool:
-    """An evaluation changes nothing: the state is copied under the next step, or at the end."""
+    """Whether this round copies the state. An evaluation does not: the next step does, or the end."""
     if kind == "settle":
         return me.layout.checkpoints
     return kind == "train" and me.outcome is not None and me.outcome.checkpoint

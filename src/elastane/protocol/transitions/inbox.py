@@ -1,4 +1,4 @@
-"""Messages of peers: due now, too early and kept, or too late and void."""
+"""Messages of peers: due now, early and kept, or late and void."""
 
 from elastane.protocol import messages
 from elastane.protocol.events import Received
@@ -9,7 +9,7 @@ from elastane.protocol.transitions.transfer import load_state, take_values
 def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
     current = me.generation.number if me.generation else 0
     if isinstance(message, messages.Status):
-        # A joiner's status tells its peers that the way to it is open, before they are there themselves.
+        # A joiner's status shows its peers that they can reach it, before they begin the generation.
         if message.generation >= current:
             me.statuses.setdefault(message.generation, {})[sender] = message
         return
@@ -24,7 +24,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
         case messages.Fetch():
             early = early or message.committed > me.committed
         case messages.State():
-            # It is the state after a round that I may still be applying: that frees what I no longer held.
+            # State of a round that this worker still applies: applying frees state that it no longer holds.
             early = early or not me.applied
     if early:
         me.early_messages.append(Received(sender, message))
@@ -33,7 +33,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
 
 
 def process_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
-    """A message of this generation that is not early; it may be late, and then it is void."""
+    """Process a message of this generation that is not early; a late one is void."""
     match message:
         case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
             if message.round == me.committed + 1:
@@ -46,7 +46,7 @@ def process_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
                 me.open_fetches.append((sender, message))
         case messages.State():
             load_state(me, sender, message)
-        case messages.Status():  # taken in before, whatever its generation
+        case messages.Status():  # stored by `receive_message`
             pass
 
 
@@ -76,7 +76,7 @@ def process_round_message(
 
 
 def retry_early_messages(me: MemberState) -> None:
-    """What came too early may be due now."""
+    """Receive early messages again: they may be due now."""
     early, me.early_messages = me.early_messages, []
     for event in early:
         receive_message(me, event.sender, event.message)

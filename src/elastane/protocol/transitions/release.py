@@ -1,4 +1,4 @@
-"""Between two steps: when a worker releases its script, which may then change what has been trained.
+"""The time between two steps: when a worker releases its script, which may then change the model.
 
 A script may change parameters between two steps (clip weights, copy them, average them). So it must find the
 same values on every worker, and no worker may read values of a peer that has released its script. Where
@@ -42,7 +42,7 @@ def computes_everything(me: MemberState) -> bool:
 
 
 def fetch_values(me: MemberState) -> None:
-    """Ask the donors for values of units whose optimizer state a joiner does not keep yet."""
+    """Request values of units that this joiner does not keep the optimizer state of yet."""
     if me.roles is None or me.layout.copies is not None:
         return
     lacking = sorted(me.behind - me.wanted_values)
@@ -51,7 +51,7 @@ def fetch_values(me: MemberState) -> None:
 
 
 def announce_current(me: MemberState) -> None:
-    """Tell all members, once per generation and step, that I have every value."""
+    """Announce to all members, once per generation and step, that this worker has every value."""
     generation = me.generation
     if generation is None or me.current_announced:
         return

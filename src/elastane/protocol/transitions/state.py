@@ -36,11 +36,11 @@ class RoundState:
         claims: virtual ranks that this worker has computed or computes.
         to_compute: those of them that the training thread has not been told yet.
         leaves: known results of virtual ranks, by virtual rank.
-        rooted: blocks whose whole sum this worker has.
-        available_sums: blocks whose whole sum a peer has announced, each with that peer.
-        final: blocks whose partial sums on this worker are final.
+        rooted: blocks with a whole sum on this worker.
+        available_sums: blocks with a whole sum on a peer, which has announced it, each with that peer.
+        final: blocks with final partial sums on this worker.
         parts: the partial sums of this worker, the same for every block.
-        announced: blocks whose partial sums this worker has announced to their owners.
+        announced: blocks with partial sums that this worker has announced to their owners.
         ready: announced partial sums, by block, then by worker.
         votes: received votes and the own one, by worker.
         measure_ticket: of the measurement that was asked for; 0: none.
@@ -97,14 +97,14 @@ class MemberState:
         outcome: of that round.
         applied: the optimizer has run for that round.
         released: the script has run on since the last training step. True for a newcomer too.
-        released_at: members whose scripts had run on when the generation began in the middle of a round.
+        released_at: members with scripts that had run on when the generation began in the middle of a round.
         current: members that have announced that they have all values of the last training step.
         current_announced: this worker has announced the same in this generation.
         committed_in: generation that committed the last round; 0: the status of another member told of it.
         voted_for: the last round that this worker voted for.
         round: the one after ``committed``.
-        held: units whose optimizer state this worker has.
-        behind: units whose values this worker lacks.
+        held: units that this worker has the optimizer state of.
+        behind: units that this worker lacks the values of.
         left: this worker has left training or is about to; it may still send state.
         leave_announced: the script knows that it has left.
         first_generation: number of the first generation of this worker; 0: none yet.
@@ -112,11 +112,11 @@ class MemberState:
         begun: all statuses of ``generation`` are here.
         cannot_commit: this generation cannot commit: some state is lost, or scripts disagree.
         roles: of ``generation``.
-        rooted_at: blocks whose whole sums each member had when the generation began.
+        rooted_at: blocks that each member had whole sums of when the generation began.
         claims_at: virtual ranks that each member had computed or was computing then.
-        known_at: virtual ranks whose leaves some member knew then.
-        wanted_values: units whose values are requested and have not arrived.
-        wanted_states: units whose optimizer state is requested and has not arrived.
+        known_at: virtual ranks with leaves that some member knew then.
+        wanted_values: units with requested values that have not arrived.
+        wanted_states: units with requested optimizer state that has not arrived.
         open_fetches: requests of peers that this worker has not answered yet.
         early_messages: messages that are kept until they are due.
         stopping: the run should stop after this round.
@@ -192,7 +192,7 @@ class MemberState:
 
     @property
     def blocks_held(self) -> int:
-        """Blocks whose optimizer state this worker has; if every worker keeps everything, all or none.
+        """Number of blocks with optimizer state here; if every worker keeps everything, all or none.
 
         The number counts while the worker waits for a generation to begin: its state is not lost meanwhile.
         """
@@ -227,7 +227,7 @@ class MemberState:
         self.actions.append(Send(peer, message))
 
     def find_units_to_hold(self) -> set[int]:
-        """Return the units whose optimizer state this worker should keep."""
+        """Return the units that this worker should keep the optimizer state of."""
         if self.layout.copies is None:
             return set(self.layout.everything)
         return {block for block, holders in enumerate(self.holders) if self.worker in holders}
@@ -237,11 +237,11 @@ class MemberState:
         return self.layout.copies is None or self.worker in self.holders[block]
 
     def list_watched_peers(self) -> frozenset[int]:
-        """Return the peers whose loss matters: those of this generation and of planned ones."""
+        """Return the peers that matter when they are lost: those of this generation and of planned ones."""
         generations = [*self.planned.values(), *([self.generation] if self.generation else [])]
         return frozenset(worker for generation in generations for worker in list_awaited_workers(generation))
 
 
 def list_awaited_workers(generation: Generation) -> tuple[int, ...]:
-    """Return the workers whose status a generation waits for: its members and those that leave with it."""
+    """Return the workers that a generation waits for: its members and those that leave with it."""
     return (*generation.workers, *(leaver.worker for leaver in generation.leaving))

@@ -1,4 +1,4 @@
-"""Gradients: partial sums announced to owners, summed by them, whole sums taken by holders."""
+"""Sums of gradients: workers announce partial sums, owners add them, holders copy whole sums."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
 def announce_sums(me: MemberState) -> None:
-    """Tell the owners which of my partial sums are final."""
+    """Announce final partial sums of this worker to their owners."""
     now, generation = me.round, me.generation
     if now.phase < RoundPhase.ASSIGNED or generation is None:
         return
@@ -35,7 +35,7 @@ def announce_sums(me: MemberState) -> None:
 
 
 def reduce_sums(me: MemberState) -> None:
-    """Sum the blocks I own once partial sums of all virtual ranks are there."""
+    """Sum the blocks that this worker owns once partial sums of all virtual ranks are announced."""
     now = me.round
     if now.phase < RoundPhase.COMPUTING or now.entered is None or now.entered.kind != "train":
         return
@@ -55,7 +55,7 @@ def reduce_sums(me: MemberState) -> None:
 
 
 def take_sums(me: MemberState) -> None:
-    """Copy whole sums from their owners; not before mine of the last round have been applied."""
+    """Copy whole sums from their owners, once the own sums of the last round are applied."""
     now = me.round
     if now.phase < RoundPhase.COMPUTING:
         return
@@ -86,7 +86,7 @@ def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:
 
 
 def pass_on_sums(me: MemberState) -> None:
-    """Whoever has a whole sum from before the generation gives it to those who lack it."""
+    """Announce whole sums from before this generation to members that lack them."""
     for block in sorted(me.round.rooted):
         if me.owners[block] == me.worker:
             send_sums_ready(me, (block,))

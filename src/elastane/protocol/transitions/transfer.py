@@ -1,4 +1,4 @@
-"""State that moves between workers: values and optimizer state fetched, served, taken over, published."""
+"""State that moves between workers: values and optimizer state, requested, sent, loaded and published."""
 
 from elastane.protocol import messages
 from elastane.protocol.actions import LoadState, RestoreState, SendState, TakeValues
@@ -31,7 +31,7 @@ def load_state(me: MemberState, sender: int, state: messages.State) -> None:
 def fetch_state(
     me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]
 ) -> None:
-    """Ask everybody for values first: with them I compute, while optimizer state is still on its way."""
+    """Request values first: this worker computes with them while optimizer state is on its way."""
     assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
     number = me.generation.number
     me.wanted_values.update(*values.values())
@@ -53,7 +53,7 @@ def build_fetch(
 
 
 def fetch_more(me: MemberState) -> None:
-    """A joiner that is to keep everything fetches a portion a step, and values of what it lacks yet."""
+    """Fetch a portion of optimizer state in each step, and missing values, until everything is here."""
     if me.roles is None or me.layout.copies is not None or me.complete:
         return
     asked: list[int] = []
@@ -73,7 +73,7 @@ def fetch_more(me: MemberState) -> None:
 
 
 def send_requested_state(me: MemberState) -> None:
-    """Send requested state once I have it, as long as it is that of the round the peer names."""
+    """Send requested state once this worker has it, if it is still the state of the named round."""
     if not me.applied:
         return
     fetches, me.open_fetches = me.open_fetches, []
@@ -88,7 +88,7 @@ def send_requested_state(me: MemberState) -> None:
 
 
 def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
-    """Whether my state is that from before, or from after, the script's code, as the peer has requested.
+    """Whether the state is from before or from after the script's code, as the peer has requested.
 
     No script can change sharded optimizer state, so that is the same before and after.
     """
@@ -96,12 +96,12 @@ def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
         return True
     if fetch.released:
         return me.round.entered is not None or me.left
-    # A peer that needs values from before that code, when mine has run, ends: see `is_left_behind`.
+    # A peer that needs values from before that code ends if the code has run here: see `is_left_behind`.
     return not (fetch.values and me.released)
 
 
 def publish_values(me: MemberState) -> None:
-    """Give the new values of the blocks I own to who does not compute them itself."""
+    """Publish the new values of the blocks that this worker owns to members that do not compute them."""
     generation = me.generation
     if me.layout.copies is None or generation is None or generation.number != me.committed_in:
         return

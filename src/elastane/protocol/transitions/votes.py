@@ -13,7 +13,7 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase, RoundSt
 
 
 def compare_votes(me: MemberState) -> None:
-    """All scripts must go the same way, what one trains no other may evaluate; and all copies be the same."""
+    """Fail if the scripts differ (one trains, another evaluates) or if two copies of the state differ."""
     now = me.round
     if now.phase < RoundPhase.COMPUTING or now.entered is None or me.cannot_commit:
         return
@@ -28,7 +28,7 @@ def compare_votes(me: MemberState) -> None:
 
 
 def request_measurements(me: MemberState) -> None:
-    """With all sums I need, all state I asked for and the copy I was to make, prepare the vote."""
+    """Prepare the vote once all needed sums, all requested state and the due snapshot are here."""
     now, entered = me.round, me.round.entered
     if (
         now.phase is not RoundPhase.COMPUTING
@@ -55,7 +55,7 @@ def request_measurements(me: MemberState) -> None:
 
 
 def is_digest_due(me: MemberState, kind: RoundKind) -> bool:
-    """Votes carry digests of the state before the round; a joiner must know it like all others."""
+    """Whether the vote carries digests of the state before the round; all members must agree on it."""
     every = me.layout.digest_every
     return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
 
@@ -88,7 +88,7 @@ def cast_vote(me: MemberState, measured: Measured) -> None:
 
 
 def find_ready_generation(me: MemberState) -> int:
-    """The newest planned generation whose joiners have all been heard: the way to them is open."""
+    """Return the newest planned generation that has statuses of all its joiners; 0 without one."""
     assert me.generation is not None, "only members of a generation vote"  # noqa: S101
     for number in sorted(me.planned, reverse=True):
         heard = me.statuses.get(number, {})
@@ -98,7 +98,7 @@ def find_ready_generation(me: MemberState) -> int:
 
 
 def commit_round(me: MemberState) -> None:
-    """All votes are here: from now on the round cannot be undone."""
+    """Commit the round once all votes are here; it cannot be undone any more."""
     now, generation = me.round, me.generation
     if now.phase < RoundPhase.VOTED or not (generation and now.entered):
         return
@@ -115,7 +115,7 @@ def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
     if outcome.checkpoint:
         me.checkpoint_requested, me.checkpointed_step = False, outcome.step
     if not trained and me.outcome is not None and me.outcome.checkpoint:
-        # Still to be made: an evaluation came in between.
+        # The checkpoint is still due: an evaluation came in between.
         outcome = msgspec.structs.replace(outcome, checkpoint=True)
     me.committed, me.outcome = outcome.round, outcome
     if trained:
