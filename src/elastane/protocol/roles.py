@@ -139,8 +139,8 @@ def _values(
 ) -> dict[int, dict[int, tuple[int, ...]]]:
     """Plan which member sends which values to which other one.
 
-    A newcomer needs the values as the scripts of the members leave them. Every member has all of them when its
-    script enters the next round, even if it lacks some now; a leaver may never enter that round.
+    A newcomer needs the values as the scripts of the members leave them. Every member has all of them when
+    its script enters the next round, even if it lacks some now; a leaver may never enter that round.
     """
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}
