@@ -3,7 +3,8 @@
 Each size is measured in a process of its own, on four snapshots: ``cold``, where every job waits;
 ``busy``, some plans later, when nothing happens; ``changed``, where since then one job in a hundred has
 ended or come and one pool has lost a tenth of its nodes; and ``refused``, another cluster, in which half the
-jobs have grown and the other half would not fit whatever these gave back. Prints one JSON object per size.
+jobs have grown and the other half would not fit if these gave back everything. Prints one JSON object per
+size.
 
 ``--odd`` measures two that cost more instead: ``displaced``, where the better half of the jobs comes when the
 other half has all that its cohort owns; ``cut``, where 50 teams own a twentieth of what their jobs run on.
@@ -66,7 +67,7 @@ def cluster(jobs: int, seed: int) -> Snapshot:
 
 
 def refused(jobs: int) -> Snapshot:
-    """One cohort owns all; its teams have grown to what each may borrow; who waits needs too much of that."""
+    """One cohort owns all; its teams have grown to their borrowing limits; waiting jobs need too much."""
     of_each = jobs // 2 // TEAMS
     borrowed = 2 * of_each * DEVICES_PER_JOB
     grown = ElasticPolicy(min_replicas=1, max_replicas=2 * DEVICES_PER_JOB)
@@ -96,7 +97,7 @@ def refused(jobs: int) -> Snapshot:
 
 
 def displaced(jobs: int) -> Snapshot:
-    """Half of the teams own a part, their cohort the rest; who waits has a higher priority than who runs."""
+    """Half of the teams own a part, their cohort the rest; waiting jobs have the higher priority."""
     running = [
         holding(number, f"team-{TEAMS // 2 + number % (TEAMS // 2)}", 10, "low")
         for number in range(jobs // 2)

@@ -1,4 +1,4 @@
-"""A small cluster that does what plans say, with delays and faults; and its rules, worked out a second
+"""A small cluster that does what plans say, with delays and faults; and its rules, computed a second
 time."""
 
 import math
@@ -190,7 +190,7 @@ def legal(policy: ElasticPolicy, workers: int) -> bool:
 
 
 def held_after(state: JobState, decision: Decision) -> tuple[Holding, ...]:
-    """The dead are the first to leave; whoever grants more expects new ones in their places."""
+    """The dead workers are the first to leave; a grant of more workers replaces them."""
     faulty = faulty_after(state, decision) is not None
     failed = {one.pool: one.failed - decision.drain.get(one.pool, 0) for one in state.holds}
     return tuple(

@@ -26,7 +26,7 @@ def quotas(rng: random.Random, names: list[str], most: int) -> tuple[Quota, ...]
 
 
 def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = False) -> Snapshot:
-    """Pools, teams and cohorts without jobs; without ``limits`` nobody owns anything.
+    """Pools, teams and cohorts without jobs; without ``limits`` there is no quota.
 
     A ``plain`` one has one pool, and teams without cohorts.
     """

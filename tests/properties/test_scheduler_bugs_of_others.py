@@ -75,7 +75,7 @@ def test_workers_that_never_arrive_are_given_back():
 
 
 def test_what_is_given_back_is_what_did_not_arrive():
-    """Not workers that train elsewhere, in whose place nobody would come."""
+    """Workers that train elsewhere are not drained for it: no worker would take their place."""
     mine = running(job(1, high=8), a=4, b=2)
     holds = (replace(mine.holds[0], starting=4), mine.holds[1])
     late = replace(mine, holds=holds, starting_since_s=9_000.0)
@@ -151,7 +151,7 @@ def test_no_job_is_resized_below_its_minimum():
 
 
 def test_no_more_is_evicted_than_is_needed():
-    """volcano#1256, kueue#975: one device is wanted, one device is given up, and nobody is stopped."""
+    """volcano#1256, kueue#975: one device is needed, one device is given up, and no job is stopped."""
     made = plan(cluster(running(job(1, high=8), a=8), job(2, priority="high")))
     decision = by_job(made)["job-1"]
     assert (decision.action, decision.drain) == ("shrink", {"a": 1})
@@ -196,7 +196,7 @@ def test_a_job_that_was_just_started_is_not_stopped_by_a_higher_priority():
     assert by_job(plan(cluster(old, job(2, low=8, priority="high"))))["job-1"].action == "preempt"
 
 
-def test_who_loses_least_is_stopped_first():
+def test_the_job_that_loses_least_is_stopped_first():
     """kueue#477."""
     saved = replace(running(job(1, low=4, priority="low"), a=4), unsaved_s=1.0)
     unsaved = replace(running(job(2, low=4, priority="low"), a=4), unsaved_s=3600.0)
@@ -236,8 +236,8 @@ def test_failed_capacity_that_comes_back_in_time_costs_nothing():
     assert plan(cluster(late, devices=4)).decisions[0].action == "preempt"
 
 
-def test_what_failed_of_a_borrower_comes_back_to_nobody_while_the_owner_waits():
-    """Whoever must give up workers that live is not spared because others of its workers are dead."""
+def test_a_borrower_gets_no_repaired_devices_while_the_owner_waits():
+    """A job that must give up live workers is not spared because others of its workers are dead."""
     teams = (Team(name="t"), Team(name="owner", quotas=(quota("a", 4),)))
     for dead, there in ((0, 8), (4, 8), (4, 4)):
         borrower = failed(running(job(1, high=8), a=8), dead, since_s=9_990.0)
@@ -246,7 +246,7 @@ def test_what_failed_of_a_borrower_comes_back_to_nobody_while_the_owner_waits():
         assert made["job-2"].entitled == 4
 
 
-def test_devices_that_are_gone_with_failed_workers_are_missed_by_nobody_else():
+def test_devices_gone_with_failed_workers_are_missing_for_no_other_job():
     """Of twelve there are eight left, and eight workers live."""
     for policy in ({"low": 8}, {"low": 1, "high": 8}):
         broken = failed(running(job(1, **policy), a=8), 4, since_s=9_990.0)
@@ -254,7 +254,7 @@ def test_devices_that_are_gone_with_failed_workers_are_missed_by_nobody_else():
         made = by_job(plan(cluster(broken, other, devices=8)))
         assert [one.action for one in made.values()] == ["keep", "keep"]
         made = by_job(plan(cluster(broken, other, job(3), devices=9)))
-        assert made["job-3"].action == "wait", "what comes back is for those who miss it"
+        assert made["job-3"].action == "wait", "repaired devices belong to the job that lost them"
 
 
 def test_a_reservation_does_not_wait_for_a_repair():
@@ -272,7 +272,7 @@ def failed(state, workers, since_s=9_000.0):
     return replace(state, holds=holds, faulty_since_s=since_s)
 
 
-def test_dead_workers_that_nobody_replaces_are_given_up():
+def test_dead_workers_that_are_not_replaced_are_written_off():
     policy = {"low": 2, "high": 8}
     for dead, left in ((1, 7), (3, 5), (6, 2), (7, 2), (8, 2)):
         (made,) = plan(cluster(failed(running(job(1, **policy), a=8), dead))).decisions

@@ -1,5 +1,4 @@
-"""Who would not fit whatever is taken back is refused before anything is, and where nothing is left nobody
-tries to grow: the same plans, for less work."""
+"""Shortcuts of a plan: refusing jobs that cannot fit and skipping idle quotas changes no plan."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +33,7 @@ def crowd(seed, check):
 @pytest.mark.parametrize(("owner", "shortcut"), [(reclaim, "may_fit"), (QuotaLedger, "has_idle_device")])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
-def test_who_is_refused_without_trying_would_not_have_fitted(owner, shortcut, seed):
+def test_a_job_that_is_refused_without_trying_would_not_have_fitted(owner, shortcut, seed):
     def check(before, made):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, shortcut, lambda *_: True)
@@ -105,7 +104,7 @@ def plan_and_count_calls(snapshot, owner, name):
         return plan(snapshot), len(calls)
 
 
-def test_nobody_tries_to_grow_again_for_each_job_that_is_stopped():
+def test_growth_is_not_tried_again_for_each_job_that_is_stopped():
     """What the stopped held is less than one of them needs, and each gives that back before the next one."""
     snapshot = Snapshot(
         now_s=10_000.0,
@@ -123,7 +122,7 @@ def test_nobody_tries_to_grow_again_for_each_job_that_is_stopped():
 
 
 @pytest.mark.parametrize("patient", [False, True])
-def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient):
+def test_nothing_is_taken_back_for_a_job_over_its_teams_borrowing_limit(patient):
     """Ten teams have grown to what they may borrow of one cohort; each has ten jobs that wait for more."""
     teams = tuple(Team(name=f"t{i}", cohort="c", quotas=(quota("a", 0, borrow=200),)) for i in range(10))
     grown = (running(job(i, f"t{i % 10}", high=20, priority="high"), a=20) for i in range(100))

@@ -1,4 +1,4 @@
-"""What comes to rest stays at rest, and there everybody has what is theirs."""
+"""A cluster at rest stays at rest, and every job has what it is entitled to."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -52,7 +52,7 @@ def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind)
 
 @given(seeds)
 @settings(max_examples=60, deadline=None)
-def test_noise_in_what_is_measured_pushes_nobody_to_and_fro(seed):
+def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
     """Where it does matter, each time half as often: so at most seven times there and back in an hour."""
     cluster = loaded(seed)
     rested(cluster)
@@ -62,7 +62,7 @@ def test_noise_in_what_is_measured_pushes_nobody_to_and_fro(seed):
 
 @given(seeds)
 @settings(max_examples=60, deadline=None)
-def test_noise_pushes_nobody_to_and_fro_between_sizes_that_meet_a_target_a_deadline_or_a_budget(seed):
+def test_noise_moves_no_job_between_sizes_that_meet_a_target_a_deadline_or_a_budget(seed):
     rng = dice(seed)
     empty = empty_cluster(rng)
     pools = tuple(replace(pool, price=PRICE) for pool in empty.pools)
@@ -120,7 +120,7 @@ def fits_beside(snapshot, state, others):
 
 
 def at_minimum(state):
-    """The job as small as it may be; where it is in several pools, nobody can say in which it would stay."""
+    """The job as small as it may be; in several pools it is open in which of them it would stay."""
     if len(state.holds) != 1:
         return state
     least = state.spec.elastic_policy.min_replicas
@@ -128,7 +128,7 @@ def at_minimum(state):
 
 
 def waiting(cluster, made):
-    """Jobs that wait for devices, none of which somebody holds for itself."""
+    """Jobs that wait for devices that no other job holds for itself."""
     for decision in made.decisions:
         held_for = getattr(decision.why[0], "held_for", "")
         if decision.action == "wait" and not held_for:
@@ -153,7 +153,7 @@ def test_a_higher_priority_never_waits_for_what_a_lower_one_of_its_team_may_be_m
 
 @given(seeds)
 @settings(max_examples=100, deadline=None)
-def test_where_nobody_owns_anything_priority_decides_between_all_teams(seed):
+def test_without_quotas_priority_decides_between_all_teams(seed):
     cluster = loaded(seed, limits=False)
     made = rested(cluster)
     snapshot = cluster.snapshot
@@ -171,7 +171,7 @@ def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
     made = rested(cluster)
     snapshot = cluster.snapshot
     for state in waiting(cluster, made):
-        # A more important one of the team whose minimum lies in several pools, owned and borrowed, keeps its
+        # A more important one of the team, with a minimum in several pools, owned and borrowed, keeps its
         # place on the team's quota, and is the one exception.
         if any(
             len(other.holds) > 1

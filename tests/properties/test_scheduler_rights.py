@@ -1,4 +1,4 @@
-"""Who gives way to whom, in clusters small enough to be judged by eye."""
+"""Which job gives way to which, in clusters small enough to be judged by eye."""
 
 from elastane.api.cluster import Snapshot
 from elastane.api.plans import GivesWay, QuotaReached
@@ -34,7 +34,7 @@ def actions(made):
 
 
 def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
-    """What is kept for who needs others' quota, too, is not for these others to borrow meanwhile.
+    """Places held for a job that also needs other teams' quota are not for these teams to borrow.
 
     With the borrower gone, the teammate comes first if it has run out of patience: the borrower has not yet.
     """
@@ -55,7 +55,7 @@ def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
 
 
 def test_teammates_still_wait_for_one_that_needs_more_than_they_own():
-    """Nobody else wants it, so what its teammates leave is kept for it until it fits."""
+    """No other team asks, so devices that its teammates leave are held for it until it fits."""
     world = Cluster(cluster(teams=OWNER), dice(1))
     world.submit(job(1, "t", low=5))
     for number in range(2, 6):
@@ -97,7 +97,7 @@ def test_nothing_is_kept_for_a_job_that_has_all_it_needs():
     assert actions(plan(beside)) == ["keep", "start"]
 
 
-def test_who_has_lost_a_device_takes_none_from_a_sound_job_of_its_priority():
+def test_a_job_that_has_lost_a_device_takes_none_from_a_sound_job_of_its_priority():
     older, sound = running(job(1, low=4), started_s=-2e6, a=4), running(job(2, low=4), a=4)
     for dead, there in ((1, 7), (4, 4)):
         broken = failed(older, dead, since_s=NOW_S - 100)
@@ -106,7 +106,7 @@ def test_who_has_lost_a_device_takes_none_from_a_sound_job_of_its_priority():
     assert actions(plan(cluster(doomed, sound, pools=(pool("a", 8, leaving=1),)))) == ["preempt", "keep"]
 
 
-def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_whoever_borrows():
+def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_borrowers():
     owner = running(job(1, "t", low=4), a=2)
     for borrower, action in ((job(2, "u", high=6), "shrink"), (job(2, "u", low=6), "preempt")):
         made = plan(cluster(owner, running(borrower, started_s=-2e6, a=6), teams=OWNER))
@@ -114,14 +114,14 @@ def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_whoever_bor
         assert made.decisions[1].why[0] == GivesWay(job="job-1", pool="a", devices=2, because="owner")
 
 
-def test_a_job_keeps_its_excuse_when_it_wants_fewer_itself():
+def test_a_job_keeps_its_repair_time_when_it_asks_for_fewer_workers():
     for high, action in ((8, "keep"), (7, "shrink")):
         broken = failed(running(job(1, low=4, high=high), a=8), 5)
         (made,) = plan(cluster(broken, pools=(pool("a", 3),))).decisions
         assert (made.action, made.workers) == (action, {"a": high})
 
 
-def test_what_others_lose_elsewhere_costs_nobody_its_excuse():
+def test_a_loss_of_other_jobs_elsewhere_costs_no_job_its_repair_time():
     several = [failed(running(job(number, high=4), a=4), 1) for number in (1, 2, 3, 4)]
     elsewhere = failed(running(job(9, low=4), b=4), 1)
     urgent = job(10, priority="high", kinds=("h100",))
@@ -129,13 +129,13 @@ def test_what_others_lose_elsewhere_costs_nobody_its_excuse():
     assert by_job(plan(cluster(*several, elsewhere, urgent, pools=pools)))["job-9"].action == "keep"
 
 
-def test_a_size_that_is_not_legal_any_more_is_left_whatever_that_costs():
+def test_a_size_that_is_no_longer_legal_is_left_at_any_cost():
     changed = replace(running(job(1, low=4, high=10, step=3), a=6), resize_s=1e6)
     (made,) = plan(cluster(changed, pools=(pool("a", 7),))).decisions
     assert (made.action, made.workers) == ("grow", {"a": 7})
 
 
-def test_a_notice_hurries_only_those_who_leave_for_it():
+def test_a_notice_shortens_only_the_drain_of_jobs_that_leave_for_it():
     calm = running(job(1, high=4, drain_s=600.0), a=4)
     doomed = running(job(2, high=4, drain_s=600.0), a=4)
     doomed = replace(doomed, holds=(replace(doomed.holds[0], leaving=1),))
@@ -147,7 +147,7 @@ def test_a_notice_hurries_only_those_who_leave_for_it():
     assert made.drain_s == 600.0
 
 
-def test_what_all_borrowers_lose_is_told_to_them():
+def test_a_loss_of_all_borrowers_is_explained_by_their_common_limit():
     teams = (Team(name="t"), Team(name="u", quotas=(quota("a", 6, lend=2),)))
     (made,) = plan(cluster(running(job(1, "t", high=6), a=5), teams=teams)).decisions
     assert (made.action, made.workers) == ("shrink", {"a": 4})
@@ -155,7 +155,7 @@ def test_what_all_borrowers_lose_is_told_to_them():
 
 
 def test_a_worker_that_another_gets_was_not_too_little_worth():
-    """It would not be granted anew, but is kept where nobody else wants it."""
+    """It would not be granted anew, but is kept where no other job asks for it."""
     speeds = tuple((n, n / (0.7 + 0.3 * n)) for n in (1, 2, 4, 8, 12))
     grown = replace(running(job(1, high=20), a=9), speeds=speeds)
     nine = (pool("a", 9),)
@@ -164,7 +164,7 @@ def test_a_worker_that_another_gets_was_not_too_little_worth():
     assert made["job-1"].why == (GivesWay(job="job-2", pool="a", devices=1, because="minimum"),)
 
 
-def test_what_the_refused_give_back_goes_to_the_first_in_right_whom_all_of_it_fits():
+def test_what_refused_jobs_give_back_goes_to_the_first_job_that_fits():
     """Each of the two has too little; what both give back is enough for the older one that waits."""
     made = plan(
         cluster(
@@ -218,14 +218,14 @@ def test_two_jobs_do_not_stop_each_other_in_turns():
     ]
 
 
-def test_nobody_waits_for_what_a_team_has_lent_and_will_not_get_back():
+def test_no_job_waits_for_what_its_team_has_lent_and_will_not_get_back():
     """It is lent for as long as job 1 runs, so that nothing more than that may be promised to the team."""
     roomy = lender(devices=22, borrowed=2)
     roomy.tick(400.0)
     assert actions(roomy.tick(400.0))[3] == "start"
 
 
-def test_a_job_is_told_of_all_devices_that_another_job_gets_from_it():
+def test_a_reason_names_all_devices_that_another_job_gets():
     """Each device of growth is a grant of its own; the reason adds them up."""
     made = plan(cluster(running(job(1, low=2, high=8), a=8), job(2, low=2, high=4)))
     assert made.decisions[0].why == (

@@ -1,4 +1,4 @@
-"""Whatever the cluster, the jobs and the events: no plan gives what is not there or not allowed."""
+"""No plan gives devices that do not exist or are not allowed, in any cluster with any jobs and events."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def die(cluster, name, rng):
 
 
 def leave(cluster, which, rng):
-    """Some of a pool's nodes are to go away, with whoever is on them."""
+    """Some of a pool's nodes are to leave, with the workers on them."""
     snapshot = cluster.snapshot
     pool = snapshot.pools[which]
     left, jobs_after = rng.randint(0, pool.devices), []
@@ -127,7 +127,7 @@ def leave(cluster, which, rng):
                 holds.append(one)
         jobs_after.append(replace(state, holds=tuple(holds)))
     pools = list(snapshot.pools)
-    # Only so many as somebody is on, so that no draining worker is among them.
+    # Only as many as have workers that stay, so that no draining worker is among them.
     pools[which] = replace(pool, leaving=leaving)
     cluster.snapshot = replace(snapshot, pools=tuple(pools), jobs=tuple(jobs_after))
 
@@ -146,7 +146,7 @@ def test_no_pool_and_no_quota_is_given_more_than_it_has(history):
                 for one in (before, after)
             )
             for node in nodes.over(then):
-                # Who is over its quota, because that was lowered, is at least given nothing more.
+                # A node that is over its quota, because that was lowered, is at least given nothing more.
                 assert nodes.usage(node, then) <= nodes.usage(node, now), node
 
     played(history, check)
@@ -172,7 +172,7 @@ def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
         for state in before.jobs:
             decision = decisions[state.name]
             size = sum(decision.workers.values())
-            # A job whose policy has just been changed goes on as it is until it can have a legal size.
+            # A job with a policy that was just changed keeps its size until it can have a legal one.
             assert size == 0 or legal(state.spec.elastic_policy, size) or decision.action == "keep"
             held = {one.pool: one for one in state.holds}
             for pool, workers in decision.drain.items():
@@ -193,7 +193,7 @@ def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
 
 @given(histories, st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_equal_snapshots_give_equal_plans_whatever_the_order_they_are_written_in(history, rng):
+def test_equal_snapshots_give_equal_plans_in_any_order_of_their_entries(history, rng):
     def check(before, made, _):
         shuffled = list(before.jobs)
         rng.shuffle(shuffled)

@@ -1,4 +1,4 @@
-"""What is taken back in vain is put back as it was."""
+"""Grants that were taken back without success are restored as they were."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from .test_plan import state
 
 
 @pytest.mark.parametrize("taken", [(0, 1), (1, 2), (3, 1), (0, 1, 2, 3)])
-def test_the_grants_of_a_job_stay_in_their_order_whatever_is_taken_back_and_restored(taken):
+def test_grants_keep_their_order_when_some_are_taken_back_and_restored(taken):
     pools = (Pool(name="a", device="h100", devices=4),)
     index, allocation = allocate(Snapshot(now_s=0.0, pools=pools, jobs=(state(),)))
     (job,) = index.jobs

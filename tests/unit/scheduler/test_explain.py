@@ -1,4 +1,4 @@
-"""Why a job waits, in the words that its people read."""
+"""Why a job waits, in the sentences that its users read."""
 
 import msgspec
 import pytest
@@ -58,7 +58,7 @@ def kinds(decision):
     return [type(why) for why in decision.why]
 
 
-# -- who is protected ----------------------------------------------------------------------------------------
+# -- protected jobs ------------------------------------------------------------------------------------------
 
 
 def protected(now_s=START_S + 10, *others):
@@ -66,7 +66,7 @@ def protected(now_s=START_S + 10, *others):
     return cluster(n1, job(2, "prod", 2, priority="high"), *others, now_s=now_s)
 
 
-def test_a_job_that_waits_for_a_protected_one_is_told_its_name_and_until_when():
+def test_a_job_that_waits_for_a_protected_one_reads_its_name_and_until_when():
     decision = decided(protected(), "prod")
     (why,) = [one for one in decision.why if isinstance(one, Protected)]
     assert (why.job, why.by, why.pool, why.devices, why.until_s) == ("n1", "prod", "local", 2, START_S + 300)
@@ -76,7 +76,7 @@ def test_a_job_that_waits_for_a_protected_one_is_told_its_name_and_until_when():
     assert "prod may take 2 devices of local" in sentence
 
 
-def test_what_it_is_told_comes_true_and_not_sooner():
+def test_protection_ends_at_the_time_that_was_given():
     until_s = START_S + 300
     assert decided(protected(until_s - 1), "prod").action == "wait"
     later = protected(until_s)
@@ -91,7 +91,7 @@ def test_a_protected_job_of_another_team_is_not_named():
     assert not any("secret" in one for one in told)
 
 
-def test_two_that_wait_are_not_both_told_of_the_same_devices():
+def test_two_waiting_jobs_are_not_promised_the_same_devices():
     snapshot = protected(START_S + 10, job(3, "prod2", 2, priority="high"))
     told = [name for name in ("prod", "prod2") if Protected in kinds(decided(snapshot, name))]
     assert told == ["prod"]
@@ -102,7 +102,7 @@ def test_a_protected_job_of_the_same_priority_is_no_reason():
     assert kinds(decided(cluster(n1, job(2, "prod", 2, priority="high")), "prod")) == [NoRoom]
 
 
-def test_protection_is_not_told_where_its_end_would_not_be_enough():
+def test_protection_is_no_reason_if_its_end_would_not_be_enough():
     n1 = job(1, "n1", 1, priority="low", workers=1, started_s=START_S)
     n2 = job(2, "n2", 1, priority="high", workers=1, started_s=-1e6)
     decision = decided(cluster(n1, n2, job(3, "prod", 2, priority="high")), "prod")
@@ -121,9 +121,9 @@ def owned(*, priority="high"):
     return cluster(theirs, job(2, "serve", 2, team="prod", priority=priority), teams=teams, devices=3)
 
 
-def test_a_high_priority_is_told_that_it_takes_nothing_from_another_owner():
+def test_a_high_priority_reads_that_it_takes_nothing_from_another_owner():
     snapshot = owned()
-    # Its minimum could be had if nobody owned anything.
+    # Without quotas its minimum would fit.
     lent = Team(name="research", quotas=(Quota(pool="local", nominal_quota=2),))
 
     snapshot = msgspec.structs.replace(snapshot, teams=(lent, snapshot.teams[1]))
@@ -136,7 +136,7 @@ def test_a_high_priority_is_told_that_it_takes_nothing_from_another_owner():
     assert not any("paper" in one or "research" in one for one in told)
 
 
-def test_who_has_no_higher_priority_hears_nothing_of_owners():
+def test_a_job_without_a_higher_priority_reads_nothing_about_owners():
     assert OwnedByOthers not in kinds(decided(owned(priority="low"), "serve"))
 
 
@@ -152,7 +152,7 @@ def limited(*jobs):
     return msgspec.structs.replace(snapshot, pools=(pool,))
 
 
-def test_a_job_that_shrinks_for_a_trigger_is_told_the_triggers_name_and_rule():
+def test_a_job_that_shrinks_for_a_trigger_reads_the_triggers_name_and_rule():
     snapshot = limited(job(1, "train", 1, high=4, workers=4, started_s=-1e6))
     decision = decided(snapshot, "train")
     assert decision.action == "shrink"
@@ -162,7 +162,7 @@ def test_a_job_that_shrinks_for_a_trigger_is_told_the_triggers_name_and_rule():
     )
 
 
-def test_a_job_that_waits_behind_a_trigger_is_told_its_name():
+def test_a_job_that_waits_behind_a_trigger_reads_its_name():
     snapshot = limited(job(1, "first", 1, workers=1, started_s=-1e6), job(2, "train", 2))
     decision = decided(snapshot, "train")
     assert Restricted(restriction=BUSY) in decision.why

@@ -138,7 +138,7 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
 
 
 @pytest.mark.parametrize(("before_s", "drain_s"), [(900.0, 600.0), (60.0, 60.0), (-60.0, 600.0)])
-def test_who_shrinks_for_a_reservation_is_gone_at_the_hour(before_s, drain_s):
+def test_a_job_that_shrinks_for_a_reservation_is_gone_at_the_hour(before_s, drain_s):
     policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
     hours = Weekly(start=time(9), end=time(18), zone="UTC")
     inference = Reservation(name="inference", pool="a", devices=6, when=hours, announced_ahead_s=900)
@@ -154,7 +154,7 @@ def test_nothing_new_is_put_on_devices_that_a_reservation_needs_soon():
     assert decided(state(workers=8), reservations=(soon,)).action == "keep"
 
 
-def test_who_waits_beside_a_reservation_is_told_its_name():
+def test_a_job_that_waits_beside_a_reservation_reads_its_name():
     now = datetime.fromtimestamp(NOW_S, UTC)
     hours = Once(start=now - timedelta(hours=1), end=now + timedelta(hours=1))
     inference = Reservation(name="inference", pool="a", devices=6, when=hours)
@@ -181,7 +181,7 @@ def reservation(devices, *, hours=1.0, pool="a"):
 
 
 @pytest.mark.parametrize("hours", [-1, 0.1])
-def test_who_does_not_fit_beside_a_reservation_waits_for_its_end_and_is_not_told_that_it_never_fits(hours):
+def test_a_job_that_does_not_fit_beside_a_reservation_waits_for_its_end(hours):
     decision = decided(state(low=4), reservations=(reservation(6, hours=hours),))
     room, reserved = decision.why
     assert room == plans.NoRoom(pool="a", need=4, room=2, node=None)
@@ -204,18 +204,18 @@ def test_quota_that_shrinks_under_a_reservation_is_not_called_too_little():
     assert not any("quota" in sentence for sentence in said)
 
 
-def test_every_reservation_in_the_way_is_told_also_that_of_a_pool_with_less_room():
+def test_every_reservation_in_the_way_is_named_also_that_of_a_pool_with_less_room():
     pools = (Pool(name="a", device="h100", devices=8), Pool(name="b", device="h100", devices=2))
     room, reserved = decided(state(low=4), pools=pools, reservations=(reservation(8, hours=0),)).why
     assert (room.pool, reserved.pool) == ("b", "a")
 
 
-def test_who_waits_for_the_end_of_a_reservation_holds_no_place_until_then():
+def test_a_job_that_waits_for_the_end_of_a_reservation_holds_no_place():
     old, young = decided(state(1, low=4), state(2, low=1), reservations=(reservation(6, hours=0),))
     assert (old.action, young.workers) == ("wait", {"a": 2})
 
 
-def test_who_could_have_nothing_at_all_is_not_advised_a_minimum_of_nothing():
+def test_a_job_that_could_have_nothing_is_not_advised_a_minimum_of_nothing():
     assert explain_decision(decided(state(low=2), devices=0), TEAMS) == (
         "job-1 waits.",
         "Its minimum needs 2 devices; it could have none even without any other job.",
@@ -265,7 +265,7 @@ A100 = Pool(name="c", device="a100", devices=8)
     ],
     ids=["beside another kind", "beside another site", "removed"],
 )
-def test_a_job_whose_pool_will_not_do_any_more_gives_way_and_stays_with_its_kind_and_site(pools):
+def test_a_job_gives_way_and_keeps_kind_and_site_when_its_pool_no_longer_suits(pools):
     decision = decided(state(workers=4, low=2, data=DataPlacement(regions=("eu",))), pools=pools)
     assert (decision.action, decision.workers, decision.drain) == ("preempt", {}, {"a": 4})
     assert decision.drain_s > 0
@@ -276,7 +276,7 @@ def test_a_job_whose_pool_will_not_do_any_more_gives_way_and_stays_with_its_kind
     )
 
 
-def test_who_gave_way_starts_elsewhere_only_when_its_workers_have_left_the_pool_that_was_removed():
+def test_a_job_starts_elsewhere_only_when_its_workers_have_left_the_removed_pool():
     leaving = Draining(pool="a", workers=4, deadline_s=NOW_S + 10)
     decision = decided(state(low=2, fields={"draining": (leaving,)}), pools=(A100,))
     assert (decision.action, decision.why) == ("wait", (plans.OwnDrain(workers=4),))
@@ -284,7 +284,7 @@ def test_who_gave_way_starts_elsewhere_only_when_its_workers_have_left_the_pool_
 
 
 @pytest.mark.parametrize("kinds", [(), ("h100",)])
-def test_who_loses_one_of_its_pools_moves_to_another_where_most_of_it_is(kinds):
+def test_a_job_that_loses_one_of_its_pools_moves_to_where_most_of_it_is(kinds):
     holds = (Holding(pool="a", workers=1), Holding(pool="b", workers=3))
     wanted = WorkerResources(kinds=kinds)
     running = state(low=2, high=4, resources_per_worker=wanted, fields={"holds": holds, "started_s": 0.0})
@@ -340,7 +340,7 @@ def test_a_job_that_is_stopped_for_the_first_time_may_come_back_at_once():
     assert decided(state(fields=past)).action == "start"
 
 
-def test_a_spent_budget_is_told_before_a_rest_that_would_be_over_sooner():
+def test_a_spent_budget_is_named_before_a_rest_that_ends_sooner():
     past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 100, "spent": 2.0}
     assert decided(state(budget=1.0, fields=past)).why == (plans.BudgetSpent(spent=2.0, budget=1.0),)
 
@@ -357,7 +357,7 @@ def test_a_job_at_rest_says_why_it_is_not_larger():
     )
 
 
-def test_a_small_budget_is_not_told_as_none():
+def test_a_small_budget_is_not_shown_as_zero():
     told = explain_decision(decided(state(budget=0.001, fields={"spent": 0.0029})), TEAMS)
     assert "It has spent 0.0029 of its budget of 0.001." in told
     assert "This changes with a higher budget: `elastane amend --budget`." in told
@@ -368,7 +368,7 @@ def test_a_small_budget_is_not_told_as_none():
     ("teams", "who"),
     [(TEAMS, "job-2"), ({"job-1": "t", "job-2": "u"}, "a job of another team")],
 )
-def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
+def test_a_job_of_another_team_is_not_named(teams, who):
     taken = plans.GivesWay(job="job-2", pool="a", devices=2, because="minimum")
     held = plans.NoRoom(pool="a", need=2, room=0, node=None, held_for="job-2")
     decision = plans.Decision(job="job-1", action="wait", why=(taken,), ceiling=held)
@@ -404,7 +404,7 @@ def test_a_job_that_holds_its_place_need_not_be_older_than_those_it_stops():
     assert "job-5 has waited for long and holds its place." in told[1]
 
 
-def test_devices_that_are_gone_are_told_with_the_nodes_that_took_them():
+def test_missing_devices_are_explained_by_the_nodes_that_took_them():
     drained = Departure(node="n1", pool="a", how="drain", why="new disk")
     elsewhere = Departure(node="n2", pool="b", how="failed")
     found = plan(

@@ -31,7 +31,7 @@ def test_promises_shrink_in_proportion_and_all_that_is_there_stays_promised(nomi
 
 
 @given(st.lists(st.one_of(st.integers(0, 3), st.integers(0, 60)), max_size=12))
-def test_nobody_loses_by_a_device_more(nominal):
+def test_no_promise_shrinks_when_a_device_is_added(nominal):
     before = [0] * len(nominal)
     for there in range(sum(nominal) + 2):
         kept = scale_promises(nominal, there)
@@ -53,11 +53,11 @@ def test_nobody_loses_by_a_device_more(nominal):
         ([10**9, 10**9, 5], 8, [4, 4, 0]),
     ],
 )
-def test_devices_go_one_by_one_to_whose_turn_it_is(nominal, there, kept):
+def test_devices_are_handed_out_in_turns(nominal, there, kept):
     assert scale_promises(nominal, there) == kept
 
 
-def test_a_repaired_device_stops_nobody():
+def test_a_repaired_device_stops_no_job():
     teams = tuple(
         Team(name=f"t{i}", quotas=(Quota(pool="a", nominal_quota=nominal, borrowing_limit=0),))
         for i, nominal in enumerate((1, 3, 3))
