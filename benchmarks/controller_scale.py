@@ -97,7 +97,7 @@ class Agents:
             run_dir.endpoint.write_bytes(msgspec.json.encode({"host": host, "port": port}))
             self._presence[name] = hold_presence(run_dir)
             write_attempt(run_dir, Attempt(number=1, pid=pid, started=started, began_s=time.time()))
-            self._places.note(name)
+            self._places.mark_unsettled(name)
 
     def beat(self, name: str) -> None:
         if name not in self._presence:

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
@@ -18,18 +17,11 @@ from elastane.api.observations import Observation
 from elastane.api.orders import Order, StartAttempt, StopAttempt
 from elastane.api.safe_text import escape_line
 from elastane.controller.clock import has_elapsed
-from elastane.controller.jobs.end_rules import EndRequest, check_end_rules, end_by_rule
-from elastane.controller.jobs.explanation import describe_end
 from elastane.controller.jobs.lifecycle import read_lifecycle
-from elastane.controller.jobs.observation_record import (
-    changes_the_plan,
-    is_worth_storing,
-    list_events,
-    observe_job,
-)
 from elastane.controller.jobs.reconciliation import choose_order, choose_order_after_end
 from elastane.controller.jobs.stored_job import StoredJob
-from elastane.controller.jobs.unreadable import RELEASED, choose_kill, release_job
+from elastane.controller.jobs.unreadable import choose_kill
+from elastane.controller.observer import Observer
 from elastane.controller.planner import Planner
 from elastane.controller.planning import (
     PlannedChanges,
@@ -38,8 +30,8 @@ from elastane.controller.planning import (
     carry_out_plan,
     make_cluster_plan,
 )
-from elastane.controller.store import events, forgetting, jobs, nodes, rows
-from elastane.controller.store.database import Store, count_change
+from elastane.controller.store import events, forgetting, jobs
+from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.engines.engine import Engine
 
@@ -55,26 +47,11 @@ OUTDATED_PLANS = 2
 """After so many in a row that somebody was quicker than, those who change something wait for the next."""
 REPLAN_S = 10.0
 """Time alone changes what a plan says: calendars, cooldowns, prices."""
-NODES_S = 60.0
 AFTER_FAILURE_S = 5.0
 TURNS_FAIL = "the latest turn of the controller's loop failed, so nothing was decided"
 READ_LOG = "read the controller's log ($ELASTANE_HOME/controller.log), which says why"
 
 logger = logging.getLogger(__name__)
-
-
-class _Change(NamedTuple):
-    """The change of a job by an observation.
-
-    Args:
-        job: as stored.
-        after: as observed.
-        end: required by its own rules; None: it goes on.
-    """
-
-    job: StoredJob
-    after: StoredJob
-    end: EndRequest | None
 
 
 class Loop:
@@ -102,13 +79,11 @@ class Loop:
         self._scheduler = scheduler
         self._clock = clock
         self._planner = planner
-        self._seen: Mapping[str, Observation] = {}
+        self._observer = Observer(store, engine, clock)
         self._refused: Mapping[str, str] = {}
         self._held_up: Mapping[str, str] = {}
         self._wrong: Mapping[str, str] = {}
-        self._left_out: dict[str, str] = {}
         self._planned_s = float("-inf")
-        self._nodes_s = float("-inf")
         self._stale = True
         self._outdated = 0
         self._plan_took_s = 0.0
@@ -202,10 +177,12 @@ class Loop:
         Args:
             look: at what there is; else what was seen last still holds.
         """
-        # A machine that slept has nodes that nobody has seen for long.
-        if look or has_elapsed(self._nodes_s, NODES_S, self._clock()):
+        if look or self._observer.must_see_nodes():
             begin_s, busy_s = time.monotonic(), time.thread_time()
-            await self._observe()
+            try:
+                await self._observer.observe()
+            finally:
+                self._stale |= self._observer.has_news
             end_s = time.monotonic()
             self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
@@ -223,95 +200,12 @@ class Loop:
         if undecided is not None:
             raise undecided
 
-    async def _observe(self) -> None:
-        with self._store.reading() as tx:
-            unsettled = jobs.list_unsettled_jobs(tx)
-        self._seen = await self._engine.observe(unsettled)
-        now_s = self._clock()
-        with self._store.reading() as tx:
-            known = jobs.find_jobs(tx, self._seen.keys())
-        self._release_unreadable(known, now_s)
-        if names := [one.job.name for one in self._find_changes(known, now_s)]:
-            self._record_changes(names, now_s)
-        if has_elapsed(self._nodes_s, NODES_S, now_s):
-            with self._store.writing() as tx:
-                for node in self._engine.nodes():
-                    nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
-            # Not before: after a full disk has room again, the nodes have been observed recently.
-            self._nodes_s = now_s
-
-    def _record_changes(self, names: list[str], now_s: float) -> None:
-        with self._store.writing() as tx:
-            # People may have changed the jobs since they were read.
-            changes = self._find_changes(jobs.find_jobs(tx, names), now_s)
-            for job, after, end in changes:
-                last = after if end is None else end_by_rule(after, end)
-                jobs.write_job(tx, job, last, always=("observed",))
-                for event in list_events(job, after):
-                    events.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
-                if end is not None:
-                    message = f"{job.name} is to end: {end.why}"
-                    events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
-            if changes:
-                count_change(tx)
-        self._stale |= any(changes_the_plan(one.job, one.after) or one.end for one in changes)
-
-    def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
-        """Return the changes of these jobs that are worth storing."""
-        found = []
-        for job in known:
-            if not job.has_ended and not job.unreadable:
-                seen = self._seen[job.name]
-                after = observe_job(job, seen, now_s)
-                end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
-                if end is not None or is_worth_storing(job, after):
-                    storable = self._make_storable(job, after, seen, now_s)
-                    if storable is not None:
-                        found.append(_Change(job, storable, end))
-        return found
-
-    def _make_storable(
-        self, job: StoredJob, after: StoredJob, seen: Observation, now_s: float
-    ) -> StoredJob | None:
-        """Return the job after an observation; None: nothing of it can be stored.
-
-        Engines pass on what a job says of its progress. What could not be read back is left out.
-        """
-        why = rows.explain_unstorable(after.observed)
-        if not why:
-            return after
-        if self._left_out.get(job.name) != why:
-            self._left_out[job.name] = why
-            logger.warning("part of the observation of job %s is left out: %s", job.name, why)
-        after = observe_job(job, msgspec.structs.replace(seen, progress=None), now_s)
-        return None if rows.explain_unstorable(after.observed) else after
-
-    def _release_unreadable(self, known: Iterable[StoredJob], now_s: float) -> None:
-        """Free the devices of jobs whose record cannot be read and whose processes are gone."""
-        gone = [
-            job.name
-            for job in known
-            if job.unreadable and not job.has_ended and release_job(job, self._seen[job.name], now_s)
-        ]
-        if not gone:
-            return
-        with self._store.writing() as tx:
-            for job in jobs.find_jobs(tx, gone):
-                after = release_job(job, self._seen[job.name], now_s)
-                if after is None:
-                    continue
-                jobs.update_job(tx, job, after, always=RELEASED)
-                kind = f"job.{after.state}" if after.has_ended else "job.stopped"
-                how = "has given its devices back"
-                if after.has_ended:
-                    how = describe_end(after.state, after.why)
-                events.append_event(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
-        self._stale = True
-
     def _forget(self, now_s: float) -> None:
         """Jobs whose time to be remembered is over, unless their engine has not heard of their end."""
         with self._store.reading() as tx:
-            due_now = [job for job in forgetting.list_due_jobs(tx, now_s) if job.name not in self._seen]
+            due_now = [
+                job for job in forgetting.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
+            ]
         for job in due_now:
             with self._store.writing() as tx:
                 forgetting.forget_job(tx, job, now_s)
@@ -363,21 +257,13 @@ class Loop:
     def _choose_orders(self) -> list[Order]:
         now_s = self._clock()
         with self._store.reading() as tx:
-            known = jobs.find_jobs(tx, self._seen.keys() | jobs.list_unsettled_jobs(tx))
+            known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.list_unsettled_jobs(tx))
             # The engine was not asked about jobs whose grant is new: these have no processes yet.
-            seen = ((job, self._seen.get(job.name) or Observation(job=job.name)) for job in known)
+            seen = ((job, self._observer.seen.get(job.name) or Observation(job=job.name)) for job in known)
             found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]
             stops = any(isinstance(order, StopAttempt) for _, order in found)
             teams = jobs.map_teams(tx) if stops else {}
-        return [self._word_order(job, order, teams) for job, order in found]
-
-    def _word_order(self, job: StoredJob, order: Order, teams: Mapping[str, str]) -> Order:
-        """Add the reason to a stop, in words for the user of the job."""
-        if not isinstance(order, StopAttempt):
-            return order
-        return msgspec.structs.replace(
-            order, why=self._scheduler.explain_stop(job.name, job.reason.stop, teams)
-        )
+        return [_word_order(self._scheduler, job, order, teams) for job, order in found]
 
     async def _tell(self, orders: Iterable[Order]) -> None:
         told_now = list(orders)
@@ -422,3 +308,10 @@ def _choose_order(job: StoredJob, seen: Observation, now_s: float) -> Order | No
     if job.unreadable:
         return choose_kill(job, seen)
     return choose_order(read_lifecycle(job), seen, now_s)
+
+
+def _word_order(scheduler: Scheduler, job: StoredJob, order: Order, teams: Mapping[str, str]) -> Order:
+    """Add the reason to a stop, in words for the user of the job."""
+    if not isinstance(order, StopAttempt):
+        return order
+    return msgspec.structs.replace(order, why=scheduler.explain_stop(job.name, job.reason.stop, teams))
