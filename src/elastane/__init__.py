@@ -1,7 +1,7 @@
-"""Elastic training for PyTorch: grow, shrink and lose workers without stopping, with the same bytes.
+"""Elastic training for PyTorch: workers join, leave and die without a stop or a change of the trained bytes.
 
-``elastane.join()`` is the whole entry; see `elastane.runtime.session`. It is loaded on first use, so that
-``import elastane`` (and with it the command line, the coordinator and the agent) never imports torch.
+A training script begins with ``elastane.join()``; see `elastane.runtime.session`. That module is loaded on
+first use, so ``import elastane`` (and the command line, the coordinator and the agent) never imports torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
     if name in __all__:
-        from elastane.runtime import early_stopping, session  # noqa: PLC0415 - torch is loaded only for who trains
+        from elastane.runtime import early_stopping, session  # noqa: PLC0415 - torch is loaded only to train
 
         return getattr(early_stopping if name == "EarlyStopping" else session, name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")
