@@ -183,7 +183,7 @@ def _find_trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
 
 
 def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
-    """``adapter_config.json``; what is a set in it has an order, so that equal models give equal bytes."""
+    """Return ``adapter_config.json``; sets in it are sorted, so that equal models give equal bytes."""
     value = {
         key: sorted(entry) if isinstance(entry, set | frozenset) else entry
         for key, entry in config.to_dict().items()

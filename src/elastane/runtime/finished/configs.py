@@ -41,7 +41,7 @@ def read_configs(model: nn.Module) -> dict[str, bytes]:
 
 
 def replace_dtype(text: bytes, dtype: torch.dtype) -> bytes:
-    """Return a ``config.json`` whose weights have been converted."""
+    """Return a ``config.json`` with another type of the weights."""
     config = json.loads(text)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     return encode_json(config)

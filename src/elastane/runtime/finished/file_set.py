@@ -1,4 +1,4 @@
-"""Files that appear together: a reader sees the old set, the new one or none, never half of one."""
+"""Sets of files: a reader sees the old set, the new one or none, never a part of one."""
 
 import filecmp
 import io
@@ -21,20 +21,20 @@ WriteFile: TypeAlias = Callable[[BinaryIO], None]
 def replace_file_set(
     folder: Path, files: Mapping[str, WriteFile], *, marker: str, replaced: Iterable[str] = ()
 ) -> dict[str, WrittenFile]:
-    """Write files beside their places, then move them there, the marker last.
+    """Write files under other names, then move them into place, the marker last.
 
-    Whoever reads must look for the marker first: where it is, every file of its set is whole. All writing and
-    flushing comes before the first move, so a full disk leaves the set before as it was. Files that are
-    already there with the same bytes stay untouched, so that repeating is no change at any moment.
+    A reader must look for the marker first: if it exists, every file of its set is complete. All writing and
+    flushing comes before the first move, so a full disk leaves the previous set as it was. Existing
+    files with the same bytes stay untouched, so that a repetition changes nothing at any moment.
 
     Args:
         folder: on one file system, where the files belong.
-        files: name to what writes its bytes.
+        files: name to the function that writes the content.
         marker: one of the names.
         replaced: names of an earlier set that must not outlive it, its marker first.
 
     Returns:
-        Size and checksum of each file, of the bytes that were to be written.
+        Size and checksum of each file.
 
     Raises:
         OSError: a file could not be written or moved.
@@ -80,7 +80,7 @@ def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Ite
     stale = [name for name in replaced if (folder / name).exists()]
     if not changed and not stale:
         return
-    # One file is replaced in one move. More are not, so in between no marker may vouch for them.
+    # One file is replaced in one move. With more there must be no marker between the moves.
     if stale or changed != {marker}:
         (folder / marker).unlink(missing_ok=True)
         changed.add(marker)

@@ -1,4 +1,4 @@
-"""A finished model in formats that others load: transformers, plain PyTorch, distributed checkpoints."""
+"""Export formats of a finished model: transformers, plain PyTorch, distributed checkpoints."""
 
 import json
 import warnings
@@ -31,7 +31,7 @@ NOTHING = MemoryTensors({})
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What an export is made of, wherever it comes from.
+    """The source of an export.
 
     Args:
         model: the weights.

@@ -1,4 +1,4 @@
-"""Writing the finished model into the run directory, once, as one set of files."""
+"""Writing the finished model into the run directory, as one set of files."""
 
 from functools import partial
 from typing import BinaryIO
@@ -25,19 +25,19 @@ from elastane.runtime.state.state import TrainingState
 
 
 def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:
-    """Write the model and what belongs to it; equal states give equal bytes.
+    """Write the model and its files; equal states give equal bytes.
 
     Args:
         state: after the last step.
         files: of the run.
-        spec: how it is to be written.
+        spec: with the options of the files.
 
     Returns:
         Size and checksum of every file of the set.
 
     Raises:
-        BadInput: something in the state has no place in a safetensors file.
-        OSError: the files could not be written; an earlier set is as it was.
+        BadInput: a safetensors file cannot hold a part of the state.
+        OSError: the files cannot be written; an earlier set stays as it was.
     """
     weights = _collect_weights(state.model)
     adapter = describe_adapter(state.model)
@@ -69,10 +69,10 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
 
 
 def check_writable(model: nn.Module) -> None:
-    """Find out before the training what would otherwise be found out after it.
+    """Check before the training that the model can be written after it.
 
     Raises:
-        BadInput: something in the model has no place in a safetensors file.
+        BadInput: a safetensors file cannot hold a part of the model.
     """
     weights = _collect_weights(model)
     check_types(weights, weights.described)
@@ -84,7 +84,7 @@ def _collect_weights(model: nn.Module) -> MemoryTensors:
 
 
 def write_optimizer(optimizer: OptimizerState, file: BinaryIO) -> None:
-    """``optimizer.safetensors``; what is no tensor goes into its metadata."""
+    """Write ``optimizer.safetensors``; entries that are no tensors go into its metadata."""
     write_tensors(file, optimizer.tensors, optimizer.tensors.described, optimizer.metadata())
 
 

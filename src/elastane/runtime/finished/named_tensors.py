@@ -1,4 +1,4 @@
-"""Tensors by name, wherever they lie: in a model, in the files of a run, in a checkpoint."""
+"""Tensors by name: of a model, of the files of a run, of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ COMPILED = "_orig_mod"
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """What a tensor is without its values."""
+    """Type and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class TensorDescription:
 
 
 class NamedTensors(Protocol):
-    """What can be written as a model, and read one tensor at a time.
+    """A source of tensors that is read one tensor at a time.
 
     Attributes:
         described: every stored tensor, in the order of the model.
@@ -42,7 +42,7 @@ class NamedTensors(Protocol):
     def aliases(self) -> Mapping[str, str]: ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The values of a stored tensor; a view where it can be."""
+        """Return the values of a stored tensor; a view if possible."""
         ...
 
 
@@ -131,13 +131,13 @@ def strip_compiled(name: str) -> str:
 
 
 def read_state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
-    """All names and their tensors, tied names sharing one, as ``nn.Module.load_state_dict`` takes it."""
+    """Return all names with their tensors, for ``nn.Module.load_state_dict``; tied names share one."""
     stored = {name: tensors.tensor(name) for name in tensors.described}
     return stored | {name: stored[first] for name, first in tensors.aliases.items()}
 
 
 def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Tensor]:
-    """The entries of a state dict.
+    """Return the entries of a state dict if all are tensors.
 
     Raises:
         BadInput: one of them is no tensor, so no format of tensors can hold it.

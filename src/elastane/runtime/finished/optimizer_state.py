@@ -1,4 +1,4 @@
-"""The optimizer's state by the names of its parameters, and back into the forms others load.
+"""The optimizer's state by the names of its parameters, and in the forms that other programs load.
 
 Names are those of ``torch.distributed.checkpoint``'s flattened state dicts, for instance
 ``state.layers.0.weight.exp_avg``.
@@ -23,7 +23,7 @@ PREFIX = "state."
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """All that an optimizer knows after its last step.
+    """The complete state of an optimizer after its last step.
 
     Args:
         tensors: ``state.PARAMETER.ENTRY``.
@@ -38,7 +38,7 @@ class OptimizerState:
     kind: str = ""
 
     def metadata(self) -> dict[str, str]:
-        """What is no tensor, as the metadata of a safetensors file."""
+        """Return the entries that are no tensors, as the metadata of a safetensors file."""
         return {
             "format": "pt",
             "optimizer": self.kind,
@@ -47,7 +47,7 @@ class OptimizerState:
         }
 
     def torch_form(self) -> dict[str, Any]:
-        """As ``Optimizer.load_state_dict`` takes it: parameters by number, in the order of the groups."""
+        """Return it for ``Optimizer.load_state_dict``: parameters by number, in the order of the groups."""
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
         entries = self._by_parameter()
@@ -60,7 +60,7 @@ class OptimizerState:
         return {"state": state, "param_groups": groups}
 
     def flat_form(self) -> dict[str, Any]:
-        """As ``set_optimizer_state_dict`` takes it with ``flatten_optimizer_state_dict``."""
+        """Return it for ``set_optimizer_state_dict`` with ``flatten_optimizer_state_dict``."""
         flat: dict[str, Any] = {name: self.tensors.tensor(name) for name in self.tensors.described}
         for group in self.groups:
             for name in group["params"]:
@@ -80,10 +80,10 @@ class OptimizerState:
 
 
 def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
-    """What `OptimizerState.metadata` made of it.
+    """Return the state whose `OptimizerState.metadata` this is.
 
     Raises:
-        BadInput: it has made something else.
+        BadInput: it is not valid metadata.
     """
     try:
         return OptimizerState(
@@ -100,14 +100,14 @@ def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -
 
 
 def read_optimizer_state(state: TrainingState) -> OptimizerState:
-    """Of a worker that keeps all of it.
+    """Return the optimizer state of a worker that holds all of it.
 
     Raises:
-        BadInput: it keeps only its blocks, or an entry is neither a tensor nor plain.
+        BadInput: it holds only its blocks.
     """
     if state.copies is not None:
         raise BadInput(
-            f"with --copies {state.copies} no worker keeps the whole optimizer state",
+            f"with --copies {state.copies} no worker holds the whole optimizer state",
             means="it cannot be written beside the model by one of them",
             do="run with --copies all, or take it from a checkpoint",
         )
@@ -148,7 +148,7 @@ def _to_number(value: object) -> object:
 
 
 def _restore_tuples(group: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists only; the optimizers' own pairs, ``betas`` among them, are tuples."""
+    """Restore tuples such as ``betas``: JSON has lists only."""
     return {
         key: tuple(value) if isinstance(value, list) and key != "params" else value
         for key, value in group.items()

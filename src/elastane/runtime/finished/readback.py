@@ -1,7 +1,7 @@
-"""Reading an export back with the library that its users load it with, before the user hears of it.
+"""Checks of an export with the libraries that its users load it with, before the export is reported.
 
-The tensors are compared bit for bit with what was to be written. ``transformers`` and ``peft`` themselves,
-where they are installed, tell whether ``from_pretrained`` finds all of them.
+The tensors are compared bit for bit with those of the model. If ``transformers`` and ``peft`` are installed,
+their ``from_pretrained`` must find all of them.
 """
 
 import importlib
@@ -30,18 +30,18 @@ from elastane.runtime.state.memory import raw_bytes
 
 OTHER_FORMATS = "use --format torch or dcp, which hold every tensor under its name in the model"
 Findings = tuple[str, ...]
-"""What was found out, in sentences."""
+"""Results of checks, as sentences."""
 
 
 class ReadbackFailed(ElastaneError):
-    """An export is not what was to be exported."""
+    """An export differs from the model."""
 
     exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, *, do: str = "check the disk, and export again") -> None:
         super().__init__(
             f"the export does not hold the trained model: {what}",
-            means="whoever loads it would get another model, so it was removed",
+            means="a user who loads it would get another model, so it was removed",
             do=do,
         )
 
@@ -73,7 +73,7 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
     if trained.optimizer is not None:
         for name, value in trained.optimizer.flat_form().items():
             expected[f"optimizer.{name}"] = partial(_return_value, value)
-    # Groups and lists are flattened further by torch; what is not a tensor is checked by its presence.
+    # Torch flattens groups and lists further; values that are no tensors are checked by presence.
     missing = [
         name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in found)
     ]
@@ -260,8 +260,8 @@ def _find_class(config_text: bytes) -> tuple[str, Any]:
     return name, getattr(transformers, name, None)
 
 
-def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - whatever a library returns
-    """Let a library load the export; whatever it raises is what a user would meet.
+def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - any result of a library
+    """Let a library load the export; a user would meet the same error.
 
     Raises:
         NotReadBack: it raised.

@@ -72,7 +72,7 @@ def _write_bytes(text: bytes, file: BinaryIO) -> None:
 
 
 def list_outdated(names: Iterable[str]) -> list[str]:
-    """Of the files in a folder those of a model, markers first."""
+    """Return the names of model files in a folder, markers first."""
     markers = {WHOLE, INDEX}
     shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))
     return [*sorted(markers), *sorted(shards)]

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, mapped into memory: nothing is read before it is asked for."""
+"""Tensors in safetensors files, mapped into memory and read on demand."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,7 +61,7 @@ class StoredTensors:
 
 
 def open_stored_model(folder: Path) -> StoredTensors | None:
-    """The model whose marker lies in a folder; None without one.
+    """Return the model in a folder; None: the folder has no marker of a model.
 
     Raises:
         BadInput: it is damaged.

@@ -48,7 +48,7 @@ def write_tensors(
 
 
 def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
-    """All can be written.
+    """Check that all tensors can be written.
 
     Raises:
         BadInput: safetensors has no name for the data type of one.

@@ -41,9 +41,9 @@ class Gradients:
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         self._touched: set[int] = set()
-        # Of the backward pass under way: its number in autograd; None outside of one.
+        # Autograd's number of the current backward pass; None outside of one.
         self._pass: int | None = None
-        # That of the microbatch at hand is over.
+        # The backward pass of the microbatch is over.
         self._complete = False
         # Parameters whose gradients come in several parts: those of this pass, and those of any pass so far.
         self._late: set[int] = set()
@@ -82,13 +82,13 @@ class Gradients:
         self._complete = True
 
     def forget(self) -> None:
-        """Drop gradients that the script has computed for itself between the steps."""
+        """Drop gradients that the script has computed between the steps."""
         self._complete = False
         for parameter in self.layout.parameters:
             parameter.grad = None
 
     def refuse(self) -> None:
-        """Have the script find in ``.grad`` what refuses to be used, once a step is made of the gradients."""
+        """Put `ConsumedGradient` into ``.grad``, after the gradients have become a step."""
         for parameter, taken in zip(self.layout.parameters, self._taken, strict=True):
             parameter.grad = taken
 
@@ -104,12 +104,12 @@ class Gradients:
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     def begin_leaf(self, rank: int, announce: Announce | None, following: int | None = None) -> None:
-        """The next backward pass is that of ``rank``.
+        """Begin a virtual rank: the next backward pass is its own.
 
         Args:
             rank: a virtual rank of the round.
-            announce: takes blocks as they become final, if this is my last; None otherwise.
-            following: the virtual rank I compute after this one, as far as is known.
+            announce: takes blocks as they become final, if this is the worker's last virtual rank; else None.
+            following: the virtual rank that this worker computes next, if it is known.
         """
         self._touched.clear()
         self.forget()
@@ -120,7 +120,7 @@ class Gradients:
             self._leaf = LeafWriter(self.slots, rank, announce, waiting)
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Digest the gradients that the backward pass of a rehearsal has left."""
+        """Return digests of the gradients of a rehearsal's backward pass."""
         return tuple(
             xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
             if parameter.grad is not None
@@ -129,7 +129,7 @@ class Gradients:
         )
 
     def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[int, ...]:
-        """Complete the leaf: zeros for parameters without a gradient, and what its buffers added.
+        """Complete the virtual rank: add zeros for parameters without a gradient, and changes of buffers.
 
         Returns:
             The parameters that got no gradient.
@@ -154,7 +154,7 @@ class Gradients:
         return untouched
 
     def _make_way(self, number: int, _gradient: torch.Tensor) -> None:
-        """Let a backward pass of the script's own begin with an empty ``.grad``."""
+        """Empty ``.grad`` for a backward pass that the script runs itself."""
         parameter = self.layout.parameters[number]
         if parameter.grad is self._taken[number]:
             parameter.grad = None
@@ -164,12 +164,12 @@ class Gradients:
             if self._pass is None:
                 if self._complete:
                     raise _too_late(self.layout.extents[number].name)
-                return  # a backward pass of the script's own: it adds up in .grad
+                return  # a backward pass that the script runs: gradients add up in .grad
             if self._leaf is None:
                 self._parts[number] += 1
                 return
             if number in self._touched:
-                # Its first part is in a slot already, perhaps announced to its owner.
+                # Its first part is in a slot already, and perhaps announced to the owner.
                 raise _too_late(self.layout.extents[number].name)
             if number in self._in_parts or _current_pass() != self._pass:
                 self._late.add(number)
@@ -179,14 +179,14 @@ class Gradients:
         return accumulated
 
     def _deliver(self, number: int) -> None:
-        """Move the gradient of a parameter, complete now, on its way into a slot."""
+        """Move the complete gradient of a parameter towards a slot."""
         parameter = self.layout.parameters[number]
         gradient, parameter.grad = parameter.grad, self._taken[number]
         if gradient is None:
             return
         self._touched.add(number)
         assert self._leaf is not None, "only a virtual rank's gradients are delivered"  # noqa: S101
-        # Sums are dense: a block is one slice of memory, whatever the gradient looked like.
+        # Sums are dense: a block is one slice of memory, also for sparse gradients.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         if self._carrier is None:
             self._leaf.add(number, dense)
@@ -195,7 +195,7 @@ class Gradients:
 
 
 def _current_pass() -> int:
-    """The number that autograd gives the backward pass this thread is in; one inside another has its own."""
+    """Return autograd's number of the current backward pass; a nested pass has its own."""
     return torch._C._current_graph_task_id()  # noqa: SLF001 - as torch.utils.checkpoint does
 
 

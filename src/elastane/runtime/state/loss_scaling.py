@@ -1,4 +1,4 @@
-"""Loss scaling for fp16: the user's own ``GradScaler``, moved by what all workers have agreed on.
+"""Loss scaling for fp16: the user's own ``GradScaler``, updated by decisions that all workers share.
 
 Every virtual rank's gradient is that of its loss times the scale, and so is their sum. Votes carry the norms
 of the whole sums, so that all workers know alike whether one of them overflowed.
@@ -26,7 +26,7 @@ class LossScaling:
     """A scaler and the optimizer it serves.
 
     Args:
-        scaler: an enabled one; it stays the user's, and its state says where the scale stands.
+        scaler: enabled; it stays the user's, and its state has the scale.
         optimizer: the user's.
         device: of the losses.
     """
@@ -34,11 +34,11 @@ class LossScaling:
     def __init__(self, scaler: GradScaler, optimizer: Optimizer, device: torch.device) -> None:
         self.scaler = scaler
         self._optimizer = optimizer
-        # It makes its tensors at the first loss; a worker may have none in a step, and moves the scale with
-        # the others all the same.
+        # The scaler makes its tensors at the first loss; a worker without a loss in a step updates the scale
+        # with the others.
         self._found = torch.zeros((), dtype=torch.float32, device=device)
         scaler.scale(self._found)
-        # Of this object only: the run itself calls the methods of its class.
+        # On this object only: the run calls the methods of its class.
         for name in ("scale", "unscale_", "step", "update"):
             setattr(scaler, name, partial(_refuse, name))
 
@@ -47,7 +47,7 @@ class LossScaling:
 
     @property
     def inverse(self) -> float:
-        """The factor that takes the scale out of a gradient; exact for powers of two.
+        """The factor that removes the scale from a gradient; exact for powers of two.
 
         Rounded to fp32 as ``GradScaler.unscale_`` rounds it.
         """

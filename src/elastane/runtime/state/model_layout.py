@@ -1,4 +1,4 @@
-"""The flat layout of a model: where each parameter and buffer lies, and how blocks cut it."""
+"""The flat layout of a model: the position of each parameter and buffer, and the blocks that cut it."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ WIDENED = {
     torch.int8: torch.int32,
     torch.int16: torch.int32,
 }
-"""Types of buffers that are too narrow to sum changes in, and the type that they are summed and kept in."""
+"""Types of buffers too narrow to sum changes in, with the type in which they are summed and stored."""
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -44,11 +44,11 @@ class Extent(msgspec.Struct, frozen=True):
     stride: tuple[int, ...]
 
     def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The tensor inside an arena's sections."""
+        """Return the tensor inside an arena's sections."""
         return tensors[self.section].as_strided(self.shape, self.stride, self.start)
 
     def flattened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of this shape, 1-D, in the extent's memory order; a view where it can be."""
+        """Return a tensor of this shape, 1-D, in the extent's memory order; a view if possible."""
         if tensor.stride() == self.stride:
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         dense = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
@@ -56,7 +56,7 @@ class Extent(msgspec.Struct, frozen=True):
         return dense
 
     def flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The same elements, 1-D, in memory order."""
+        """Return the elements inside an arena's sections, 1-D, in memory order."""
         return tensors[self.section][self.start : self.stop]
 
 
@@ -69,13 +69,13 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def _find_device(optimizer: torch.optim.Optimizer) -> torch.device:
-    """That of the first trained parameter; all others must be there too."""
+    """Return the device of the first trained parameter; all others must be on it too."""
     trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     return next((parameter.device for parameter in trained), torch.device("cpu"))
 
 
 def _compute_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The tensor's own strides when it has no gaps (contiguous, channels last), else contiguous ones."""
+    """Return the tensor's own strides if it is dense (contiguous, channels last), else contiguous ones."""
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d]), reverse=True)
     expected = 1
     for dim in reversed(order):
@@ -97,15 +97,15 @@ class ModelLayout:
 
     Args:
         model: any module; parameters shared between modules count once.
-        optimizer: its parameter groups decide what is trained.
+        optimizer: its parameter groups list the trained parameters.
 
     Attributes:
         device: of all trained parameters and carried buffers.
         parameters: trained parameters, in order; tied ones once.
-        extents: where each lies.
+        extents: of each parameter.
         groups: the parameter group of each.
         buffers: ``(module, name)`` of every buffer that training may change.
-        buffer_extents: where each lies.
+        buffer_extents: of each buffer.
         sections: of parameters and buffers.
         parameter_sections: how many of them are of parameters.
         blocks: fixed slices of the sections.
@@ -180,7 +180,7 @@ class ModelLayout:
                 kind = (
                     kept_as.is_floating_point or kept_as.is_complex or kept_as in (torch.int64, torch.int32)
                 )
-                # Non-persistent buffers are caches by torch's own definition: every worker has them anyway.
+                # Non-persistent buffers are caches, as torch defines them: every worker has its own.
                 if constant or not kind or buffer.numel() == 0 or id(buffer) in seen:
                     continue
                 seen.add(id(buffer))
@@ -234,7 +234,7 @@ class ModelLayout:
         return self.blocks[block].section >= self.parameter_sections
 
     def check_unchanged(self, optimizer: torch.optim.Optimizer, values: tuple[torch.Tensor, ...]) -> None:
-        """Find what the script may not change once the model is prepared.
+        """Check that the script has not changed the model's layout since `run.prepare`.
 
         Args:
             optimizer: the user's.
@@ -243,7 +243,7 @@ class ModelLayout:
         Raises:
             BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
         """
-        # Whatever comes or goes in a module shows in the module that has it.
+        # Added and removed parts show in the module that contains them.
         structure = _describe_structure(self._modules.values())
         if structure != self._structure:
             extents = zip(self._modules, structure, self._structure, strict=True)
@@ -281,7 +281,7 @@ class ModelLayout:
             )
 
     def digest(self) -> str:
-        """SHA-256 of names, shapes, data types and block borders, and of the values nobody trains."""
+        """Return the SHA-256 of names, shapes, data types, block borders and values of frozen parameters."""
         described = [
             *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.extents),
             *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_extents),
@@ -304,7 +304,7 @@ def _refuse_lazy(model: nn.Module) -> None:
 
 
 def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
-    """Parameters, modules and persistent buffers of each module: what a script may not exchange."""
+    """Identify parameters, modules and persistent buffers of each module: a script may not replace them."""
     return [
         (
             *map(id, module._parameters.values()),  # noqa: SLF001 - torch has no accessor as quick as these
@@ -316,7 +316,7 @@ def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
 
 
 def check_dense(layout: ModelLayout) -> None:
-    """Places tile their sections; a mistake here would train the wrong elements, silently."""
+    """Check that extents tile their sections; a mistake here would silently train the wrong elements."""
     for section in range(len(layout.sections)):
         extents = [p for p in (*layout.extents, *layout.buffer_extents) if p.section == section]
         borders = [(p.start, p.stop) for p in extents]

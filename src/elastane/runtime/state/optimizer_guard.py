@@ -1,8 +1,8 @@
-"""Refuses optimizers that the script steps by hand, and gradients that it sets to zero.
+"""Refusal of optimizers that the script steps, and of gradients that it sets to zero.
 
-Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run, and has its
-gradients. Another optimizer may live for one microbatch, or for one stretch between two steps: the state of
-one that lives longer would be missing in a worker that joins.
+Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run. Another optimizer
+may exist for one microbatch, or between two steps: a joining worker would lack the state of one that exists
+longer.
 """
 
 import weakref
@@ -22,11 +22,11 @@ class OptimizerGuard:
 
     Args:
         optimizer: the one given to ``prepare``.
-        kept: tells whether the run keeps an optimizer of the script's.
+        kept: whether an optimizer of the script is in ``run.keep``.
         model: of the run.
 
     Attributes:
-        position: where the script is: another value in each microbatch and between any two steps.
+        position: of the script; another value in each microbatch and between any two steps.
     """
 
     def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
@@ -35,17 +35,17 @@ class OptimizerGuard:
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_pre_hook(self._stepping)
-        # Torch has no hook for it. What an optimizer is saved or copied as does not have its attributes.
+        # Torch has no hook for zero_grad. Saved or copied optimizers do not have this attribute.
         vars(optimizer)["zero_grad"] = _refuse_zero_grad
 
     def remove(self) -> None:
-        """Watch no longer: the run is over."""
+        """Remove the hook: the run is over."""
         self._hook.remove()
         vars(self._optimizer).pop("zero_grad", None)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around the steps that the run makes."""
+        """Allow steps inside the block: the run makes them."""
         self._ours = True
         try:
             yield
