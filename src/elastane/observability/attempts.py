@@ -32,7 +32,7 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
         step: of the checkpoint.
         why: it was begun.
         lost_steps: steps that the attempt before had made after it, and that were made again.
-        away_s: from the last word of the attempt before to the resume; None if nobody wrote that down.
+        away_s: from the last word of the attempt before to the resume; None if it was not recorded.
         back_s: from the resume to the first new step; None if it made none.
         restored: None before any worker has read the checkpoint.
     """

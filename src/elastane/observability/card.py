@@ -216,7 +216,7 @@ def draw_bar(height: float, highest: float) -> str:
 
 
 def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
-    # Who begins is no change; who comes or goes later is.
+    # The first workers are no change; workers that join or leave later are.
     changes = [
         event
         for event in run.events

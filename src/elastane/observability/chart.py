@@ -124,7 +124,7 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         bottom = kept_top + KEPT_PX
         parts += draw_kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
     parts += draw_step_ticks(x, bottom)
-    # Who begins is no change; who comes or goes later is.
+    # The first workers are no change; workers that join or leave later are.
     changes = [event for event in events if not is_beginning(event, find_step(event, ledger), attempts)]
     marks = find_marks(changes, ledger, x)
     height = bottom + 40

@@ -85,8 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         comparable: they share every pinned choice that decides the bits.
         pinned: choices they do not share.
         steps: of the first and of the second run.
-        same_steps: leading steps whose losses and samples are the same.
-        digests: steps whose digests were held against each other.
+        same_steps: leading steps with the same losses and samples.
+        digests: steps with digests that were compared.
         ledger: the first difference in each respect.
         tensors_compared: how many tensors of the finished models were held against each other.
         tensors: those that differ.
@@ -157,7 +157,7 @@ def list_run_problems(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProb
 
     Args:
         run: one of the two.
-        one_sided: steps whose missing digest is told as a difference.
+        one_sided: steps with a missing digest that counts as a difference.
 
     Raises:
         BadInput: a file of its finished model cannot be read.

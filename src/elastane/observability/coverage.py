@@ -1,4 +1,4 @@
-"""How often the samples of each epoch were trained on, by a ledger; and what is wrong about it."""
+"""How often the samples of each epoch were trained on, by a ledger; and which problems that shows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -60,7 +60,7 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
 def check_coverage(
     ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
 ) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
-    """How often each sample was seen, by the indices the positions stand for, and what is wrong about it.
+    """Count how often each sample was seen, by the indices of the positions, and find the problems.
 
     Three things are held against each other: the positions a step claims, the count it claims, and the
     checksum its workers summed over the indices they really loaded.
@@ -101,7 +101,7 @@ def check_coverage(
 
 
 def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:
-    """Find the steps whose positions are not those after the step before: each epoch is dealt in order."""
+    """Find the steps with positions that do not follow those of the step before."""
     length, step, epoch, start = pinned.dataset_length, 1, 0, 0
     for line in ledger:
         samples = line.samples
@@ -135,7 +135,7 @@ class _Shards:
         self.ended = False
 
     def move(self, samples: Samples, virtual_ranks: int) -> Iterable[str]:
-        """Take one step's samples; yields what is wrong about them."""
+        """Add the samples of one step; yield their problems."""
         if self.ended:
             yield f"epoch {samples.epoch} goes on after its end"
         for shard, (start, stop) in sorted(samples.shards.items()):
@@ -193,7 +193,7 @@ def check_stream_coverage(
 
 
 def find_stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[LedgerProblem]:
-    """Find the steps of a stream whose ``start`` and ``stop`` are not the sums over all its shards."""
+    """Find the steps of a stream with a ``start`` or ``stop`` that is not the sum over all shards."""
     epoch, at = 0, dict[int, int]()
     for line in ledger:
         samples = line.samples

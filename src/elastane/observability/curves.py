@@ -1,6 +1,6 @@
 """Everything of a run that is a number per step, as small charts: one for each name.
 
-A chart is made of a `Series`; whatever has a name and values at steps can be one.
+A chart is made of a `Series`: values at steps, with a name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,11 +15,11 @@ WHOLE = ("parameters_sha256", "optimizer_sha256")
 """What a ``digest`` event calls the digests of the whole state."""
 
 AGENT = "agent"
-"""Who writes down the end of a run whose coordinator was killed before it could."""
+"""Writes the end of a run if its coordinator was killed before it could."""
 
 
 def find_last_due_step(run: Recorded) -> int | None:
-    """Return the last step if it must have a digest whatever its number; None: it need not.
+    """Return the last step if it must have a digest at any number; None: it need not.
 
     The line of a step after which the script ended the run was reported before it was known to be the last;
     an event has its digest. An attempt that made no step has no last one.
@@ -61,7 +61,7 @@ def add_last_digest(run: Recorded) -> Recorded:
 
 
 def find_digest_problems(run: Recorded) -> Iterable[LedgerProblem]:
-    """Find the steps whose digest is missing, or is not the one that an event has of the same step."""
+    """Find the steps with a missing digest, or with another one than an event has of the same step."""
     every, last = run.record.spec.digest_every, find_last_due_step(run)
     for line in run.ledger:
         if line.digest is not None:

@@ -25,7 +25,7 @@ def find_end_of_lines(fd: int, end: int, start: int = 0) -> int:
 
 
 def read_line_before(fd: int, end: int, start: int = 0) -> bytes | None:
-    """Return the line whose newline is byte ``end - 1``, without it; None if ``end`` is ``start``."""
+    """Return the line that ends with byte ``end - 1``, without its newline; None if ``end`` is ``start``."""
     if end == start:
         return None
     begin = find_end_of_lines(fd, end - 1, start)

@@ -20,7 +20,7 @@ from elastane.observability.tensors import ModelTensors, find_finished_model
 
 NOT_CHECKED = "the files of the finished model were not checked: "
 COORDINATORS = ("coordinator", SCRIPT)
-"""Who a ``run.finished`` names that was written after the model."""
+"""Names in a ``run.finished`` event that was written after the model."""
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def check_model(run: Recorded) -> ModelFiles:
 
 
 def check_unrecorded_model(run: Recorded, event: EventLine, model: Path | None) -> ModelFiles:
-    """Find what is wrong with a model whose run recorded no checksums: only that files are missing."""
+    """Find the missing files of a model without recorded checksums."""
     killed = event.who == AGENT
     why = (
         "the run was killed before it had recorded their checksums"
@@ -91,7 +91,7 @@ def check_unrecorded_model(run: Recorded, event: EventLine, model: Path | None) 
 def find_file_problems(
     recorded: Mapping[str, WrittenFile], found: Mapping[str, WrittenFile | None]
 ) -> Iterable[LedgerProblem]:
-    """Compare what the run recorded with what is there; pure.
+    """Compare the recorded files with those that are there; pure.
 
     Args:
         recorded: of each file, by name.

@@ -1,7 +1,7 @@
-"""What a job can do with each number of workers, folded from the lines it writes down. Pure.
+"""The speed of a job with each number of workers, from the lines it records. Pure.
 
-The lines are a job's own words. Their numbers are within the bounds of `elastane.api.bounds`; whatever is
-derived from them here is finite.
+The job writes the lines itself. Their numbers are within the bounds of `elastane.api.bounds`, so all values
+derived from them here are finite.
 """
 
 import math
@@ -13,42 +13,42 @@ from elastane.api.observations import RECENT_STEPS
 from elastane.api.records import EventLine, LedgerLine
 
 WINDOW_S = 10.0
-"""Steps are measured together for so long; longer ones each for themselves."""
+"""Length of a window in which steps are measured together; a longer step is a window of its own."""
 
 MOST_WINDOWS = 30
-"""Five minutes of short steps. A speed that has changed for good is told after two minutes if it has grown,
+"""Five minutes of short steps. A lasting change of the speed shows after two minutes if the speed has grown,
 after three and a quarter if it has fallen."""
 
 QUANTILE = 5 / 8
-"""Of the windows, the speed that so many of them do not exceed is told. Noise makes steps longer, hardly ever
-shorter, so a mean tells how busy the neighbours were. A noisy minute touches seven windows: it is passed over
-as soon as five are sound."""
+"""The speed is the one that this part of the windows does not exceed. Noise makes steps longer, hardly ever
+shorter, so a mean would show how busy the neighbours were. A noisy minute touches seven windows: it has no
+effect as soon as five are sound."""
 
 MEASURED_S = 120.0
-"""A speed is compared with those of other numbers of workers once it was measured for so long: twelve
-windows, in which one noisy minute decides nothing."""
+"""Seconds of measurement before a speed is compared with those of other sizes: twelve windows, in which one
+noisy minute decides nothing."""
 
 STALE_S = 1800.0
-"""So long a speed with another number of workers counts: later the machines have other neighbours."""
+"""Seconds for which the speed at another size counts: later the machines have other neighbours."""
 
 REMEMBERED_PAUSES = 8
 
 SHORTEST_STEP_S = 1e-6
-"""No step is shorter: a line that says so is no measurement. It also bounds every speed, see `Speed`."""
+"""A line with a shorter step is no measurement. This also bounds every speed, see `Speed`."""
 
 MOST_SIZES = 64
-"""Speeds are kept for so many numbers of workers, those measured last."""
+"""Number of sizes with speeds that are kept, those measured last."""
 
 
 class Speed(msgspec.Struct, frozen=True):
     """The latest steps with one number of workers, in windows.
 
     Args:
-        samples: trained on, in the window that is not full yet.
-        seconds: that took.
-        time: of the last of these steps, in seconds since 1970.
-        windows: samples per second of those that are full, oldest first.
-        measured_s: all steps together took so long, up to `MEASURED_S`.
+        samples: samples trained on in the window that is not full yet.
+        seconds: the time that took.
+        time: when the last of these steps ended, in seconds since 1970.
+        windows: samples per second of the full windows, oldest first.
+        measured_s: seconds of all steps together, up to `MEASURED_S`.
     """
 
     samples: float = 0.0

@@ -30,7 +30,7 @@ from elastane.observability.series import find_step
 from elastane.observability.verify import Verdict
 
 TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
-"""Kinds of events whose details are for programs; why says the same."""
+"""Kinds of events with details for programs; ``why`` says the same."""
 
 MOST_ROWS = 3000
 """Events in the table: beyond them the page would outgrow two megabytes."""

@@ -128,7 +128,7 @@ def is_live(run_dir: RunDir) -> bool:
     try:
         with open_regular(run_dir.lock, follow_links=False) as lock:
             try:
-                # Shared, so that two who ask at once do not take each other for the agent.
+                # A shared lock, so that two readers at once do not take each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True

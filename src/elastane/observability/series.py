@@ -84,7 +84,7 @@ def find_sizes(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
 
 
 def build_lanes(ledger: Sequence[LedgerLine]) -> list[Lane]:
-    """Who computed how much, worker by worker."""
+    """Return how much each worker computed."""
     lanes: dict[int, list[tuple[int, int, int]]] = {}
     for line in ledger:
         for worker, spans in line.workers.items():

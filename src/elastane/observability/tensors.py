@@ -57,7 +57,7 @@ class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnyTensors(Protocol):
-    """Tensors whose bytes can be asked for by name."""
+    """Tensors by name, with their bytes."""
 
     @property
     def entries(self) -> Mapping[str, Entry]: ...

@@ -27,7 +27,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         samples: trained on, over all epochs.
         epochs: coverage of each.
         problems: in the order of the steps.
-        not_finite: steps whose loss was infinite or not a number; training's business, not a broken promise.
+        not_finite: steps with a loss that was infinite or not a number; this breaks no promise.
         files: of the finished model that are, to the byte, what the run wrote.
         remarks: what could not be checked, in words.
     """
