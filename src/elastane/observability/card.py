@@ -176,11 +176,11 @@ def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     few, many = metrics.facts.workers or (0, 0)
     span = f"{few}" if few == many else f"{few} to {many}"
     yield "```"
-    yield f"workers  {draw_sparkline(sizes, from_zero=True)}  {span}"
+    yield f"workers  {draw_card_sparkline(sizes, from_zero=True)}  {span}"
     known = [loss for loss in losses if loss is not None and isfinite(loss)]
     if known:
         ends = f"{format_number(known[0])} to {format_number(known[-1])}"
-        yield f"loss     {draw_sparkline(losses, from_zero=False)}  {ends}"
+        yield f"loss     {draw_card_sparkline(losses, from_zero=False)}  {ends}"
     each = "a step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
     yield f"         steps {run.ledger[0].step:,} to {run.ledger[-1].step:,}, {each} per column"
     yield "```"
@@ -190,7 +190,7 @@ def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
         yield "\nWorkers: " + ", ".join(shown) + (f" and {more} more changes." if more > 0 else ".")
 
 
-def draw_sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
+def draw_card_sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
     """One line of bars, each the mean of its stretch; a gap where no value is finite.
 
     Args:

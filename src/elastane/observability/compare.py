@@ -9,7 +9,7 @@ from elastane.api.spec import Pinned
 from elastane.observability.digests import (
     add_last_digest,
     find_digest_problems,
-    is_digest_due,
+    is_digest_expected,
     is_end_of_attempt,
 )
 from elastane.observability.model_files import check_model
@@ -185,7 +185,7 @@ def find_one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDif
         if a.step != b.step or (a.digest is None) == (b.digest is None):
             continue
         having, lacking = (first, second) if b.digest is None else (second, first)
-        if is_digest_due(lacking, a.step) or (same_every and not is_end_of_attempt(having, a.step)):
+        if is_digest_expected(lacking, a.step) or (same_every and not is_end_of_attempt(having, a.step)):
             texts = tuple("none" if line.digest is None else line.digest.parameters for line in (a, b))
             found.append(LedgerDifference("digest", a.step, texts[0], texts[1]))
     return tuple(found)
@@ -250,7 +250,7 @@ def compare_ledgers(
     for a, b in zip(first, second, strict=False):
         for difference in (
             *compare_recorded_values(a, b, names),
-            *compare_digests(a.step, a.digest, b.digest),
+            *compare_step_digests(a.step, a.digest, b.digest),
         ):
             found.setdefault(difference.what, difference)
         if a.step != b.step:
@@ -295,7 +295,7 @@ def compare_recorded_values(
             yield LedgerDifference("artifacts", a.step, *texts)
 
 
-def compare_digests(step: int, a: Digest | None, b: Digest | None) -> list[LedgerDifference]:
+def compare_step_digests(step: int, a: Digest | None, b: Digest | None) -> list[LedgerDifference]:
     if a is None or b is None:
         return []
     parts = (

@@ -32,7 +32,7 @@ def find_last_due_step(run: Recorded) -> int | None:
     return last if last > began else None
 
 
-def is_digest_due(run: Recorded, step: int) -> bool:
+def is_digest_expected(run: Recorded, step: int) -> bool:
     """Whether the line of a step must have a digest: every ``digest_every`` steps, and the last one."""
     every = run.record.spec.digest_every
     return (every > 0 and step % every == 0) or step == find_last_due_step(run)

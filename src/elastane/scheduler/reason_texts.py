@@ -81,7 +81,7 @@ def describe_reason(why: Why, call_job: CallJob) -> str:
     if isinstance(why, GainReason):
         return _describe_gain(why)
     if isinstance(why, LossReason):
-        return _describe_loss(why, call_job)
+        return _describe_loss_reason(why, call_job)
     if isinstance(why, StandstillReason):
         return _describe_standstill(why)
     if isinstance(why, WaitReason):
@@ -102,7 +102,7 @@ def _describe_gain(why: GainReason) -> str:
             assert_never(why)
 
 
-def _describe_loss(why: LossReason, call_job: CallJob) -> str:
+def _describe_loss_reason(why: LossReason, call_job: CallJob) -> str:
     match why:
         case GivesWay(job=job, pool=pool, devices=devices, because=because):
             go = "goes" if devices == 1 else "go"

@@ -7,7 +7,7 @@ import msgspec
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
 from elastane.api.training_environment import TrainingEnvironment
-from elastane.observability.card import FinishedModel, draw_sparkline, write_card_text
+from elastane.observability.card import FinishedModel, draw_card_sparkline, write_card_text
 from elastane.observability.finished import write_conclusion
 from elastane.observability.metrics import Metrics, Pause, compute_goodput, compute_metrics
 
@@ -153,10 +153,10 @@ def test_nothing_a_run_says_breaks_the_page(make_run):
 
 
 def test_bars_follow_the_means_and_leave_gaps_where_nothing_is_known():
-    assert draw_sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
-    assert draw_sparkline([2.0, 2.0], from_zero=False) == "▁▁"
-    assert len(draw_sparkline([1.0] * 1000, from_zero=True)) == 64
-    assert draw_sparkline([None], from_zero=False) == " "
+    assert draw_card_sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
+    assert draw_card_sparkline([2.0, 2.0], from_zero=False) == "▁▁"
+    assert len(draw_card_sparkline([1.0] * 1000, from_zero=True)) == 64
+    assert draw_card_sparkline([None], from_zero=False) == " "
 
 
 def test_goodput_is_the_time_in_steps_less_the_waiting():
