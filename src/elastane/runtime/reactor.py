@@ -111,7 +111,7 @@ class Reactor:
         self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
-        # What the coordinator was told last: generation, whether the worker is complete, whether it has left.
+        # What the coordinator knows: generation, whether the worker is complete, whether it has left.
         self._reported = (0, False, False)
         self._busy = threading.Lock()
         if mesh is not None:

@@ -70,8 +70,8 @@ class Reporter:
             secret = bytes.fromhex(read_secret(settings.run_dir))
             self._mesh = Mesh(settings.worker, secret)
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
-            global _here  # noqa: PLW0603 - the worker's main thread outlives the user's script
-            _here = self
+            global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
+            _reporter = self
 
     def connect(
         self,
@@ -288,12 +288,12 @@ class Reporter:
             self._link.request_report()
 
 
-_here: Reporter | None = None
+_reporter: Reporter | None = None
 
 
 def get_reporter() -> Reporter | None:
     """Return the reporter of this process; None: its script has not joined yet."""
-    return _here
+    return _reporter
 
 
 def _exit(reporter: Reporter, code: int) -> None:

@@ -270,8 +270,8 @@ class MapBatchSource(BatchSource):
         return self._plan.find_samples(step).epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
-        dealt = self._plan.find_samples(outcome.step)
-        return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
+        found = self._plan.find_samples(outcome.step)
+        return Samples(found.epoch, found.start, found.stop, outcome.samples, f"{outcome.checksum:016x}")
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
         return self._plan.find_samples(outcome.step).stop == self._plan.length

@@ -102,7 +102,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
             "then a worker that takes over reads the shard from its beginning, which takes ever longer",
         )
     samples, text = shard.draw(1)
-    if source.announced and plan.virtual_ranks > 1 and not shard.told.asked:
+    if source.announced and plan.virtual_ranks > 1 and not shard.worker_info.asked:
         raise BadInput(
             f"a {type(dataset).__name__} does not ask for the number of its shard",
             means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
@@ -239,7 +239,7 @@ class _Shard:
     @runs_script
     def __init__(self, source: Stream, shard: int, plan: BatchPlan, cursor: Cursor) -> None:
         self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
-        self.told = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
+        self.worker_info = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
         self._announced = source.announced
         self.text: str | None = None
         self.last_state: Any = None
@@ -294,7 +294,7 @@ class _Shard:
         return []
 
     def _as_worker(self) -> AbstractContextManager[None]:
-        return _announce(self.told) if self._announced else nullcontext()
+        return _announce(self.worker_info) if self._announced else nullcontext()
 
 
 class _WorkerInfo:

@@ -52,7 +52,7 @@ class Mesh:
     Attributes:
         host: address at which it listens.
         port: likewise.
-        sums_fd: descriptor that peers are told; see `Process`.
+        sums_fd: descriptor for the peers; see `Process`.
         values_fd: likewise.
     """
 
