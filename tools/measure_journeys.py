@@ -86,11 +86,11 @@ class Tracing:
         self.script.write_text(f"TRACE = {str(self.trace)!r}\n" + SCRIPT)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "elastane", *arguments]
+        command = [sys.executable, "-m", "elastane.cli.main", *arguments]
         return subprocess.Popen(command, env=self.environment, cwd=self.home, stdout=subprocess.DEVNULL)
 
     def call(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "elastane", *arguments]
+        command = [sys.executable, "-m", "elastane.cli.main", *arguments]
         done = subprocess.run(
             command, check=True, env=self.environment, cwd=self.home, stdout=subprocess.PIPE, text=True
         )
@@ -169,9 +169,10 @@ def measure_cluster(tracing: Tracing) -> Iterable[Journey]:
         before = len(find_marks(tracing, "script"))
         begin = time.monotonic_ns()
         for number in range(4):
-            tracing.call(
-                "submit", str(tracing.script), "--workers=1:2", f"--name=job{number}", "--", "100000"
-            )
+            variables = ("PYTHONPATH", "ELASTANE_JOURNEYS")
+            traced = [f"--env={name}={tracing.environment[name]}" for name in variables]
+            named = ("--workers=1:2", f"--name=job{number}", *traced)
+            tracing.call("submit", *named, str(tracing.script), "--", "100000")
             if number == 0:
                 wait_until(lambda: len(find_marks(tracing, "script")) > before, "the job's script")
                 end = find_marks(tracing, "script")[before].time_ns
