@@ -29,7 +29,8 @@ PERSONS = re.compile(
 """Words that make a person of a program, or a riddle of a sentence."""
 
 PHRASES = re.compile(
-    r"\b(in vain|for want of|so many|(?<!there )is no [a-z]+|(?<!there )are no [a-z]+|lest|whence|thither|thereof|wherewith"
+    r"\b(in vain|for want of|so many|(?<!there )is no [a-z]+|(?<!there )are no [a-z]+"
+    r"|lest|whence|thither|thereof|wherewith"
     r"|is told|are told|was told|has heard|is dealt|are dealt|another life|quiet run|warm server|onlooker)\b",
     re.IGNORECASE,
 )
