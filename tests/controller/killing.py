@@ -215,8 +215,8 @@ class Controllers:
     def _begin_cold(self, wish: str) -> int:
         """As ``elastane up`` does, but for the agents."""
         program = (
-            "import sys; from functools import partial; from elastane.controller import __main__, serving\n"
-            "serving.LocalEngine = partial(serving.LocalEngine, agent=tuple(sys.argv[3:]))\n"
+            "import sys; from functools import partial; from elastane.controller import __main__, server\n"
+            "server.LocalEngine = partial(server.LocalEngine, agent=tuple(sys.argv[3:]))\n"
             "sys.argv[3:] = []; __main__.main()"
         )
         with self.log.open("ab") as log, self._ready.open("wb") as ready:

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from elastane.api.unproven_connections import AdmissionRules
-from elastane.controller import arriving, serving
+from elastane.controller import server
+from elastane.controller.rest import connections
 from elastane.controller.rest.connections import waiting_rules
 from elastane.controller.store import events
 
@@ -17,7 +18,7 @@ SOON_S = 0.3
 @pytest.fixture
 def connected(api, served, monkeypatch):
     """Connects; requests have to arrive soon."""
-    monkeypatch.setattr(arriving, "ARRIVE_S", SOON_S)
+    monkeypatch.setattr(connections, "ARRIVE_S", SOON_S)
     with served(api) as url:
         at = urlsplit(url)
 
@@ -113,7 +114,7 @@ def ended(line):
 
 def test_of_many_that_wait_the_oldest_goes_and_whoever_asks_is_answered(api, served, monkeypatch):
     few = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
-    monkeypatch.setattr(serving, "waiting_rules", lambda _: few)
+    monkeypatch.setattr(server, "waiting_rules", lambda _: few)
     with served(api) as url, ExitStack() as crowd:
         at = urlsplit(url).hostname, urlsplit(url).port
         watching = crowd.enter_context(socket.create_connection(at, timeout=10))

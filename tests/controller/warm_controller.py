@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from elastane.controller import __main__ as controller
-from elastane.controller import serving
+from elastane.controller import server
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine import LocalEngine
 
@@ -57,7 +57,7 @@ def become(wanted: Wanted, parent: int) -> None:
     for standard, descriptor in enumerate((nothing, log, log)):
         os.dup2(descriptor, standard)
     ready = os.open(wanted.ready, os.O_WRONLY | os.O_CREAT)
-    serving.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
+    server.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
     if wanted.moments:
         mortal(wanted.moments)
     reading, writing = os.pipe()
