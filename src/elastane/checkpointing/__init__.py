@@ -1,1 +1,1 @@
-"""Pure decisions about checkpoints: how tensors are cut, whether a manifest is complete, what is retained."""
+"""Pure decisions about checkpoints: rectangles of tensors, completeness of manifests, retention."""

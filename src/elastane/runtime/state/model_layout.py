@@ -250,7 +250,7 @@ class ModelLayout:
             path = next(path for path, now, then in extents if now != then)
             raise BadInput(
                 f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
-                means="what is trained is laid out by run.prepare; what has come since prepare would not be",
+                means="run.prepare lays out the trained parameters; later ones would not be trained",
                 do="build the whole model, prune it and replace its layers before run.prepare",
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
@@ -269,14 +269,14 @@ class ModelLayout:
         if thawed is not None:
             raise BadInput(
                 f"requires_grad of {thawed} was switched on after run.prepare",
-                means="what is trained is laid out by run.prepare, where this parameter was frozen",
+                means="run.prepare lays out the trained parameters, and this one was frozen then",
                 do="call run.prepare while it requires a gradient, and freeze it after that",
             )
         ids = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
         if ids != self._groups:
             raise BadInput(
                 "the parameter groups of the optimizer were changed after run.prepare, as by add_param_group",
-                means="the optimizer's state is laid out by run.prepare",
+                means="run.prepare lays out the optimizer's state",
                 do="build the optimizer with all its groups; a group with lr=0 is not trained yet",
             )
 
@@ -298,7 +298,7 @@ def _refuse_lazy(model: nn.Module) -> None:
         if is_lazy(tensor):
             raise BadInput(
                 f"{name} is lazy and has no shape yet",
-                means="what is trained is laid out by run.prepare",
+                means="run.prepare lays out the trained parameters by their shapes",
                 do="run one forward pass on a batch before the optimizer is built and run.prepare is called",
             )
 

@@ -71,7 +71,7 @@ class OptimizerGuard:
             f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",
             means="what it trains, and its state, would be missing in a worker that joins",
             do="give its parameters to the model and the optimizer of run.prepare, in a group of their own; "
-            "what is trained between the steps only, keep: run.keep['other'] = optimizer, and its module too",
+            "or, if you step it between the steps only, put it into run.keep['other'], and its module too",
         )
 
 
