@@ -177,6 +177,8 @@ def measure_cluster(tracing: Tracing) -> Iterable[Journey]:
                 wait_until(lambda: len(find_marks(tracing, "script")) > before, "the job's script")
                 end = find_marks(tracing, "script")[before].time_ns
         time.sleep(5)
+        for number in range(4):
+            tracing.call("cancel", f"job{number}", "--wait")
     finally:
         tracing.call("down")
     entries = tracing.read()
@@ -227,7 +229,7 @@ def main() -> None:
     options = parser.parse_args()
     print("| journey | files | hops |\n|---|--:|--:|")
     for measure in (measure_run, measure_cluster):
-        with tempfile.TemporaryDirectory(prefix="elastane-journeys-") as home:
+        with tempfile.TemporaryDirectory(prefix="elastane-journeys-", ignore_cleanup_errors=True) as home:
             for journey in measure(Tracing(options.tree.resolve(), Path(home))):
                 print(f"| {journey.name} | {len(journey.files)} | {journey.hops} |", flush=True)
                 if options.list:
