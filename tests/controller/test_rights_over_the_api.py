@@ -325,7 +325,7 @@ def test_a_full_disk_does_not_tell_what_is_there_from_what_is_not(api, make_spec
     def full(*_, **__):
         raise StoreFull("there is no room")
 
-    monkeypatch.setattr("elastane.controller.store.audit.append", full)
+    monkeypatch.setattr("elastane.controller.store.audit.append_audit_line", full)
     foreign, absent = stranger.get("/jobs/train"), stranger.get("/jobs/nowhere")
     assert foreign.status_code == absent.status_code == 404
     assert foreign.text.replace("train", "nowhere") == absent.text

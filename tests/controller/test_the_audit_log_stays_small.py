@@ -93,7 +93,7 @@ def test_refusals_that_a_full_disk_kept_out_are_written_later(api, monkeypatch, 
         raise StoreFull("there is no room")
 
     with monkeypatch.context() as disk:
-        disk.setattr("elastane.controller.store.audit.append", full)
+        disk.setattr("elastane.controller.store.audit.append_audit_line", full)
         for _ in range(3):
             assert eve.delete("/pools/h100").status_code == 403
     assert "eve" in caplog.text
