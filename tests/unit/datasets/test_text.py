@@ -57,9 +57,11 @@ def test_a_pattern_means_its_sorted_matches(folder):
 
 def test_tokens_are_made_once_and_again_after_a_change(folder, monkeypatch):
     written = []
-    write = text._write
+    write = text._write_tokens
     monkeypatch.setattr(
-        text, "_write", lambda path, *args, **named: written.append(path) or write(path, *args, **named)
+        text,
+        "_write_tokens",
+        lambda path, *args, **named: written.append(path) or write(path, *args, **named),
     )
     path = folder / "a.jsonl"
     first = made(path, folder)
