@@ -51,7 +51,7 @@ def main(  # noqa: PLR0917 - options, named on the command line
                 print_line(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
                 continue
             steps, deaths = steps + verdict.steps, deaths + verdict.deaths
-            codes[verdict.code] += 1
+            codes[int(verdict.code)] += 1
             if after is not None:
                 resumed, deaths = resumed + 1, deaths + after.deaths
     took_s = time.perf_counter() - began

@@ -49,12 +49,12 @@ def request_measurements(me: MemberState) -> None:
     now.measure_ticket = me.ticket
     owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
     digests = (
-        (*find_audited_blocks(me), *find_witnessed_blocks(me)) if is_digest_due(me, entered.kind) else ()
+        (*find_audited_blocks(me), *find_witnessed_blocks(me)) if has_due_digests(me, entered.kind) else ()
     )
     me.actions.append(Measure(now.measure_ticket, owned if train else (), digests))
 
 
-def is_digest_due(me: MemberState, kind: RoundKind) -> bool:
+def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
     """Whether the vote carries digests of the state before the round; all members must agree on it."""
     every = me.layout.digest_every
     return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
