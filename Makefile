@@ -17,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest docs picture demo pilot test test-fast test-long check format bench chaos survive crash clean
+.PHONY: help setup pins lowest docs docs-cli picture demo pilot test test-fast test-long check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -55,6 +55,9 @@ lowest: ## install the oldest versions that pyproject.toml admits in build/lowes
 docs: setup ## the documentation site, into build/site; a warning is an error
 	rm -rf build/site
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/site
+
+docs-cli: setup ## the tables of options in docs/cli.md, from the commands
+	$(BIN)/python -m pytest tests/unit/cli/test_cli_page.py --rewrite
 
 picture: setup ## the picture of README.md, from a real run with kills (five minutes)
 	$(BIN)/python tools/draw_picture.py

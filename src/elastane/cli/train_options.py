@@ -48,6 +48,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     convergence: Annotated[
         Literal["exact", "fast"] | None,
         typer.Option(
+            metavar="exact|fast",
             help="exact (default): the same bits for any number of workers. fast: sums in the cheapest "
             "order.",
             rich_help_panel=TRAINING,

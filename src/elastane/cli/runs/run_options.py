@@ -25,6 +25,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(
+            metavar="shared|tcp",
             help="How gradients travel: shared memory (default), or TCP connections between the workers.",
             rich_help_panel=WORKERS,
         ),

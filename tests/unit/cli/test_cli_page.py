@@ -1,0 +1,91 @@
+"""The tables of options in docs/cli.md, generated from the commands: ``make docs-cli`` writes them again."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from elastane.cli.main import app
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+BLOCK = re.compile(r"<!-- options: (?P<command>[a-z ]+) -->\n.*?<!-- end -->", re.DOTALL)
+LEFT_OUT = {"help", "as_json"}
+"""Options that every command has; the page describes them once."""
+
+
+def find_command(words: str) -> Any:
+    command: Any = get_command(app)
+    for word in words.split():
+        command = command.commands[word]
+    return command
+
+
+def list_options(words: str) -> list[Any]:
+    params = find_command(words).params
+    return [one for one in params if one.param_type_name == "option" and one.name not in LEFT_OUT]
+
+
+def format_names(option: Any) -> str:
+    names = sorted((*option.opts, *option.secondary_opts), key=lambda name: (name.startswith("--"), name))
+    names = [*option.opts, *option.secondary_opts] if option.secondary_opts else names
+    if option.is_flag:
+        return " or ".join(f"`{name}`" for name in names)
+    *short, long = names
+    return " or ".join(f"`{name}`" for name in (*short, f"{long} {option.metavar or 'VALUE'}"))
+
+
+def format_meaning(option: Any) -> str:
+    default = option.default
+    shown = option.show_default and default not in (None, False, "", ()) and not callable(default)
+    return option.help + (f" Default: {default}." if shown else "")
+
+
+def format_table(words: str) -> Iterator[str]:
+    yield "| option | meaning |"
+    yield "|---|---|"
+    panel = ""
+    options = list_options(words)
+    for option in sorted(options, key=lambda one: bool(one.rich_help_panel)):
+        if (option.rich_help_panel or "") != panel:
+            panel = option.rich_help_panel
+            yield f"| *{panel}* | |"
+        cells = (format_names(option), format_meaning(option).replace("[", r"\[").replace("*", r"\*"))
+        yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def format_block(match: re.Match[str]) -> str:
+    lines = (f"<!-- options: {match['command']} -->", *format_table(match["command"]), "<!-- end -->")
+    return "\n".join(lines)
+
+
+def test_the_tables_of_options_are_those_of_the_commands(request: pytest.FixtureRequest):
+    text = PAGE.read_text()
+    generated = BLOCK.sub(format_block, text)
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(generated)
+    else:
+        assert generated == text, "docs/cli.md is out of date: run make docs-cli, and read the difference"
+
+
+def list_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            yield from list_commands(inner, (*path, name))
+        else:
+            yield " ".join((*path, name)), inner
+
+
+def test_the_page_has_the_options_of_every_command():
+    tables = {match["command"] for match in BLOCK.finditer(PAGE.read_text())}
+    page = PAGE.read_text()
+    missing = [
+        f"{words} {max(option.opts, key=len)}"
+        for words, _ in list_commands(get_command(app))
+        if words not in tables
+        for option in list_options(words)
+        if max(option.opts, key=len) not in page
+    ]
+    assert missing == []
