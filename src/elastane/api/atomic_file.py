@@ -35,7 +35,7 @@ def open_replacement(path: Path, *, durable: bool, mode: int = 0o666) -> Iterato
     Raises:
         OSError: the file cannot be written.
     """
-    # A random name and O_EXCL: nobody can prepare a link there, and no two writers share a file.
+    # A random name and O_EXCL: no user can prepare a link there, and no two writers share a file.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

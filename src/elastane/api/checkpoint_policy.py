@@ -25,16 +25,16 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 def parse_checkpoint_policy(
     wishes: JobCheckpoints, named: Mapping[str, str] = FIELDS
 ) -> CheckpointPolicy | None:
-    """What is wished for; None: no checkpoints.
+    """Return the requested policy; None: no checkpoints.
 
     ``never`` beside moments or a place: only at those, at the end, and when `elastane checkpoint now` asks.
 
     Args:
         wishes: as written.
-        named: what whoever wrote them calls each one.
+        named: the name of each option, for errors.
 
     Raises:
-        BadField: with the field, what is wrong and what to write.
+        BadField: a field has a wrong value.
     """
     if wishes.every == "never" and not (wishes.at or wishes.url):
         return None

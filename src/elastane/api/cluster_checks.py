@@ -1,4 +1,4 @@
-"""What pools, quotas, priorities and the calendar of a cluster may not say."""
+"""Checks of the pools, quotas, priorities and the calendar of a cluster."""
 
 from collections.abc import Iterable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -27,10 +27,10 @@ MOST_PRICE = 1e9
 
 
 def check_cluster(cluster: Snapshot) -> None:
-    """Everything but the jobs.
+    """Check all of a cluster except its jobs.
 
     Raises:
-        BadInput: with the field, what is wrong and what to write.
+        BadInput: a field has a wrong value.
     """
     pools = [pool.name for pool in cluster.pools]
     check_unique("pools", pools)

@@ -1,4 +1,4 @@
-"""Messages between the coordinator and everybody else, one JSON object per websocket frame.
+"""Messages to and from the coordinator, one JSON object per websocket frame.
 
 A connection presents the run's secret as ``Authorization: Bearer`` and begins with a report (workers, the
 agent) or a request (the command line). Reports are whole and idempotent: a new coordinator learns all it
@@ -204,7 +204,7 @@ class PublishCheckpoint(ControlMessage, frozen=True, kw_only=True):
 
 
 class WriteAgain(ControlMessage, frozen=True, kw_only=True):
-    """The run has ended, and somebody could not write a part of its last checkpoint: write it all anew.
+    """The run has ended, and a part of its last checkpoint could not be written: write all of it again.
 
     ``writers`` do so; ``attempt`` counts from 1.
     """
@@ -352,7 +352,7 @@ class AskStop(ControlMessage, frozen=True, kw_only=True):
 
     Args:
         who: asks.
-        why: in a sentence; empty: nobody said.
+        why: a sentence; empty: unknown.
     """
 
     who: Literal["user", "controller"] = "user"
@@ -360,7 +360,7 @@ class AskStop(ControlMessage, frozen=True, kw_only=True):
 
 
 class AskEvict(ControlMessage, frozen=True, kw_only=True):
-    """End at once whoever is still on the way out."""
+    """Kill the workers that are still leaving."""
 
 
 class AskCheckpoint(ControlMessage, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
         key: file with its private key.
         devices: of this machine, in the pool ``local``.
         device: their kind.
-        user: whom the first token is for.
+        user: the owner of the first token.
         new_token: make another operator's token, though there is one: the last may be lost.
         run_as: the system users that jobs run as.
     """
@@ -38,11 +38,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a controller does not listen.
 
-    It is told to whoever started it, and not only logged: on a full disk nothing can be logged.
+    The starting process gets it, and not only the log: on a full disk nothing can be logged.
 
     Args:
         what: happened.
-        means: for whoever started it.
+        means: for the user who started it.
         do: about it.
     """
 
@@ -52,7 +52,7 @@ class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What whoever started it should know.
+    """The facts for the process that started the controller.
 
     Args:
         url: where it listens.

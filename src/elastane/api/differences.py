@@ -9,7 +9,7 @@ from elastane.api.quotas import Limits
 
 
 def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
-    """A document as files write it: without what is as it would be anyway."""
+    """Return a document as files write it: without the fields that have their defaults."""
     found = {}
     for field in msgspec.structs.fields(document):
         value = getattr(document, field.name)
@@ -22,7 +22,7 @@ def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
+def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, msgspec.Struct):
         return build_lean_document(value)
     if isinstance(value, tuple):
@@ -31,13 +31,13 @@ def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
 
 
 def list_new_fields(document: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of a document that was not there before, without limits of a team that are the usual ones."""
+    """Return the fields of a new document, without the limits of a team that are the defaults."""
     usual = flatten_fields({"limits": msgspec.to_builtins(Limits())})
     return {field: value for field, value in flatten_fields(document).items() if usual.get(field) != value}
 
 
 def describe_field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """``devices 64 -> 32`` for each field that differs."""
+    """Return a line such as ``devices 64 -> 32`` for each field that differs."""
     names = dict.fromkeys((*before, *after))
     return [
         f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
@@ -46,10 +46,10 @@ def describe_field_changes(before: Mapping[str, str], after: Mapping[str, str]) 
     ]
 
 
-def flatten_fields(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatever JSON has
-    """Fields of a document and of the documents in it, by path, but for its name and for what is empty.
+def flatten_fields(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - any JSON value
+    """Return the fields of a document and its inner documents by path, without its name and empty fields.
 
-    Quotas go by their pools.
+    Quotas are named by their pools.
     """
     found: dict[str, str] = {}
     match value:

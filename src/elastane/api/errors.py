@@ -50,7 +50,7 @@ class BadField(BadInput):
     Args:
         field: as a path: ``elasticPolicy.minReplicas``.
         wrong: completes a sentence that begins with the field.
-        means: for whoever asked.
+        means: for the user.
         do: what to write.
     """
 
@@ -108,7 +108,7 @@ class Damaged(StorageError):
     Args:
         checkpoint: its name.
         damages: what is wrong with which of its files.
-        means: for whoever asked.
+        means: for the user.
     """
 
     def __init__(self, checkpoint: str, damages: tuple[FileDamage, ...], *, means: str = "") -> None:

@@ -29,7 +29,7 @@ class MissingExtra(BadInput, ImportError):
     Args:
         extra: to install.
         what: needs the package; begins the sentence.
-        why: what is missing.
+        why: the reason that it cannot be imported.
     """
 
     def __init__(self, extra: Extra, what: str, why: str) -> None:

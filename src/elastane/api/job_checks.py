@@ -1,4 +1,4 @@
-"""What a job spec may not say."""
+"""Checks of job specs."""
 
 import msgspec
 
@@ -16,17 +16,17 @@ from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
-"""Of an elastic policy: so long a job may hold what it should not have, or does not use."""
+"""Of an elastic policy: the longest time that a job may hold devices of others, or unused ones."""
 
 FIRST_YEAR, LAST_YEAR = 1971, 9998
-"""Of moments: so that they are one in every time zone, for whoever looks at the job there."""
+"""Of times, so that they are valid in every time zone."""
 
 
 def parse_job_spec(document: object) -> JobSpec:
-    """The spec that a document describes, checked.
+    """Parse the spec that a document describes, and check it.
 
     Raises:
-        BadField: with the field, what is wrong and what to write.
+        BadField: a field has a wrong value.
     """
     return check_job_spec(parse_unchecked_job_spec(document))
 
@@ -35,7 +35,7 @@ def parse_unchecked_job_spec(document: object) -> JobSpec:
     """Return the spec that a document describes; its values are not checked yet.
 
     Raises:
-        BadField: with the field, what is wrong and what to write.
+        BadField: a field has a wrong value.
     """
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise make_field_error(
@@ -45,15 +45,15 @@ def parse_unchecked_job_spec(document: object) -> JobSpec:
 
 
 def make_job_document(spec: JobSpec) -> object:
-    """What `parse_job_spec` reads the same spec from."""
+    """Return the document from which `parse_job_spec` parses the same spec."""
     return msgspec.to_builtins(spec)
 
 
 def check_job_spec(spec: JobSpec) -> JobSpec:
-    """The same spec.
+    """Check a spec and return it.
 
     Raises:
-        BadField: with the field, what is wrong and what to write.
+        BadField: a field has a wrong value.
     """
     check_name("name", spec.name)
     check_name("team", spec.team)
@@ -63,10 +63,10 @@ def check_job_spec(spec: JobSpec) -> JobSpec:
 
 
 def check_numbers(spec: JobSpec) -> None:
-    """Check what plans calculate with: sizes, times and amounts.
+    """Check the values that plans calculate with: sizes, times and amounts.
 
     Raises:
-        BadField: with the field, what is wrong and what to write.
+        BadField: a field has a wrong value.
     """
     check_bounded_count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
@@ -98,7 +98,7 @@ def check_numbers(spec: JobSpec) -> None:
 
 
 def count_retries_left(spec: JobSpec, crashes: int) -> int:
-    """Restarts that are left after so many crashes; resizes, drains and preemptions are none."""
+    """Return how many restarts are left after these crashes; resizes, drains and preemptions do not count."""
     return max(0, spec.run_policy.job_max_retry_count - crashes)
 
 
@@ -138,7 +138,7 @@ def _check_timeout(field: str, seconds: float) -> None:
             field,
             f"{seconds:g} is more than {LONGEST_TIMEOUT_S:g}",
             f"write {LONGEST_TIMEOUT_S:g} or less",
-            means="whoever lent the devices would wait that long for them",
+            means="the lender of the devices would wait that long for them",
         )
 
 

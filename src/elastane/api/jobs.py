@@ -30,7 +30,7 @@ class SpecPart(
 class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
     """How far a job stretches.
 
-    Its timeouts are an hour at most: so long others may have to wait for what is theirs.
+    Its timeouts are an hour at most: other jobs may wait that long for their devices.
 
     Args:
         min_replicas: the job's claim: it runs with at least so many workers or waits.

@@ -1,4 +1,4 @@
-"""Lines of logs: what others have written forges none of them, and repeated ones fill no disk."""
+"""Log handlers whose lines cannot be forged by text from outside, and that limit repeated messages."""
 
 import logging
 import time
@@ -22,9 +22,9 @@ class EntryFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a message a few times a minute, then says how often it was left out.
+    """Passes a message a few times a minute, then counts how often it was left out.
 
-    Anybody who can connect can cause some messages, as often as they like.
+    Any process that can connect can cause some messages, as often as it likes.
 
     Args:
         most: of one message within a minute.

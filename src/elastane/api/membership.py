@@ -1,4 +1,4 @@
-"""Who takes part: a generation is a numbered membership, nothing more.
+"""Membership: a generation is a numbered set of members.
 
 Shares of virtual ranks and ownership of blocks are pure functions of it (`elastane.protocol`).
 """
@@ -34,7 +34,7 @@ class Generation(msgspec.Struct, frozen=True):
         term: of the coordinator that proposed it; a lower term than the newest heard is refused.
         members: in the order of their virtual ranks: the worker longest in the run first.
         planned: True: begins at a step boundary, once every member of the old one voted ready for it.
-            False: begins at once, because somebody died.
+            False: begins at once, because a member died.
         why: in words, for events.
         leaving: members of the one before that leave with this one; they hand over what only they hold.
     """

@@ -1,4 +1,4 @@
-"""What an engine has seen."""
+"""What an engine observes of jobs and nodes."""
 
 import msgspec
 
@@ -15,8 +15,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
         step: last committed; 0: none.
         loss: of that step; None: there was none.
         recent_loss: mean over the last `RECENT_STEPS` steps; None: fewer were made, or some had none.
-        steps: the job lasts; 0: nobody knows.
-        samples_per_step: the global batch; 0: nobody knows yet.
+        steps: the job lasts; 0: unknown.
+        samples_per_step: the global batch; 0: unknown so far.
         virtual_ranks: pinned for its whole run, so that more workers would find nothing to do; 0: none yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
         brief: numbers of workers whose speed was measured for too short a time to be compared with others.
@@ -38,7 +38,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> int | None:
-        """Samples still to train on; None: nobody knows, of a stream for instance."""
+        """Samples still to train on; None: unknown, for example of a stream."""
         if not self.steps or not self.samples_per_step:
             return None
         return max(0, self.steps - self.step) * self.samples_per_step
@@ -54,10 +54,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
             does are its devices free.
         agent: the agent of ``attempt`` is running.
         outcome: how ``attempt`` ended; None: it has not, or left no word.
-        workers: worker processes that exist, those on their way in or out included; None: nobody answered.
+        workers: worker processes that exist, starting and leaving ones included; None: no answer.
         members: of ``workers``, those that take part in the training; None: the engine counts processes
             only.
-        target: workers that its agent aims at; None: nobody answered.
+        target: workers that its agent keeps running; None: no answer.
         fixed: its number of workers is not the controller's to change now: a human has set it, or the run
             makes its last step.
         lingering_s: seconds since processes were first seen whose agent is gone, or not there yet.
@@ -80,10 +80,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrived(self) -> int | None:
-        """Workers that have come; None: nobody answered.
+        """Workers that have arrived; None: no answer.
 
-        Before anybody trains, processes count: a large model or dataset takes its time, and nobody waits for
-        them. Whoever joins others has arrived once it is one of them.
+        Before training begins, processes count: a large model or dataset takes long to load, and no worker
+        waits for them. Later, a joiner has arrived once it is a member.
         """
         return self.members or self.workers
 

@@ -1,6 +1,6 @@
-"""What an engine can be told. Every order may be lost, repeated or late without harm.
+"""Orders to an engine. Every order may be lost, repeated or late without harm.
 
-Each names the attempt it means, and an engine leaves every other attempt alone.
+Each names its attempt; an engine does not touch any other attempt.
 """
 
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from elastane.api.jobs import JobSpec
 
 
 class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Begin an attempt with so many workers, unless it has begun already.
+    """Begin an attempt with ``workers`` workers, unless it has begun already.
 
     Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning. What has
     lived under the job's name before it was submitted, in seconds since 1970, was another job.
@@ -25,7 +25,7 @@ class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ResizeJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Train with so many workers from now on; ``limits`` are the fewest and most that the job may have."""
+    """Train with ``workers`` workers from now on; ``limits`` are the fewest and most for the job."""
 
     job: str
     attempt: int
@@ -44,7 +44,7 @@ class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class EvictWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End now, with SIGKILL, the workers that should have left by now; the others go on with what they hold.
 
-    If nobody else holds some of the state, the job goes back to its newest checkpoint.
+    If no other worker holds some of the state, the job goes back to its newest checkpoint.
     """
 
     job: str
@@ -67,7 +67,7 @@ class KillAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SettleJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The job's end is written down: it need not be looked at any more."""
+    """The job's end is recorded: it need not be observed again."""
 
     job: str
 

@@ -30,7 +30,7 @@ class PatientListener(socket.socket):
         """Accept as `socket.socket.accept` does.
 
         Raises:
-            BlockingIOError: nobody waits, or the last attempt has just failed.
+            BlockingIOError: no connection waits, or the last attempt has just failed.
             OSError: anything else.
         """
         if time.monotonic() - self._failed_s < RETRY_S / 2:
@@ -64,7 +64,7 @@ _rarely = _Rarely()
 
 
 def make_patient_listener(listening: socket.socket) -> PatientListener:
-    """Return the same listening socket as a `PatientListener`; the given object must not be used any more."""
+    """Return the same listening socket as a `PatientListener`; the given object must not be used again."""
     logging.getLogger("asyncio").addFilter(_rarely)
     return PatientListener(fileno=listening.detach())
 

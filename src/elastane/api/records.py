@@ -1,4 +1,4 @@
-"""What is written down about a run: steps in the ledger, changes in the events."""
+"""The records of a run: steps in the ledger, changes in the events."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ OUTCOMES = {
 """Kinds of events that end an attempt of a run, each with the exit code of the run."""
 
 SCRIPT = "script"
-"""Who ended a run, in a ``run.finished`` before the last planned step."""
+"""The ``who`` of a ``run.finished`` before the last planned step."""
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):

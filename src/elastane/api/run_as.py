@@ -43,7 +43,7 @@ class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
             raise BadInput(
                 f"team {team} has no system user, and jobs of this cluster run as their team's",
                 means="its jobs would run as the user of the controller and could read every token",
-                do=f"ask whoever runs the controller for: elastane up --run-as {team}=USER",
+                do=f"ask the operator of the controller for: elastane up --run-as {team}=USER",
             )
         return user
 

@@ -1,8 +1,8 @@
 """Make text from outside safe to print, to log and to store.
 
 Names, reasons and tracebacks come from jobs, clients and files. A terminal obeys control characters in them,
-a line break forges a line of a log, and an endless text fills a disk. Whatever shows or keeps such a text
-passes it through here.
+a line break forges a line of a log, and an endless text fills a disk. Code that shows or stores such a text
+passes it through this module.
 """
 
 LONGEST = 1000
@@ -38,7 +38,7 @@ def format_entry(text: str, longest: int = LONGEST) -> str:
 def make_storable(text: str, longest: int = LONGEST) -> str:
     """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
 
-    That is NUL, and halves of surrogate pairs. Whatever shows the text must still escape it.
+    That is NUL, and halves of surrogate pairs. Code that shows the text must still escape it.
     """
     shown = text[:longest]
     if "\0" in shown or not shown.isascii():

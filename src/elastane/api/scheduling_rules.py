@@ -3,7 +3,7 @@
 import msgspec
 
 QUIET_S = 3600.0
-"""A job that has not had to give anything back for so long is as good as new."""
+"""After this time without giving anything back, a job counts as new."""
 
 
 class SchedulingRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

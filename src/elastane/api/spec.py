@@ -1,4 +1,4 @@
-"""What a user asks for: one run, its limits and the choices pinned for its whole life."""
+"""What a user asks for: one run, its limits and the choices pinned for all its attempts."""
 
 from typing import Literal
 
@@ -22,8 +22,8 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         auto: the interval follows from what a checkpoint costs and how often the run is interrupted.
         each_epoch: one at the end of each epoch.
         each_evaluation: one after each evaluation.
-        keep_last: so many of the newest stay.
-        keep_every: those of every so many steps stay too.
+        keep_last: number of the newest that are kept.
+        keep_every: also keep those of every this many steps.
         keep_best: the best by a metric stays too: ``("eval_loss", "min")``.
     """
 
@@ -50,10 +50,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         script: path of the training script; of a module, of its file.
         module: what ``python -m`` would be told; empty: it is a script.
         args: its arguments.
-        min_workers: nobody may ask for fewer; deaths and drains can bring the run below it.
+        min_workers: the fewest that may be requested; deaths and drains can bring the run below it.
         max_workers: never more workers than this.
         start: workers to begin with.
-        self_sizing: a controller decides on the number of workers, until somebody does by hand.
+        self_sizing: a controller decides on the number of workers, until a user sets it.
         virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.
         copies: copies of the optimizer state; None: every worker keeps everything.
         convergence: ``exact`` sums gradients in one fixed tree; ``fast`` in whatever order is cheapest.

@@ -1,6 +1,6 @@
-"""Bounds the connections that have not proved who they are, or that wait for something to happen.
+"""Bounds on connections that have not authenticated, or that wait for an event.
 
-Everybody on the machine can connect to a listening socket. Until a connection has proved that it knows a
+Every process on the machine can connect to a listening socket. Until a connection has proved that it knows a
 secret it costs a descriptor and some memory, so a server limits how many of those it holds and for how long.
 When there are too many, the oldest one goes: a peer of the run proves itself within milliseconds and tries
 again if it was unlucky, and a flood of strangers only evicts itself.
