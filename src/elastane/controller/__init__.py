@@ -1,1 +1,1 @@
-"""The controller of a cluster: its store, who may do what, the API; see docs/design/0007-controller.md."""
+"""The controller of a cluster: its store, its access rules and its API. See docs/design/0007-controller.md."""

@@ -1,7 +1,7 @@
-"""``python -m elastane.controller``: the controller, until SIGTERM or SIGINT. `elastane up` starts it.
+"""``python -m elastane.controller`` runs the controller until SIGTERM or SIGINT. `elastane up` starts it.
 
-Its standard input is a `ControllerSettings` as JSON: everybody on the machine may read a command line, and
-the store's URL may hold a password.
+It reads a `ControllerSettings` as JSON from its standard input. Every user of the machine can read command
+lines, and the URL of the store may hold a password.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def end_with(pid: int) -> None:
-    """Whoever waits for us in a terminal takes us along, even if it is killed."""
+    """Terminate this process when its parent ends: a command in a terminal, for example, even if killed."""
 
     def watch() -> None:
         while os.getppid() == pid:

@@ -11,19 +11,19 @@ from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 
 LARGEST_SPEC_BYTES = 256 * 2**10
-"""As JSON: it is read with every list of jobs, and given to every process of its own. Files have room."""
+"""Limit of a spec as JSON. Every list of jobs reads it, and every process of the job gets its variables."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_job(spec: JobSpec, priorities: Container[str]) -> None:
-    """Whether this job could ever be started.
+    """Check that this job could ever start.
 
     Args:
         spec: as submitted, or as it would be after a change.
-        priorities: names of the priority classes that there are.
+        priorities: names of the existing priority classes.
 
     Raises:
-        BadField: the first thing that is wrong.
+        BadField: the first field that is wrong.
     """
     check_shape(spec)
     if spec.priority_class and spec.priority_class not in priorities:
@@ -35,10 +35,10 @@ def check_job(spec: JobSpec, priorities: Container[str]) -> None:
 
 
 def check_shape(spec: JobSpec) -> None:
-    """Whether a spec is a job by itself, whatever the cluster has.
+    """Check everything in a spec that does not depend on the cluster.
 
     Raises:
-        BadField: the first thing that is wrong.
+        BadField: the first field that is wrong.
     """
     check_job_spec(spec)
     _check_size(spec)
@@ -62,14 +62,14 @@ def check_shape(spec: JobSpec) -> None:
 
 
 def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
-    """Whether every worker of a run that has begun would have something to do.
+    """Check that every worker of a run would compute at least one virtual rank.
 
     Args:
         policy: as it would be after a change.
-        virtual_ranks: that the run has pinned; 0: none yet.
+        virtual_ranks: the number that the run has fixed; 0: the run has not begun.
 
     Raises:
-        BadField: some would not.
+        BadField: the policy allows more workers than virtual ranks.
     """
     _, most = policy.limits
     if 0 < virtual_ranks < most:
@@ -83,7 +83,7 @@ def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
 
 
 def _check_size(spec: JobSpec) -> None:
-    """Names the longest of its fields."""
+    """Check the length of a spec. The error names its longest field."""
     if (total_bytes := len(msgspec.json.encode(spec))) <= LARGEST_SPEC_BYTES:
         return
     lengths = {name: len(msgspec.json.encode(value)) for name, value in msgspec.to_builtins(spec).items()}
@@ -97,7 +97,7 @@ def _check_size(spec: JobSpec) -> None:
 
 
 def _check_most_workers(policy: ElasticPolicy) -> None:
-    """Whatever says it, a range or a list; the fewest workers are never more than the most."""
+    """Check the largest size of a policy, given as a range or as a list."""
     _, most = policy.limits
     if most > MOST_WORKERS:
         field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
@@ -113,9 +113,9 @@ def scale_policy(
     max_replicas: int | None = None,
     replica_discrete_values: tuple[int, ...] | None = None,
 ) -> ElasticPolicy:
-    """Return the policy with other limits, which the caller checks; None: as before.
+    """Return the policy with other limits; None: as before. The caller checks the result.
 
-    Limits choose among listed sizes: sizes outside of them leave the list, and its ends become the limits.
+    If the policy lists its sizes, sizes outside of the limits leave the list, and its ends become the limits.
 
     Raises:
         BadField: the list has no sizes for these limits.

@@ -1,4 +1,4 @@
-"""The token with which everything begins."""
+"""The first operator's token of a store."""
 
 from sqlalchemy import Connection
 
@@ -8,10 +8,19 @@ from elastane.controller.store import tokens
 
 
 def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool = False) -> str | None:
-    """An operator's secret for a store that has no operator yet, or if ``another`` is wanted; None: neither.
+    """Make an operator's token, and return its secret.
 
-    To be told within this transaction: one that was stored and not told would lock everybody out, one that
-    was told and not stored is followed by another.
+    Show the secret before this transaction ends. If it were stored but not shown, nobody could use the
+    cluster. If it is shown but not stored, the next start makes another one.
+
+    Args:
+        tx: a transaction that writes.
+        user: of the token.
+        now_s: the time.
+        another: make a token even if the store has a valid one of an operator.
+
+    Returns:
+        The secret; None: the store has an operator, and no other is wanted.
     """
     first = not tokens.count_operators(tx, now_s)
     if not first and not another:

@@ -1,7 +1,7 @@
-"""The controller in ``elastane run``: the same loop, plan and store as of a cluster, for one run.
+"""The controller in ``elastane run``: the loop, plan and store of a cluster, for one run.
 
-The run does not need it: it begins before its controller has been loaded, and goes on with as many workers as
-it has should that one fail.
+The run does not need its controller. It begins before the controller is loaded, and keeps its number of
+workers if the controller fails.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ FAREWELL_S = 5.0
 
 
 class Embedded:
-    """Decides on the number of workers of a run, from a thread of its own, while it is entered.
+    """A context manager that sets the number of workers of a run, from a thread of its own.
 
     Args:
-        run_dir: of the run; the store is in it, so that other terminals can read the reasons.
+        run_dir: of the run; it holds the store, so that other terminals can read the reasons.
         spec: of the run.
         attempt: number of the run's attempt, from 1.
-        devices: of this machine: how many, and ``cpu`` or ``gpu``.
-        say: where a failure is told; training does not stop for it.
+        devices: of this machine: their number, and ``cpu`` or ``gpu``.
+        say: reports a failure; training continues.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Embedded:
         try:
             with _logging_to(self._run_dir.log(LOG)):
                 self._turns()
-        # The one place where a failure of the controller ends: a full disk, a damaged store.
+        # Failures of the controller end here: a full disk, a damaged store.
         except (ElastaneError, OSError) as error:
             self._say(f"the number of workers stays as it is: {error}")
         except ModuleNotFoundError as error:
@@ -87,7 +87,7 @@ class Embedded:
             )
 
     def _turns(self) -> None:
-        # Loaded beside the run, which does not wait for them.
+        # These imports take a second. The run does not wait for them.
         from elastane.controller.loop import Loop  # noqa: PLC0415
         from elastane.controller.planning import Scheduler  # noqa: PLC0415
         from elastane.controller.store.database import Store  # noqa: PLC0415
@@ -96,7 +96,7 @@ class Embedded:
         from elastane.scheduler.plan import plan  # noqa: PLC0415
 
         if not self._run_dir.controller.exists():
-            # Whole or absent, for whoever asks just now.
+            # Another terminal sees a complete store or none.
             beside = self._run_dir.controller.with_suffix(".db.new")
             Store(f"sqlite:///{beside}").close()
             beside.replace(self._run_dir.controller)
@@ -124,9 +124,9 @@ class Embedded:
 
 @contextmanager
 def _logging_to(log: Path) -> Iterator[None]:
-    """What the controller logs goes there, and not before the user of the terminal."""
+    """Write the log lines of the controller to a file instead of the terminal."""
     handler = configure_handler(logging.FileHandler(log, delay=True))
-    # On a full disk nothing can be logged, the full disk least of all.
+    # On a full disk, logging itself fails; that must not stop the controller.
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
     logger = logging.getLogger("elastane")
     logger.addHandler(handler)
@@ -140,7 +140,7 @@ def _logging_to(log: Path) -> Iterator[None]:
 
 
 def explained(run_dir: RunDir) -> JobExplanation | None:
-    """Why a run has as many workers as it has; None: no controller has ever decided that.
+    """Return why a run has its number of workers; None: no controller has decided it.
 
     Raises:
         StoreError: the store cannot be read.
@@ -165,12 +165,12 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
 
 
 def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
-    """The job that a run is in the store of its own controller.
+    """Return the job that stands for an attempt of a run in the store of its own controller.
 
     Args:
         spec: of the run.
         attempt: its number.
-        kind: of device; of cores, a worker takes as many as it has threads.
+        kind: of device. If it is ``cpu``, a worker takes one core for each of its threads.
     """
     return JobSpec(
         name=spec.name if attempt == 1 else f"{spec.name}.{attempt}",
@@ -191,7 +191,7 @@ def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
 
 
 def pool_of(job: JobSpec, devices: tuple[int, str]) -> Pool:
-    """This machine; the fewest workers that somebody wants on it fit, however small it is."""
+    """Return this machine as a pool, which is always large enough for the job's minimum."""
     count, kind = devices
     count = max(count, job.elastic_policy.min_replicas * job.resources_per_worker.devices)
     return Pool(name="local", device=kind, devices=count, devices_per_node=count)

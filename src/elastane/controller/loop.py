@@ -1,6 +1,6 @@
-"""The loop: observe, plan, decide, tell the engine; again and again.
+"""The loop of the controller: observe, plan, decide, give orders to the engine, and repeat.
 
-Whatever it knows is in the store, so it may end between any two of these and another one goes on.
+All of its knowledge is in the store. So it may end between any two steps, and another loop continues.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from elastane.controller.store.failures import UnreadableRecord
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
-"""Between two looks at the jobs; longer where they would take more than a tenth of a processor."""
+"""Time between two observations; longer if they would take more than a tenth of a processor."""
 LONGEST_REST_S = 5.0
-"""However dear a look is: deaths are noticed, and what became free is used."""
+"""Upper bound of that time, so that deaths are noticed and free devices are used."""
 GATHER_S = 0.1
-"""After a change, others may follow at once; they are planned together. Longer where a plan takes longer."""
+"""Wait after a change, so that changes that follow are planned with it. A slow plan lengthens the wait."""
 HERE_JOBS = 300
-"""So many are planned sooner in this process than another one is asked."""
+"""Up to this many jobs, planning in this process is faster than asking another process."""
 OUTDATED_PLANS = 2
-"""After so many in a row that somebody was quicker than, those who change something wait for the next."""
+"""After this many outdated plans in a row, changes wait until the next plan is carried out."""
 REPLAN_S = 10.0
-"""Time alone changes what a plan says: calendars, cooldowns, prices."""
+"""Plan this often without any change: calendars, cooldowns and prices change with time."""
 AFTER_FAILURE_S = 5.0
 TURNS_FAIL = "the latest turn of the controller's loop failed, so nothing was decided"
 READ_LOG = "read the controller's log ($ELASTANE_HOME/controller.log), which says why"
@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 
 
 class Loop:
-    """Turns of a cluster, one after the other.
+    """The loop of one cluster.
 
     Args:
-        store: of which this is the only controller.
+        store: of the cluster; no other controller uses it.
         engine: for all of its jobs.
-        scheduler: that decides.
+        scheduler: makes the decisions.
         clock: seconds since 1970.
-        planner: plans for many jobs; None: that is done here too.
+        planner: plans for many jobs in another process; None: every plan is made in this one.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Loop:
         self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failing = ""
-        """Why turns fail; empty: they do not. Logged when it changes."""
+        """Why turns fail; empty: they succeed. It is logged when it changes."""
 
     # -- from other threads ------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Plan soon, because something has changed."""
         if self._loop is not None:
-            # Whoever asks while the process ends is answered all the same.
+            # While the process ends, the event loop may be closed; requests are still answered.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._awaken)
 
@@ -122,7 +122,7 @@ class Loop:
     # -- turns -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Turns until it is closed. The one place where a turn's failure ends."""
+        """Take turns until it is closed. A failed turn is logged and tried again."""
         self._loop = asyncio.get_running_loop()
         try:
             self._warm()
@@ -131,7 +131,7 @@ class Loop:
                     await self.turn(look=time.monotonic() >= self._look_at_s)
                     self._succeeded()
                 except Exception as error:  # noqa: BLE001 - the store or the engine may be away
-                    # Training goes on, and the next turn may fare better.
+                    # Training continues, and the next turn may succeed.
                     self._fail(error)
                 await self._rest()
         finally:
@@ -155,16 +155,19 @@ class Loop:
         self._store.soundness.condition.clear("turns", log=False)
 
     def _warm(self) -> None:
-        """A planner that will be needed starts while the jobs are looked at for the first time."""
+        """Start a planner that will be needed, while the first turn observes the jobs."""
         if self._planner is None:
             return
-        # A store that is away is the first turn's to tell.
+        # The first turn reports a store that cannot be reached.
         with contextlib.suppress(ElastaneError), self._store.reading() as tx:
             if jobs.count_living_jobs(tx) > HERE_JOBS:
                 self._planner.start()
 
     async def _rest(self) -> None:
-        """Until it is time to look again, or something has changed and the last plan is over long enough."""
+        """Wait until the next observation is due, or until something has changed.
+
+        After a change, wait a little longer, so that changes that follow are planned with it.
+        """
         pause_s = AFTER_FAILURE_S if self.failing else max(0.0, self._look_at_s - time.monotonic())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), pause_s)
@@ -172,10 +175,10 @@ class Loop:
         self._woken.clear()
 
     async def turn(self, *, look: bool = True) -> None:
-        """One turn; every part may be the last.
+        """Take one turn. The process may end between any two of its parts.
 
         Args:
-            look: at what there is; else what was seen last still holds.
+            look: observe the jobs; otherwise the last observation still holds.
         """
         if look or self._observer.must_see_nodes():
             begin_s, busy_s = time.monotonic(), time.thread_time()
@@ -191,7 +194,7 @@ class Loop:
             try:
                 await self._plan(now_s)
             except UnreadableRecord as error:
-                # What was decided before is carried out all the same.
+                # Earlier decisions are still carried out.
                 undecided = error
             else:
                 self._forget(now_s)
@@ -201,7 +204,7 @@ class Loop:
             raise undecided
 
     def _forget(self, now_s: float) -> None:
-        """Jobs whose time to be remembered is over, unless their engine has not heard of their end."""
+        """Forget the jobs that are due, except those that the engine still observes."""
         with self._store.reading() as tx:
             due_now = [
                 job for job in forgetting.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
@@ -213,8 +216,8 @@ class Loop:
                 events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
 
     async def _plan(self, now_s: float) -> None:
-        """Decides, or finds that somebody was quicker: then the next turn does."""
-        # What changes from here on is for the next plan.
+        """Plan, and write the decisions. If the plan is outdated by then, the next turn plans again."""
+        # Changes from here on belong to the next plan.
         self._stale = False
         begin_s = time.monotonic()
         try:
@@ -246,7 +249,7 @@ class Loop:
         carry_out_plan(tx, found, now_s)
 
     def _log_unreadable(self, wrong: Mapping[str, str]) -> None:
-        """Of records that cannot be read: once each, not at every turn."""
+        """Log each record that cannot be read once, not at every turn."""
         for job, why in wrong.items():
             if self._wrong.get(job) != why:
                 logger.error("the record of job %s cannot be read: %s", escape_line(job), why)
@@ -268,7 +271,7 @@ class Loop:
     async def _tell(self, orders: Iterable[Order]) -> None:
         told_now = list(orders)
         refused = await self._engine.carry_out(told_now) if told_now else {}
-        # Some of these words are those of a job's coordinator.
+        # Some of these texts come from the coordinator of a job.
         refused = {job: escape_line(why) for job, why in refused.items()}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
@@ -276,9 +279,9 @@ class Loop:
         self._tell_who_is_held_up({job: why for job, why in refused.items() if job in starts})
 
     def _tell_who_is_held_up(self, refused: Mapping[str, str]) -> None:
-        """Of starts that are refused again and again (a full disk), once for each reason.
+        """Write an event for each start that was refused twice in a row, once for each reason.
 
-        A start that can never be is refused once: its job ends.
+        A full disk is such a reason. A start that can never succeed is refused once, because its job ends.
         """
         held_up = {job: why for job, why in refused.items() if job in self._refused}
         new = {job: why for job, why in held_up.items() if self._held_up.get(job) != why}
@@ -292,12 +295,12 @@ class Loop:
 
 
 def resting_s(took_s: float, busy_s: float) -> float:
-    """Seconds from the end of a look at the jobs to the next one.
+    """Return the seconds from the end of an observation to the next one.
 
     Args:
-        took_s: the look, on the clock. A machine that is busy with others, or a coordinator that does not
-            answer, makes it long, and is no reason to look less often.
-        busy_s: of it, on a processor.
+        took_s: duration of the observation. A busy machine or a silent coordinator makes it long; the
+            observations become no rarer for that.
+        busy_s: processor time of the observation.
     """
     return min(LONGEST_REST_S, max(0.0, LOOK_S - took_s, 10 * busy_s - took_s))
 

@@ -1,7 +1,7 @@
-"""A process that plans, so that whoever asks the controller does not wait for a plan's arithmetic.
+"""A process that plans, so that requests to the controller do not wait for the arithmetic of a plan.
 
-It only reads. ``python -m elastane.controller.planner`` takes the store's URL as its first line and then one
-time after the other; it answers each with a `PlannedChanges`, and ends with its standard input.
+It only reads the store. ``python -m elastane.controller.planner`` reads the URL of the store as its first
+line, then one time per line. It answers each with a `PlannedChanges`, and ends when its standard input does.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ LENGTH_BYTES = 8
 
 
 class PlannerGone(ElastaneError):
-    """It has ended; the next plan starts another one."""
+    """The process has ended. The next plan starts another one."""
 
 
 class PlanImpossible(msgspec.Struct, frozen=True, tag=True):
-    """Nothing could be decided; the arguments of an `UnreadableRecord`."""
+    """The answer if nothing can be decided, with the arguments of an `UnreadableRecord`."""
 
     what: str
     why: str
@@ -37,10 +37,10 @@ class PlanImpossible(msgspec.Struct, frozen=True, tag=True):
 
 
 class Planner:
-    """The process as its controller sees it; started when it is first needed.
+    """The controller's side of the process, which starts when it is first needed.
 
     Args:
-        url: of the store, which has been opened before.
+        url: of the store, which the controller has opened and migrated.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,16 +48,16 @@ class Planner:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it before it is needed: its imports take a second."""
+        """Start the process ahead of time: its imports take a second."""
         if self._process is None:
             self._process = self._started()
 
     def plan(self, now_s: float) -> PlannedChanges:
-        """What is to be decided now.
+        """Return the decisions of a plan made now.
 
         Raises:
-            PlannerGone: it has ended instead of answering; its words are in the controller's log.
-            UnreadableRecord: something that every job's share depends on cannot be read.
+            PlannerGone: the process has ended without an answer; the controller's log has its output.
+            UnreadableRecord: a record that the share of every job depends on cannot be read.
         """
         self.start()
         assert self._process is not None  # noqa: S101 - it was started
@@ -83,12 +83,12 @@ class Planner:
             [sys.executable, "-P", "-m", "elastane.controller.planner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Ctrl-C is for the controller, which ends it.
+            # Ctrl-C ends the controller, and the controller ends this process.
             start_new_session=True,
         )
         requests, _ = _pipes(process)
         requests.write(self._url.encode() + b"\n")
-        # One that has ended already is found out by whoever asks it.
+        # If the process has ended already, the first request finds out.
         with contextlib.suppress(OSError):
             requests.flush()
         return process
@@ -124,11 +124,11 @@ def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChange
 
 def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Planning is nobody's hurry: whoever asks the controller goes first.
+    # Requests to the controller come first.
     os.nice(5)
     store = Store(requests.readline().decode().strip(), prepared=True)
     scheduler = Scheduler(plan=plan, words=explain_decision)
-    # A plan leaves no cycles to speak of, and looking for them in all of its jobs takes a fifth of its time.
+    # A plan leaves hardly any cycles, and searching all of its jobs for them takes a fifth of its time.
     gc.disable()
     for line in requests:
         with store.reading() as tx:

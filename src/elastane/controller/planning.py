@@ -23,11 +23,11 @@ EVENTS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "move
 
 
 class Scheduler(NamedTuple):
-    """The pure part.
+    """The pure functions that plan and explain.
 
     Args:
         plan: decides about every job.
-        words: the headline of a decision, and a sentence for each of its reasons, given the team of each job.
+        words: returns the headline of a decision and a sentence for each reason, given the team of each job.
     """
 
     plan: Callable[[Snapshot], Plan]
@@ -65,7 +65,7 @@ class PlannedChanges(msgspec.Struct, frozen=True, tag=True):
 
 
 class PlanOutdated(Exception):
-    """Something that the plan depended on has changed since; nothing was decided."""
+    """Something that the plan depended on has changed since, so nothing was decided."""
 
 
 def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges:
@@ -85,9 +85,9 @@ def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> Pla
 
 
 def _is_new(one: WordedDecision, known: Mapping[str, PlannedSize]) -> bool:
-    """Whether the stored words or the stored size differ.
+    """Return whether the stored sentences or the stored size differ.
 
-    The words are compared, not the values: they round numbers that change with every plan.
+    Sentences are compared instead of values, because they round numbers that change with every plan.
     """
     stored = known[one.decision.job]
     has_stop = stored.reason.stop is not None

@@ -1,4 +1,4 @@
-"""The controller as a process: store, API and loop, from its start to its end."""
+"""The process of the controller: store, API and loop, from start to end."""
 
 import asyncio
 import gc
@@ -48,19 +48,19 @@ from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 IDLE_S = 75
-"""Connections that ask nothing for so long are closed; longer than those who ask keep them."""
+"""Idle connections are closed after this time. Clients close theirs earlier."""
 FAREWELL_S = 3
 REFUSALS_S = 30.0
 LEASE_S = 2.0
 SWITCH_S = 0.0005
-"""Threads that compute give way so often: a request changes threads a dozen times, and would otherwise wait
-5 ms each time while the loop looks at its jobs."""
+"""Interval at which threads give way. A request changes threads a dozen times; at the default interval, each
+change would wait 5 ms while the loop computes."""
 CLASSES = (
     PriorityClass(name="low", value=-100, description="gives way to all others"),
     PriorityClass(name="normal", value=0, default=True),
     PriorityClass(name="high", value=100, description="before all others"),
 )
-"""What a cluster begins with; operators change them as they like."""
+"""The priority classes of a new cluster. Operators can change them."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +68,17 @@ logger = logging.getLogger(__name__)
 def serve(
     wish: ControllerSettings, ready: Callable[[ControllerReady], None], clock: Callable[[], float]
 ) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT.
 
     Raises:
-        BadInput: it cannot listen there, another controller has the store or the home, others may read the
-            store and it is not this user's to close, or jobs cannot run as the users that are named.
+        BadInput: it cannot listen there; another controller has the store or the home; others can read the
+            store, and this user may not change its mode; or jobs cannot run as the named users.
         StoreError: the database cannot be used, or its lease was lost.
     """
     _many_files()
     if wish.run_as.isolates:
         prepare_home(wish.run_as, Path(wish.home))
-        # With them the controller could read, for a job, what a group of root's may read.
+        # With root's groups, the controller could read files for a job that the job's user cannot read.
         os.setgroups([])
         os.umask(PRIVATE_UMASK)
     closed = tuple(str(path) for path in files_of(wish.store) if restrict_permissions(path))
@@ -87,7 +87,7 @@ def serve(
     home = None
     try:
         home = lock_home(Path(wish.home))
-        # First the lease: opening the store may change its schema under another controller.
+        # The lease comes first: opening the store may change its schema under another controller.
         with Lease(wish.store) as lease:
             store = Store(wish.store, at_least=lease.last_change())
             try:
@@ -136,14 +136,14 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         while not ending.wait(LEASE_S):
             if not lease.held():
                 lost.set()
-                # Before those who ask are told: nothing must be decided any more.
+                # Stop decisions before requests: another controller may have the store.
                 loop.close()
                 end()
 
     server.farewell = app.state.closing.set
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    # What has been imported lives for ever: the collector need not look at it again.
+    # Imported modules stay for ever, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
     scheme = "https" if wish.certificate else "http"
@@ -177,7 +177,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
 
 
 def write_refusals(controller: Controller, ending: threading.Event) -> None:
-    """Writes refusals to the audit log that were only counted, once nobody adds to them any more."""
+    """Write counted refusals to the audit log when their windows end, until the controller ends."""
     while not ending.wait(REFUSALS_S):
         try:
             controller.refusals.write_ended(controller.clock())
@@ -193,18 +193,18 @@ def _write_last_refusals(controller: Controller) -> None:
 
 
 def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
-    """How the application is served."""
+    """Return the configuration of uvicorn."""
     return uvicorn.Config(
         app,
-        # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
+        # The API has no WebSockets. The application refuses such requests.
         ws="none",
         http=build_protocol(waiting_rules(read_descriptor_limit())),
-        # Its lines are written as all others of this process, with their time.
+        # Uvicorn's lines use the handler of this process, with a timestamp.
         log_config=None,
         log_level="warning",
         access_log=False,
-        # Whoever asks from this machine could otherwise say that they are somebody else each time, and try
-        # tokens for ever: an address that fails to show one may try again only so often.
+        # Otherwise a client on this machine could claim another address with each request, and escape the
+        # limit of failed attempts per address.
         proxy_headers=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=FAREWELL_S,
@@ -214,13 +214,13 @@ def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
 
 
 def _many_files() -> None:
-    """A line to each job, and one to each who asks: the usual limit is a thousand in all."""
+    """Raise the limit of open files: each job and each client needs one, and the default is about 1,000."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
-    """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
+    """Declare this machine's devices as the pool ``local``, and `CLASSES`, in a store without pools."""
     with store.writing() as tx:
         standing = documents.read_declared_config(tx)
         if standing.pools:
@@ -234,7 +234,7 @@ def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) 
 
 
 class _Server(uvicorn.Server):
-    """Tells watchers first: one that waits for them to go away by themselves waits for ever."""
+    """A server that ends the streams of watchers before it shuts down; otherwise it would wait for ever."""
 
     farewell: Callable[[], None]
 
@@ -244,10 +244,10 @@ class _Server(uvicorn.Server):
 
 
 def _listening(wish: ControllerSettings) -> socket.socket:
-    """The socket, bound: so that a port that is taken is found before anything else happens.
+    """Return the bound socket. It is bound first, so that a taken port is found before anything else happens.
 
     Raises:
-        BadInput: it cannot be had, or must not.
+        BadInput: the address or the certificate cannot be used.
     """
     if bool(wish.certificate) != bool(wish.key):
         raise BadInput("a certificate needs its key, and a key its certificate", do="give both")
@@ -264,7 +264,7 @@ def _listening(wish: ControllerSettings) -> socket.socket:
         )
     try:
         family = socket.getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)[0][0]
-        # Named, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms.
+        # Without an explicit type, asyncio leaves Nagle's algorithm on, and every answer waits 40 ms.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((wish.host, wish.port))
@@ -279,13 +279,13 @@ def _listening(wish: ControllerSettings) -> socket.socket:
 
 
 def _check_pair(certificate: str, key: str) -> None:
-    """Goes on if they can be served with: found out before anybody is told that it is up.
+    """Check that a certificate and its key can be used, before the controller reports that it is ready.
 
     Raises:
         BadInput: they cannot.
     """
     try:
-        # Nobody is there to be asked for a passphrase, and an empty one opens no key.
+        # Without this, OpenSSL would ask for a passphrase on the terminal. An empty one opens no key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
     except (OSError, ValueError) as error:
         raise BadInput(

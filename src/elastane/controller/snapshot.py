@@ -66,7 +66,7 @@ def take_cluster_snapshot(
 
 
 def measure_pools(tx: Connection, config: Config, now_s: float) -> tuple[Pool, ...]:
-    """Return the declared pools, with the devices that they really have, at the prices of now."""
+    """Return the declared pools with their real devices and their current prices."""
     valid = reports.list_valid_reports(tx, now_s)
     seen, triggers = nodes.list_nodes(tx), config.triggers or ()
     found = limit_pools(config.pools or (), seen, valid.capacities, valid.metrics, triggers, now_s=now_s)

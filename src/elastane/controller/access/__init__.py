@@ -1,1 +1,1 @@
-"""Who may do what, and how often. Pure."""
+"""Access rules: rights, rates, and which refusals are audited."""

@@ -1,4 +1,4 @@
-"""How often somebody may ask: a bucket each, which fills by time and empties by use (a token bucket)."""
+"""Rate limits by token bucket: a bucket fills with time, and each request takes one unit out of it."""
 
 import threading
 from collections import OrderedDict
@@ -6,15 +6,15 @@ from collections import OrderedDict
 import msgspec
 
 REMEMBERED = 10_000
-"""Buckets kept; one that is forgotten was the longest untouched, and is full by then or soon."""
+"""Number of buckets kept. The one unused for longest is dropped; it is full, or nearly so."""
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """A limit.
+    """A rate limit.
 
     Args:
-        per_s: requests a second, in the long run.
-        burst: requests at once after a rest.
+        per_s: sustained requests per second.
+        burst: requests at once after a pause.
     """
 
     per_s: float
@@ -22,11 +22,11 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """What is left of somebody's limit.
+    """The state of one bucket.
 
     Args:
-        left: requests, with a fraction.
-        at_s: when that was so.
+        left: requests left, with a fraction.
+        at_s: time of that state.
     """
 
     left: float
@@ -34,7 +34,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 def take(bucket: Bucket | None, rate: Rate, now_s: float) -> tuple[Bucket, float]:
-    """Takes one request out of a bucket; None is a full one.
+    """Take one request out of a bucket; None is a full one.
 
     Returns:
         The bucket afterwards, and the seconds to wait first; 0: go ahead.
@@ -48,7 +48,7 @@ def take(bucket: Bucket | None, rate: Rate, now_s: float) -> tuple[Bucket, float
 
 
 class Rates:
-    """Everybody's buckets, by whatever name they go by."""
+    """The buckets of all clients, by key: a token or an address."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
@@ -56,7 +56,7 @@ class Rates:
         self._lock = threading.Lock()
 
     def wait_s(self, who: str, now_s: float) -> float:
-        """Takes one request of theirs; returns the seconds they must wait first, 0 if none."""
+        """Take one request from a client's bucket, and return the seconds to wait first; 0: none."""
         with self._lock:
             bucket, wait_s = take(self._buckets.pop(who, None), self._rate, now_s)
             self._buckets[who] = bucket

@@ -1,27 +1,27 @@
-"""Which refusals get a line of their own in the audit log. Pure.
+"""The rule of which refusals get a line in the audit log. Pure.
 
-The first refusals of a token are written one by one. One that goes on trying is counted: a line tells how
-often at each power of ten, and another one at the end of the hour. So a token that is refused for ever
-costs some thirty short lines an hour, and no refusal is missing from the sum.
+The first refusals of a token get a line each. Further ones are counted: a line has their number at each power
+of ten, and another one at the end of the hour. So a token that is always refused costs about thirty short
+lines an hour, and no refusal is missing from the sum.
 """
 
 import msgspec
 
 WINDOW_S = 3600.0
-"""A token is counted for so long, then begins anew."""
+"""Length of the window in which the refusals of a token are counted."""
 ONE_BY_ONE = 20
-"""Refusals of a token within a window that get a line each."""
+"""Number of refusals of a token in a window that get a line each."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """A refusal, as the audit log has it.
 
     Args:
-        action: what was asked for.
-        target: with what.
-        reason: why not.
-        visible: whoever asked was told that the target exists. Other refusals are counted apart, and their
-            sums are for operators: else a team's admin could read from them what exists elsewhere.
+        action: requested action.
+        target: of the action.
+        reason: of the refusal.
+        visible: the answer showed that the target exists. Other refusals are counted apart, and only
+            operators see their sums. A team's admin could otherwise learn what exists in other teams.
     """
 
     action: str
@@ -35,9 +35,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         since_s: begin of the window.
-        count: all of them.
-        written: those that lines tell of.
-        last: the newest one.
+        count: number of refusals.
+        written: number of those that lines cover.
+        last: the newest refusal.
     """
 
     since_s: float
@@ -47,7 +47,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pending(self) -> int:
-        """Refusals that no line tells of yet."""
+        """Number of refusals that no line covers yet."""
         return self.count - self.written
 
     def all_written(self) -> "Tally":
@@ -55,19 +55,19 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_refusal(tally: Tally | None, refused: Refused, now_s: float) -> Tally:
-    """The tally after one more refusal; None: the first one of a window."""
+    """Return the tally after one more refusal; None: the refusal begins a window."""
     if tally is None:
         return Tally(since_s=now_s, count=1, written=0, last=refused)
     return msgspec.structs.replace(tally, count=tally.count + 1, last=refused)
 
 
 def is_line_due(tally: Tally) -> bool:
-    """Whether a line is written for the newest refusal, and for those that are pending with it."""
+    """Return whether to write a line now, which covers the newest refusal and all that are pending."""
     return tally.count <= ONE_BY_ONE or _is_power_of_ten(tally.count)
 
 
 def is_window_over(tally: Tally, now_s: float) -> bool:
-    """Whether its window has ended. A clock that was put back ends it too."""
+    """Return whether the window has ended. A clock that was set back ends it too."""
     return not tally.since_s <= now_s < tally.since_s + WINDOW_S
 
 

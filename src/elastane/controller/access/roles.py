@@ -1,4 +1,4 @@
-"""Who may do what: one table, one function."""
+"""The rights of roles: one table and one function."""
 
 from typing import Literal, TypeAlias
 
@@ -41,7 +41,7 @@ DEEDS: dict[Action, str] = {
     "audit.read": "look at the audit log",
     "reports.write": "report what happens to devices",
 }
-"""For people: what may not be done."""
+"""The actions in words, for messages of refusals."""
 
 READS: frozenset[Action] = frozenset({"job.read", "usage.read", "documents.read", "events.read"})
 IN_TEAM: dict[Role, frozenset[Action]] = {
@@ -51,7 +51,7 @@ IN_TEAM: dict[Role, frozenset[Action]] = {
     "operator": frozenset(),
     "reporter": frozenset(),
 }
-"""What a role may do in its team. A submitter changes the jobs of its own user only."""
+"""The actions of a role in its team. A submitter changes only the jobs of its own user."""
 
 EVERYWHERE: dict[Role, frozenset[Action]] = {
     "viewer": frozenset({"documents.read"}),
@@ -72,22 +72,22 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
     },
     "reporter": frozenset({"reports.write"}),
 }
-"""What a role may do with what belongs to no team, such as pools, and an operator with everything."""
+"""The actions of a role on things of no team, such as pools. For an operator: on everything."""
 
 OPERATORS, ADMINS = "an operator", "an admin of your team or an operator"
-"""Who may do what others may not: whatever it is, and what a team's admins may."""
+"""People to ask for an action that needs more rights."""
 
 GIVEN_BY_TEAM_ADMINS: frozenset[Role] = frozenset({"viewer", "submitter", "team-admin"})
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: a token's user, in a role.
+    """The authenticated sender of a request: the user of a token, in a role.
 
     Args:
         token: its id.
-        user: whom it speaks for.
-        role: what it may do.
-        team: where; ``*``: in every team; empty for operators and reporters.
+        user: of the token.
+        role: of the token.
+        team: in which the role counts; ``*``: every team; empty for operators and reporters.
     """
 
     token: str
@@ -97,14 +97,14 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked about.
+    """The target of an action.
 
     Args:
-        name: for people: ``job train``.
-        team: it belongs to; empty: to the cluster.
-        user: it belongs to; empty: to the whole team. Of a token that is made: the user it speaks for.
-        role: of a token that is made or revoked; None: something else is.
-        hidden: only those who may do what they ask for may learn that it exists.
+        name: in words: ``job train``.
+        team: owner; empty: the cluster.
+        user: owner; empty: the whole team. For a new token, the user of the token.
+        role: of a token that is made or revoked; None: the target is something else.
+        hidden: its existence is shown only if the action is allowed.
     """
 
     name: str
@@ -122,9 +122,9 @@ class Denied(msgspec.Struct, frozen=True):
     """Not allowed.
 
     Args:
-        reason: for whoever asked.
-        visible: the target may be seen; otherwise, to them, it does not exist.
-        ask: who may do it; empty: nobody, or nobody whom they should know of.
+        reason: for the sender.
+        visible: the sender may see the target; otherwise the answer is that it does not exist.
+        ask: people who may do it; empty: there are none, or the sender must not learn of them.
     """
 
     reason: str
@@ -137,11 +137,11 @@ def read_principal(token: Token) -> Principal:
 
 
 def may(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
-    """The one rule of who may do what.
+    """Decide whether a principal may do this. All rights are decided here.
 
-    What belongs to no team is everybody's to look at (`EVERYWHERE`), what belongs to a team is the team's
-    (`IN_TEAM`), and an operator has all. Nobody makes a token that may do more than their own, and only an
-    operator makes one in the name of somebody else.
+    `EVERYWHERE` holds for things of no team, `IN_TEAM` for things of a team, and an operator may do
+    everything. A new token never has more rights than the token that makes it. Only an operator makes a
+    token in another user's name.
     """
     verdict = _may(principal, action, target)
     if target.hidden and isinstance(verdict, Denied):
@@ -150,7 +150,7 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
 
 
 def is_service_user(user: str, team: str) -> bool:
-    """Whether a user is a program of this team, such as ``vision+nightly``, and nobody's own name."""
+    """Return whether a user is a service user of this team, such as ``vision+nightly``."""
     return team not in {"", EVERY_TEAM} and user.startswith(f"{team}+")
 
 
@@ -194,12 +194,12 @@ def _may(principal: Principal, action: Action, target: Target) -> Allowed | Deni
 
 
 def _may_name(principal: Principal, target: Target) -> bool:
-    """Whether a team admin may make a token for this user: what it does is written down in that name."""
+    """Return whether a team admin may make a token for this user. The audit log will have the user's name."""
     return target.user in {"", principal.user} or is_service_user(target.user, target.team)
 
 
 def _everywhere(role: Role, action: Action) -> str:
-    """Why this role may not do it with what belongs to no team."""
+    """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"
     others = [f"a {one}" for one in EVERYWHERE if one != "operator" and action in EVERYWHERE[one]]
@@ -207,12 +207,12 @@ def _everywhere(role: Role, action: Action) -> str:
 
 
 def has_role_in(principal: Principal, team: str) -> bool:
-    """Whether the principal's role counts in this team."""
+    """Return whether the principal's role counts in this team."""
     return bool(team) and principal.team in {team, EVERY_TEAM}
 
 
 def list_visible_teams(principal: Principal) -> tuple[str, ...] | None:
-    """The teams whose things it may list; None: all of them."""
+    """Return the teams that the principal may list things of; None: all teams."""
     if principal.role == "operator" or principal.team == EVERY_TEAM:
         return None
     return (principal.team,) if principal.team else ()

@@ -1,10 +1,10 @@
-"""Secrets of tokens: random, 256 bits, told once."""
+"""Secrets of tokens: 256 random bits, shown once."""
 
 import hashlib
 import secrets
 
 PREFIX = "ela_"
-"""So that a secret which has leaked into a log or a repository can be found by its looks."""
+"""Prefix of every secret, so that a leaked one can be found in logs and repositories."""
 
 
 def new_secret() -> str:
@@ -12,10 +12,10 @@ def new_secret() -> str:
 
 
 def new_id() -> str:
-    """What people call a token; no secret."""
+    """Generate the id of a token, which is not a secret."""
     return "tok-" + secrets.token_hex(6)
 
 
 def compute_digest(secret: str) -> bytes:
-    """SHA-256, 32 bytes. Fast on purpose: nobody guesses 256 random bits, so nothing has to be slow."""
+    """Return the SHA-256 of a secret, 32 bytes. A slow hash is not needed for 256 random bits."""
     return hashlib.sha256(secret.encode()).digest()

@@ -1,4 +1,4 @@
-"""What a pool really has and costs: what is declared, as far as the world says nothing else. Pure."""
+"""The real devices and prices of pools: the declared ones, as nodes and reports correct them. Pure."""
 
 import math
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ def limit_pools(
     *,
     now_s: float,
 ) -> tuple[Pool, ...]:
-    """The pools as a plan should see them.
+    """Return the pools as a plan should see them.
 
-    A pool with nodes has the devices of its nodes, less those that failed or that nobody sees any more, those
-    of drained nodes leaving, with the time of the first notice; one without has what is declared. A reported
-    capacity and every trigger that fires are upper bounds.
+    A pool with nodes has the devices of its nodes. Nodes that have failed, or that no engine sees any more,
+    have none. Devices of drained nodes are leaving, with the time of the earliest notice. A pool without
+    nodes has its declared devices. A reported capacity and every firing trigger are upper bounds.
 
     Args:
         pools: as declared.
-        nodes: as known.
-        capacities: reports that are still valid.
-        metrics: likewise, at most one of each name.
+        nodes: all known ones.
+        capacities: valid reports.
+        metrics: valid reports, at most one for each name.
         triggers: as declared.
         now_s: the time.
     """
@@ -69,7 +69,7 @@ def limit_pools(
 
 
 def find_departures(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
-    """The nodes that take devices out of their pools; one that nobody sees any more has none to take."""
+    """Return the nodes that take devices out of their pools. A node that no engine sees any more has none."""
     return tuple(
         Departure(node=node.name, pool=node.pool, how=node.wanted, why=node.why)
         for node in nodes
@@ -80,7 +80,7 @@ def find_departures(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, 
 def find_restrictions(
     capacities: Iterable[Capacity], metrics: Iterable[Metric], triggers: Iterable[Trigger]
 ) -> tuple[Restriction, ...]:
-    """Return what limits pools from outside: triggers that fire, by name, and reported capacities."""
+    """Return the limits of pools from outside: reported capacities, and firing triggers with their names."""
     values = {metric.metric: metric.value for metric in metrics}
     found = [Restriction(pool=one.pool, limit=one.devices) for one in capacities]
     found += [
@@ -99,13 +99,13 @@ def _rule(trigger: Trigger, value: float) -> str:
 
 
 def apply_prices(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:
-    """The pools at the prices that were reported; where nobody has, at those that are declared."""
+    """Return the pools at their reported prices; without a report, at their declared ones."""
     reported = {price.pool: price.price for price in prices}
     return tuple(msgspec.structs.replace(pool, price=reported.get(pool.name, pool.price)) for pool in pools)
 
 
 def is_firing(trigger: Trigger, value: float | None) -> bool:
-    """Whether a metric of this value sets the limit; one that nobody has reported sets none."""
+    """Return whether a metric of this value sets the limit; None: no value was reported, so it does not."""
     if value is None:
         return False
     return (trigger.above is not None and value > trigger.above) or (

@@ -1,4 +1,4 @@
-"""What a change changes, in the words of events and of the audit log. Pure."""
+"""Descriptions of changes, for events and for the audit log. Pure."""
 
 from typing import Any
 
@@ -9,22 +9,22 @@ from elastane.api.jobs import JobSpec
 
 
 def describe_spec_change(before: JobSpec, after: JobSpec) -> str:
-    """``elasticPolicy.maxReplicas 4 -> 8``: from what to what; empty: nothing that is not said anyway."""
-    # Variables may be secrets; and pausing and resuming are events of their own.
+    """Describe a change of a spec: ``elasticPolicy.maxReplicas 4 -> 8``; empty: nothing to add to the event."""
+    # Variables may be secrets. Pausing and resuming have events of their own.
     policy = msgspec.structs.replace(after.run_policy, suspend=before.run_policy.suspend)
     shown = msgspec.structs.replace(after, env=before.env, run_policy=policy)
     return ", ".join(describe_field_changes(_list_fields(before), _list_fields(shown)))
 
 
 def _list_fields(spec: JobSpec) -> dict[str, str]:
-    """With the limits that count, given or not: first, and as they are."""
+    """Return the fields of a spec as text, with its effective limits first."""
     least, most = spec.elastic_policy.limits
     limits = {"elasticPolicy.minReplicas": str(least), "elasticPolicy.maxReplicas": str(most)}
     return limits | flatten_fields(msgspec.to_builtins(spec)) | limits
 
 
 def describe_document_change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """``devices 8 -> 16``: from what to what, of a document as JSON has it; None: there is none."""
+    """Describe a change of a document in its JSON form: ``devices 8 -> 16``; None: there is no document."""
     if after is None:
         return ""
     if before is None:
@@ -33,5 +33,5 @@ def describe_document_change(before: dict[str, Any] | None, after: dict[str, Any
 
 
 def add_words(what: str, words: str) -> str:
-    """A sentence, and what was changed behind it."""
+    """Return a sentence with the description of a change after it."""
     return f"{what}: {words}" if words else what

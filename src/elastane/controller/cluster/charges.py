@@ -1,4 +1,4 @@
-"""On which terms every job uses its devices, and at which price. Pure."""
+"""The terms and prices at which jobs use their devices. Pure."""
 
 from elastane.api.cluster import JobState, Snapshot
 from elastane.api.quotas import Cohort, Team
@@ -6,11 +6,10 @@ from elastane.api.usage import Use
 
 
 def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
-    """What each job uses now, by name; a job that uses nothing is not among them.
+    """Return the uses of each job by name, without jobs that use nothing.
 
-    A team's own quota pays for its oldest jobs first, then what its cohorts own themselves, the nearest one
-    first; what they use beyond that is borrowed. Devices of a spot pool are spot, whoever's quota they count
-    against.
+    The quota of a team pays for its oldest jobs first, then the quotas of its cohorts, the nearest first.
+    Devices beyond these are borrowed. Devices of a spot pool are always on spot terms.
     """
     pools = {pool.name: pool for pool in snapshot.pools}
     owners = _owners(snapshot)
@@ -40,7 +39,7 @@ def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
 
 
 def _owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
-    """Whose quotas are each team's own: its own, and those of its cohorts on the way to the cluster."""
+    """Return the owners of the quotas that pay for each team: the team itself, then its cohorts upwards."""
     parents = {cohort.name: cohort.parent for cohort in snapshot.cohorts}
     found = {}
     for team in snapshot.teams:
@@ -53,7 +52,7 @@ def _owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
 
 
 def _devices(state: JobState) -> dict[str, int]:
-    """By pool: of those that stay, and of those that are on their way out and still there."""
+    """Return the devices of a job by pool: those that stay, and those that are still draining."""
     found: dict[str, int] = {}
     places = [(one.pool, one.workers) for one in state.holds]
     places += [(one.pool, one.workers) for one in state.draining]

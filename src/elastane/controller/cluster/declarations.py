@@ -1,4 +1,4 @@
-"""What operators declare, as one value: is it consistent, and how do two differ? Pure."""
+"""The declarations of operators as one value: consistency and differences. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, get_args
@@ -17,7 +17,7 @@ from elastane.api.scheduling_rules import SchedulingRules
 
 Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
 NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")
-"""Kinds of which there are many; of rules there is one set, called `ONE`."""
+"""Kinds with documents that have names. Of rules there is one set, which is called `ONE`."""
 ONE = "cluster"
 
 NamedDocument: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
@@ -35,7 +35,7 @@ assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types an
 
 
 def build_config(documents: Iterable[tuple[Kind, Document]]) -> Config:
-    """All documents as one, every kind present; sorted by name."""
+    """Return all documents as one value, with every kind present, sorted by name."""
     found: dict[str, list[Document]] = {kind: [] for kind in NAMED}
     rules = SchedulingRules()
     for kind, document in documents:
@@ -49,7 +49,7 @@ def build_config(documents: Iterable[tuple[Kind, Document]]) -> Config:
 
 
 def map_documents(config: Config) -> dict[tuple[Kind, str], Document]:
-    """Each document of those kinds that the configuration speaks of, by kind and name."""
+    """Return the documents of a configuration by kind and name."""
     found: dict[tuple[Kind, str], Document] = {}
     for kind in NAMED:
         for document in getattr(config, kind) or ():
@@ -64,25 +64,25 @@ def get_name(document: Document) -> str:
 
 
 def merge_configs(standing: Config, wanted: Config) -> Config:
-    """What there would be if ``wanted`` were applied: the kinds it speaks of are as it says, others stay."""
+    """Return the configuration after ``wanted`` is applied. Kinds that ``wanted`` lacks stay as they are."""
     kinds = {kind: getattr(wanted, kind) for kind in KINDS if getattr(wanted, kind) is not None}
     return msgspec.structs.replace(standing, **kinds)
 
 
 def put_document(standing: Config, kind: Kind, document: Document) -> Config:
-    """The configuration with this document in it, in place of the one with its name."""
+    """Return the configuration with this document, in place of the one with its name."""
     if isinstance(document, SchedulingRules):
         return msgspec.structs.replace(standing, rules=document)
     return _replaced(standing, kind, document.name, (document,))
 
 
 def remove_document(standing: Config, kind: Kind, name: str) -> Config:
-    """The configuration without this document."""
+    """Return the configuration without this document."""
     return _replaced(standing, kind, name, ())
 
 
 def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
-    """Which other documents name this one, for people: ``the quota of vision``."""
+    """Return the other documents that name this one, in words: ``the quota of vision``."""
     if kind == "cohorts":
         below = [f"cohort {one.name}" for one in standing.cohorts or () if one.parent == name]
         return (*below, *(f"team {one.name}" for one in standing.teams or () if one.cohort == name))
@@ -102,7 +102,7 @@ def _replaced(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]
 
 
 def diff_configs(standing: Config, wanted: Config) -> tuple[Change, ...]:
-    """What applying ``wanted`` would add, change and remove, in the order of kinds and names."""
+    """Return the changes that applying ``wanted`` would make, in the order of kinds and names."""
     before, after = map_documents(standing), map_documents(merge_configs(standing, wanted))
     changes = []
     for kind, name in sorted(
@@ -123,7 +123,7 @@ def diff_configs(standing: Config, wanted: Config) -> tuple[Change, ...]:
 
 
 def encode_document(document: msgspec.Struct) -> dict[str, Any]:
-    """A document as JSON has it."""
+    """Return a document in its JSON form."""
     whole: dict[str, Any] = msgspec.to_builtins(document)
     return whole
 
@@ -132,10 +132,10 @@ def encode_document(document: msgspec.Struct) -> dict[str, Any]:
 
 
 def check_config(config: Config) -> None:
-    """Whether the numbers make sense, every name that is mentioned is there, and the quotas are a tree.
+    """Check that all values are possible, that every mentioned name exists, and that the quotas form a tree.
 
     Raises:
-        BadField: the first thing that is wrong, with its place.
+        BadField: the first field that is wrong, with its place.
     """
     check_cluster(
         Snapshot(

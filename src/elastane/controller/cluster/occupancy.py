@@ -1,4 +1,4 @@
-"""How much of each pool is in use. Pure."""
+"""The occupancy of pools. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,13 @@ def measure_occupancy(
     uses: Iterable[tuple[Use, ...]],
     reserved: Mapping[str, int],
 ) -> tuple[Occupancy, ...]:
-    """The pools with what jobs use of them.
+    """Return the occupancy of each pool.
 
     Args:
         pools: as a plan sees them.
-        nodes: as known.
-        uses: of every job, what it uses now.
-        reserved: devices that the calendar has, by pool.
+        nodes: all known ones.
+        uses: the current uses of every job.
+        reserved: devices that the calendar reserves, by pool.
     """
     used = Counter[str]()
     seen = Counter(node.pool for node in nodes)

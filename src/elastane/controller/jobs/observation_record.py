@@ -1,4 +1,4 @@
-"""What the controller records of an observation, and the events of it. Pure."""
+"""The record of an observation in a stored job, and its events. Pure."""
 
 import msgspec
 

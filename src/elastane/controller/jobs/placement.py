@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def assign_pools(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Distribute workers over pools.
+    """Assign workers to pools.
 
     Workers stay in their pool if the grant allows it. The next ones go where the grant has more, and only the
     rest stays where it was, because it is leaving: on one machine, pools are only names.

@@ -17,14 +17,14 @@ from elastane.controller.jobs.stored_job import StoredJob
 LINGER_S = 20.0
 """Processes whose agent is gone end within a second or never."""
 HOPELESS_S = 300.0
-"""Workers that are still there so long after their deadline never leave while their agent lives: the agent
-hangs, or none answers for them. Longer than a run takes that an eviction has sent back to its checkpoint."""
+"""Workers that are still there this long after their deadline do not leave while their agent runs: it hangs,
+or none answers for them. A run that returns to its checkpoint after an eviction takes less time than this."""
 
 
 def choose_order(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> Order | None:
     """Return the order for the engine; None: none is needed.
 
-    A `Stop` comes without its ``why``, for which the caller knows the words.
+    A `StopAttempt` comes without its ``why``; the caller adds it.
 
     Args:
         lifecycle: of the job, after this observation.
@@ -58,7 +58,7 @@ def _order_present(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> 
     # An attempt that was judged before it began, because its order was delayed, is as good as any other.
     kill = KillAttempt(job=lifecycle.job, attempt=seen.attempt)
     if not seen.agent:
-        # It is about to begin, or about to be gone.
+        # The attempt is about to begin or to end.
         return kill if seen.lingering_s > LINGER_S else None
     if lifecycle.ended is not None or lifecycle.granted == 0:
         return (
@@ -77,10 +77,10 @@ def _order_present(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> 
 
 
 def _is_hopeless(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> bool:
-    """Whether only the end of the attempt frees workers that should have left long ago."""
+    """Return whether only the end of the attempt frees workers that should have left long ago."""
     if lifecycle.beyond_since_s is None or not lifecycle.gone_by_s or seen.fixed:
         return False
     if lifecycle.held <= lifecycle.granted:
         return False
-    # The deadline of an earlier shrink has passed; workers may be beyond the grant only since a moment.
+    # The deadline may be that of an earlier shrink, so the time beyond the grant counts too.
     return now_s >= max(lifecycle.gone_by_s, lifecycle.beyond_since_s) + HOPELESS_S

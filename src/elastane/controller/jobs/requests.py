@@ -1,4 +1,4 @@
-"""What people ask of a job: submit, change its spec, cancel. Pure."""
+"""Requests of people about a job: submit, change its spec, cancel. Pure."""
 
 import msgspec
 
@@ -64,7 +64,7 @@ def cancel_job(job: StoredJob, now_s: float) -> StoredJob:
     cancelled = msgspec.structs.replace(job, wanted="cancel", version=job.version + 1)
     if _may_hold(job):
         return cancelled
-    # Devices that it has given back a moment ago may not be charged yet, and no later turn charges them.
+    # Devices that it has just given back may not be charged yet, and no later turn would charge them.
     return msgspec.structs.replace(
         charge(cancelled, (), now_s),
         state="cancelled",

@@ -54,10 +54,10 @@ def record_decision(before: SizeHistory, decision: Decision, now_s: float) -> Si
 
 
 def is_preempted(decision: Decision) -> bool:
-    """Whether the job loses all of its workers to others. A spent budget, for example, is its own reason."""
+    """Return whether the job loses all workers to others. A spent budget, for example, is its own reason."""
     return decision.action == "preempt" and any(isinstance(why, TAKEN) for why in decision.why)
 
 
 def is_stop(decision: Decision) -> bool:
-    """Whether the job gives back all of its workers for a reason of its own, such as a pause."""
+    """Return whether the job gives back all workers for a reason of its own, such as a pause."""
     return decision.action == "preempt" and not is_preempted(decision)
