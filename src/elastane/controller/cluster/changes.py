@@ -9,7 +9,7 @@ from elastane.api.jobs import JobSpec
 
 
 def describe_spec_change(before: JobSpec, after: JobSpec) -> str:
-    """Describe a change of a spec: ``elasticPolicy.maxReplicas 4 -> 8``; empty: nothing to add to the event."""
+    """Describe a change of a spec: ``elasticPolicy.maxReplicas 4 -> 8``; empty: nothing to add."""
     # Variables may be secrets. Pausing and resuming have events of their own.
     policy = msgspec.structs.replace(after.run_policy, suspend=before.run_policy.suspend)
     shown = msgspec.structs.replace(after, env=before.env, run_policy=policy)
