@@ -1,4 +1,5 @@
-"""The command line: thin shells around values from the floors below, one module per verb.
+"""The command line: one module per command, a thin shell around the packages below.
 
-``runs`` and ``checkpoints`` are about one run on this machine, ``jobs`` and ``operators`` about a cluster.
+The commands in ``runs`` and ``checkpoints`` act on one run on this machine. Those in ``jobs`` and
+``operators`` act on a cluster.
 """

@@ -1,4 +1,4 @@
-"""What all verbs share: how they fail, what they print where, and the arguments they have in common."""
+"""Parts that all commands share: exit codes, output, and common arguments."""
 
 import functools
 import sys
@@ -54,7 +54,7 @@ AsJob: TypeAlias = Annotated[
 
 
 def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
-    """Give a command its exit codes: failures become them here and nowhere else."""
+    """Return the command with its failures turned into messages and exit codes."""
 
     @functools.wraps(function)
     def shell(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -63,7 +63,7 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
         except ElastaneError as error:
             typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
             told = add_suggestion(error, typed)
-            # A program finds the reason where it looks for the answer; a person, in words.
+            # A program reads the reason from stdout, where the answer would be; a person reads it on stderr.
             if kwargs.get("as_json"):
                 words = {"what": told.what, "means": told.means, "do": told.do}
                 print_json({"error": words, "exit_code": error.exit_code})
@@ -76,17 +76,17 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def add_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneError:
-    """The error; where the cluster knows no job of a name that was typed, with the one that may be meant."""
+    """Return the error; if it is about an unknown job, suggest the job with the closest name."""
     unknown = [name for name in typed if error.what == f"there is no job {name}"]
     near = get_close_matches(str(unknown[0]), complete_jobs(""), n=1) if unknown else []
     return ElastaneError(error.what, means=error.means, do=f"did you mean {near[0]}?") if near else error
 
 
 def print_json(value: object) -> None:
-    """One JSON value on one line of stdout."""
+    """Print a value as one line of JSON on stdout."""
     print(escape_json(msgspec.json.encode(value)), flush=True)
 
 
 def open_console(*, as_json: bool = False) -> Terminal:
-    """Where words go: stdout, or stderr when stdout is for a machine."""
+    """Return the console for messages: stdout, or stderr with ``--json``."""
     return Terminal(stderr=as_json)

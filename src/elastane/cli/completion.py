@@ -1,6 +1,6 @@
-"""What a shell may complete with the tabulator: names of runs and of jobs.
+"""Shell completion: names of runs and of jobs.
 
-Whoever presses it wants a name or nothing: where neither home nor cluster tells one, nobody is told why.
+Completion prints no errors: if the cluster does not answer, it offers no names of jobs.
 """
 
 from itertools import islice
@@ -10,16 +10,16 @@ from elastane.client.context import connect
 from elastane.client.runs_home import list_run_names
 
 MOST = 200
-"""Jobs, the newest: nobody reads more."""
+"""The most jobs that are offered, the newest ones."""
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Names of runs on this machine that begin so."""
+    """List the runs on this machine whose names begin with the typed text."""
     return [name for name in list_run_names() if name.startswith(incomplete) and name.isprintable()]
 
 
 def complete_jobs(incomplete: str) -> list[str]:
-    """Names of jobs of the cluster that begin so, as far as the token may see, newest first."""
+    """List the jobs that the token may see and whose names begin with the typed text, newest first."""
     try:
         with connect() as cluster:
             return [job.name for job in islice(cluster.jobs(prefix=incomplete), MOST)]
@@ -28,5 +28,5 @@ def complete_jobs(incomplete: str) -> list[str]:
 
 
 def complete_runs_and_jobs(incomplete: str) -> list[str]:
-    """Both; the run of a job is named once."""
+    """List runs and jobs; a name that both have is listed once."""
     return list(dict.fromkeys((*complete_runs(incomplete), *complete_jobs(incomplete))))

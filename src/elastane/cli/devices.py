@@ -1,4 +1,4 @@
-"""What this machine has to train on."""
+"""The devices of this machine."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def count_devices() -> tuple[int, str]:
-    """How many devices, and of which kind: its GPUs, or the cores that this process may use."""
+    """Return the number and kind of devices: the GPUs, or without any the cores that this process may use."""
     if GPUS.is_dir() and (gpus := len(list(GPUS.iterdir()))):
         return gpus, "gpu"
     return len(os.sched_getaffinity(0)), "cpu"

@@ -1,7 +1,7 @@
-"""YAML and JSON that people write by hand: jobs, configurations, and every document that a command prints.
+"""Reader and writer of YAML and JSON documents: jobs, configurations, and all that the commands print.
 
-YAML is read as version 1.2 with its core schema, in which ``no``, ``18:00`` and ``2026-12-01`` are texts and
-``010`` is 10. A key that stands twice in one place is refused: usual readers silently take the last value.
+YAML is read as version 1.2 with its core schema: ``no``, ``18:00`` and ``2026-12-01`` are texts, and ``010``
+is 10. A duplicate key is refused, because other readers silently take the last value.
 """
 
 import json
@@ -18,7 +18,7 @@ from elastane.api.untrusted_data import DEEPEST
 
 LARGEST_BYTES = 8 << 20
 MOST_VALUES = 1_000_000
-"""In one document, with every alias written out: a few lines of aliases can describe billions."""
+"""Limit for one document with all aliases expanded: a few lines of aliases can describe billions."""
 
 _TAG = "tag:yaml.org,2002:"
 _DIGITS = "0123456789"
@@ -29,7 +29,7 @@ _CORE = {
     f"{_TAG}float": (r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", list("-+." + _DIGITS)),
     f"{_TAG}merge": (r"<<", ["<"]),
 }
-"""What a plain word is besides a text, by its first characters."""
+"""Patterns of plain words that are not texts, with their possible first characters."""
 _YAML_1_1 = {
     f"{_TAG}bool": (r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|y|Y|n|N", list("yYnNoO")),
     f"{_TAG}int": (
@@ -43,15 +43,15 @@ _YAML_1_1 = {
     f"{_TAG}timestamp": (r"\d{4}-\d\d?-\d\d?.*", list(_DIGITS)),
     f"{_TAG}value": (r"=", ["="]),
 }
-"""What readers of YAML 1.1 would take for something else than a text: written in quotes."""
+"""Patterns of words that readers of YAML 1.1 do not take for texts; the writer quotes these."""
 
 
 def read_yaml(text: str | bytes) -> object:
     """Return the value that YAML describes.
 
     Raises:
-        BadInput: the text is not YAML, has a key twice, or is too large or too deep. The message is the rest
-            of a sentence that begins with the file.
+        BadInput: the text is not YAML, has a key twice, or is too large or too deep. The caller puts the name
+            of the file before the message.
     """
     _check_size(text)
     library = _import_library()
@@ -71,13 +71,13 @@ def read_json(text: bytes) -> object:
     """Return the value that JSON describes.
 
     Raises:
-        BadInput: the text is not JSON, has a key twice, or is too large or too deep. The message is the rest
-            of a sentence that begins with the file.
+        BadInput: the text is not JSON, has a key twice, or is too large or too deep. The caller puts the name
+            of the file before the message.
     """
     _check_size(text)
     try:
         found = msgspec.json.decode(text)
-        # Read again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
+        # Parse again to find duplicate keys: msgspec keeps the last. Only keys matter, so numbers stay texts.
         json.loads(text, object_pairs_hook=_check_unique, parse_int=str, parse_float=str)
     except RecursionError as error:
         raise _too_deep() from error
@@ -88,15 +88,15 @@ def read_json(text: bytes) -> object:
 
 
 def format_yaml(value: object) -> str:
-    """Return YAML of mappings, lists, texts and numbers; a list of words stands on one line.
+    """Return YAML of mappings, lists, texts and numbers; a list of scalars is written on one line.
 
-    Readers of YAML 1.1 and 1.2 find the same values in it.
+    Readers of YAML 1.1 and 1.2 read the same values from it.
 
     Raises:
         BadInput: the library is not installed.
     """
     text = _dump(value, allow_unicode=True)
-    # Escapes in place of characters that a terminal would obey; the values are the same.
+    # Escape characters that a terminal would interpret; the values stay the same.
     return text if text.replace("\n", "").isprintable() else _dump(value, allow_unicode=False)
 
 
@@ -121,7 +121,7 @@ def _dump(value: object, *, allow_unicode: bool) -> str:
 
 
 class _Classes(msgspec.Struct, frozen=True):
-    """Classes of ruamel.yaml and our subclasses of them, which exist only once the library is imported."""
+    """Classes of ruamel.yaml and our subclasses, which exist only after the library is imported."""
 
     yaml: Any
     error: type[Exception]
@@ -148,17 +148,17 @@ def _classes() -> _Classes:
         pass
 
     class Reader(VersionedResolver):
-        """Resolves plain words by the core schema, whatever version a document names."""
+        """Resolves plain words by the core schema, also in a document that declares another version."""
 
         versioned_resolver = _index_patterns(_CORE)
 
     class Writer(VersionedResolver):
-        """Resolves as YAML 1.1 and 1.2 do, so that a text which either takes for something else is quoted."""
+        """Resolves words as YAML 1.1 and 1.2 do: a text is quoted if either reads it as another type."""
 
         versioned_resolver = _index_patterns(_CORE, _YAML_1_1)
 
     class DocumentComposer(Composer):
-        """Refuses a key that stands twice, and documents that are too deep."""
+        """Refuses duplicate keys and documents that are too deep."""
 
         depth = 0
 
@@ -187,7 +187,7 @@ def _classes() -> _Classes:
         """Builds numbers in base ten."""
 
     class Representer(SafeRepresenter):
-        """Writes lists of words on one line, and never an alias."""
+        """Writes lists of scalars on one line, and no aliases."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of the library
             return True
@@ -197,7 +197,7 @@ def _classes() -> _Classes:
         return representer.represent_sequence(f"{_TAG}seq", value, flow_style=words)
 
     def represent_str(representer: Any, value: str) -> Any:  # noqa: ANN401
-        # Line breaks that only YAML 1.1 knows are folded into spaces unless they are escaped.
+        # Readers of YAML 1.1 fold these line breaks into spaces unless they are escaped.
         style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
         return representer.represent_scalar(f"{_TAG}str", value, style=style)
 

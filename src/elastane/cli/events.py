@@ -1,4 +1,4 @@
-"""``elastane events``: what happened in a run, to a job, or in the cluster, and why."""
+"""``elastane events``: the events of a run, a job or the cluster, with their reasons."""
 
 from typing import Annotated
 
@@ -21,13 +21,13 @@ def events(
 ) -> None:
     """Show what happened to NAME, and why.
 
-    Of a run on this machine: who joined, left or died, and how long the others
-    paused. Of a job of the cluster: its sizes, each with the reason. A run
-    wins over a job of the same name, unless --job is given.
+    For a run on this machine: which workers joined, left or died, and how long
+    the others paused. For a job of the cluster: its sizes, with the reasons.
+    A run wins over a job of the same name, unless --job is given.
 
-    Without NAME, with -f: whatever happens in the cluster from now on.
+    With -f and without NAME: all events of the cluster from now on.
 
-    With --json, one object per line; of a run as in events.jsonl.
+    With --json, one object per line; for a run as in events.jsonl.
     """
     if name is None:
         if not follow:

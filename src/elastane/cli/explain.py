@@ -1,4 +1,4 @@
-"""``elastane explain``: why a run or a job has the size it has."""
+"""``elastane explain``: the reasons for the size of a run or a job."""
 
 from elastane.cli.command import AsJob, AsJson, Name
 from elastane.cli.jobs.explain import explain_job
@@ -11,16 +11,16 @@ def explain(
     job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say why NAME has its size, and what would change that.
+    """Explain why NAME has its size or waits, and what would change that.
 
-    Or what it waits for. Below it, the decisions that led there, newest first,
-    each with its first reason.
+    Then list the decisions that led there, newest first, each with its main
+    reason.
 
     With --json, one object with the keys job, state, wanted, workers,
-    explanation and decisions; these with all their reasons.
+    explanation and decisions, which have all their reasons.
     """
     run_dir = find_run_or_job(name, job=job)
-    # Jobs of the cluster are runs of this machine, too; it is the cluster's controller that knows why.
+    # The run of a job may be on this machine too; only the controller of the cluster knows the reasons.
     if run_dir is not None and not run_dir.attempt.exists():
         explain_run(run_dir, as_json=as_json)
     else:

@@ -1,4 +1,4 @@
-"""Single keys from a terminal."""
+"""Reader of single keys from a terminal."""
 
 import os
 import select
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class Keys:
-    """While it is open, keys come at once and are not shown. Without a terminal none ever come."""
+    """Context in which the terminal delivers keys at once, without echo; no keys without a terminal."""
 
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -30,7 +30,7 @@ class Keys:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def pressed(self, within_s: float) -> str:
-        """The key that is pressed within so many seconds; empty: none was."""
+        """Return the key that is pressed within this many seconds; empty if there is none."""
         if self._fd is None:
             time.sleep(within_s)
             return ""

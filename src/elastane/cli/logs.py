@@ -1,4 +1,4 @@
-"""``elastane logs``: what the processes of a run, or of a job, printed."""
+"""``elastane logs``: the output of the processes of a run or a job."""
 
 from typing import Annotated
 
@@ -32,15 +32,15 @@ def logs(  # noqa: PLR0917 - options of a verb
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the processes of NAME printed.
+    """Show the output of the processes of NAME.
 
     A run on this machine wins over a job of the cluster of the same name,
     unless --job is given.
 
-    Control characters are escaped, colours left out: a job's output must not
-    command your terminal. With --raw they are not.
+    Control characters are escaped and colours removed, so that the output of a
+    job cannot control your terminal; --raw shows them unchanged.
 
-    With --json, one object with the keys process and line per line.
+    With --json, one object per line, with the keys process and line.
     """
     run_dir = find_run_or_job(name, job=job)
     if run_dir is not None:

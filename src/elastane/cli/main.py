@@ -1,4 +1,4 @@
-"""The ``elastane`` command: its verbs, and the page a newcomer reads first."""
+"""The ``elastane`` command: its help page and its commands."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -122,7 +122,7 @@ def elastane(
 ) -> None: ...
 
 
-# Everything after SCRIPT is the script's, options too.
+# All arguments after SCRIPT belong to the script, options too.
 app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(wrap_command(run))
 app.command(rich_help_panel=TRAIN)(wrap_command(resize))
 app.command(rich_help_panel=TRAIN)(wrap_command(drain))

@@ -1,4 +1,4 @@
-"""Values of options: durations, times, sizes, numbers of workers, limits and labels, as users type them."""
+"""Parsers of option values: durations, times, sizes, numbers of workers, limits and labels."""
 
 import re
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ def read_duration_s(option: str, text: str) -> float:
     """Return the seconds of a duration.
 
     Args:
-        option: for the error: ``--announce``.
+        option: its name for the error, such as ``--announce``.
         text: as typed.
 
     Raises:
@@ -34,8 +34,8 @@ def read_past_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or a duration before now (``7d``).
 
     Args:
-        option: for the error: ``--from``.
-        text: as typed; a time without a zone is in that of ``now``.
+        option: its name for the error, such as ``--from``.
+        text: as typed; a time without a zone is in the zone of ``now``.
         now: with its time zone.
 
     Raises:
@@ -56,8 +56,8 @@ def read_future_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or ``+`` and a duration from now (``+8h``).
 
     Args:
-        option: for the error: ``--deadline``.
-        text: as typed; a time without a zone is in that of ``now``.
+        option: its name for the error, such as ``--deadline``.
+        text: as typed; a time without a zone is in the zone of ``now``.
         now: with its time zone.
 
     Raises:
@@ -93,7 +93,7 @@ def read_size_bytes(option: str, text: str) -> int:
 
 
 def read_range(text: str) -> tuple[int, int] | None:
-    """Return the two numbers of ``MIN:MAX``; one number is both. None: the text is something else."""
+    """Return the two numbers of ``MIN:MAX``, where one number is both; None for any other text."""
     match = _RANGE.fullmatch(text.strip())
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
@@ -103,7 +103,7 @@ def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int,
 
     Args:
         text: as typed.
-        virtual_ranks: V, each of which needs at most one worker; None: not known yet.
+        virtual_ranks: V, the most workers that a run can use; None: not known yet.
 
     Raises:
         BadInput: the text is not a range, or no run can have these numbers of workers.
@@ -135,7 +135,7 @@ def read_copies(text: str) -> int | None:
     """Return the number of copies of ``--copies``; None: every worker keeps everything.
 
     Raises:
-        BadInput: the text is neither ``all`` nor a number from 1 on.
+        BadInput: the text is neither ``all`` nor a number of at least 1.
     """
     if text == "all":
         return None
@@ -151,7 +151,7 @@ def read_limit(option: str, text: str) -> int | None:
     """Return a number of devices; None: unlimited.
 
     Raises:
-        BadInput: the text is neither.
+        BadInput: the text is neither a number nor ``unlimited``.
     """
     if text == UNLIMITED:
         return None
@@ -163,7 +163,7 @@ def read_limit(option: str, text: str) -> int | None:
 
 
 def read_labels(option: str, texts: list[str]) -> dict[str, str]:
-    """Return the labels of texts of the form ``key=value``.
+    """Return the labels that ``key=value`` texts define.
 
     Raises:
         BadInput: one of the texts has another form.
@@ -178,7 +178,7 @@ def read_labels(option: str, texts: list[str]) -> dict[str, str]:
 
 
 def check_at_least(option: str, value: int, least: int) -> None:
-    """Raise `BadInput` for a value that is too small."""
+    """Raise `BadInput` if a value is less than the minimum."""
     if value < least:
         raise BadInput(f"{option} {value} is less than {least}", do=f"write {least} or more")
 

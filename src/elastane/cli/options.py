@@ -1,4 +1,4 @@
-"""Options of a command as one frozen struct: its fields are the options, their annotations the help."""
+"""Command options as one frozen struct: the fields are the options, and their annotations hold the help."""
 
 import functools
 import inspect
@@ -21,11 +21,11 @@ PANELS = ("", NAMES, WORKERS, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFT
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``options`` of a command, a struct, by a parameter for each field of the struct.
+    """Replace the parameter ``options`` of a command, a struct, by one parameter per field of the struct.
 
     Args:
-        command: its parameter ``options`` is annotated with a frozen `msgspec.Struct` whose fields have a
-            default and an annotation that Typer reads.
+        command: has a parameter ``options`` that is annotated with a frozen `msgspec.Struct`. Each field of
+            the struct has a default and an annotation that Typer reads.
     """
     hints = get_type_hints(command, include_extras=True)
     kind = hints.pop("options")
@@ -55,11 +55,11 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the options that were typed for a command, in the order of its help, with their values.
+    """Return the options that the user typed for a command, with their values, in the order of its help.
 
     Args:
         context: of the command.
-        left_out: names of parameters that are shown otherwise.
+        left_out: names of parameters to skip.
     """
     words: list[str] = []
     for parameter in context.command.params:

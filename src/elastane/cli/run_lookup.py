@@ -1,4 +1,4 @@
-"""A name that may be a run's on this machine or a job's of the cluster."""
+"""Lookup of a name that may belong to a run on this machine or to a job of the cluster."""
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
@@ -7,14 +7,14 @@ from elastane.client.runs_home import find_run
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
-    """The run of this name or in this directory; None: ask the cluster for a job of that name.
+    """Return the run with this name or directory; None: ask the cluster for a job of that name.
 
     Args:
         name: as typed.
-        job: the user means the cluster's job, whatever is here.
+        job: look for a job of the cluster only.
 
     Raises:
-        NoSuchRun: there is no such run, and no cluster is known here.
+        NoSuchRun: there is no such run, and no cluster is configured here.
     """
     if job:
         return None

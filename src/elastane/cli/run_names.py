@@ -1,4 +1,4 @@
-"""Where runs are found by name: ``$ELASTANE_HOME/runs/NAME``, a directory or a link to one."""
+"""Names of runs: ``$ELASTANE_HOME/runs/NAME`` is a run directory or a link to one."""
 
 import random
 
@@ -16,15 +16,15 @@ WORDS = (
 
 
 def list_runs() -> list[RunDir]:
-    """Every run that can be called by its name, in the order of the names."""
+    """Return all runs that have a name, sorted by name."""
     return [RunDir((runs_home() / name).resolve()) for name in list_run_names()]
 
 
 def generate_name(stem: str) -> str:
-    """A name no known run has: the script's, a word and a number."""
+    """Return an unused name for a run: the stem of its script, a word and a number."""
     taken = {entry.name for entry in runs_home().iterdir()} if runs_home().is_dir() else set()
     while True:
-        # Names must not depend on the user's seed, and are no secret.
+        # The name must not depend on the user's seed, and is not secret.
         word, number = random.choice(WORDS), random.randrange(10, 1000)  # noqa: S311 - a name, not a secret
         name = f"{clean_stem(stem)}-{word}-{number}"
         if name not in taken:
@@ -32,5 +32,5 @@ def generate_name(stem: str) -> str:
 
 
 def clean_stem(stem: str) -> str:
-    """A script's stem with only what a run's name may hold."""
+    """Return the stem of a script with all characters replaced that the name of a run must not have."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:40] or "run"

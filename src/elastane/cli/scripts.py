@@ -1,4 +1,4 @@
-"""Training scripts and modules, as users name them."""
+"""Lookup of training scripts and modules that users name."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
     """Return the absolute path of the file to run, so that a worker that starts later finds it.
 
     Args:
-        named: a path; with ``-m`` the name of a module.
-        module: it is a module.
-        do: what to do if there is no such script.
+        named: path of the script; with ``-m`` the name of a module.
+        module: ``named`` is the name of a module.
+        do: the advice of the error if there is no such script.
 
     Raises:
         BadInput: there is no such script.
@@ -24,14 +24,14 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
 
 
 def check_script(script: Path, do: str = "check the path") -> None:
-    """Check that a script is a file that can be read.
+    """Check that a script is a readable file.
 
     Args:
         script: its path.
-        do: what to do if there is no such script.
+        do: the advice of the error if there is no such script.
 
     Raises:
-        BadInput: it is not.
+        BadInput: the script is missing, not a file, or unreadable.
     """
     if not script.exists():
         raise BadInput(f"there is no script {script}", do=do)

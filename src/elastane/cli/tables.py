@@ -1,6 +1,6 @@
-"""Tables without lines, of which nothing is cut: names are typed again, and numbers are read.
+"""Tables without rules, with every cell in full, so that users can copy names from them.
 
-On a terminal that is too narrow the lines go on below, as those of other programs do.
+On a terminal that is too narrow, long lines wrap.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,11 +15,11 @@ from elastane.api.safe_text import fold_text
 
 UNBOUNDED = 10_000
 BETWEEN = 2
-"""Columns of the terminal between two of the table."""
+"""Terminal columns between two columns of a table."""
 SHORTEST = 8
-"""So much is left of a text that gives way."""
+"""Terminal columns that remain of a cell that is cut."""
 NARROWEST = 24
-"""A text is folded into no less."""
+"""Terminal columns that a folded cell has at least."""
 
 
 def build_table(
@@ -31,15 +31,15 @@ def build_table(
     width: int | None = None,
     giving: Sequence[str] = (),
 ) -> Table:
-    """Rows below their titles; a column with nothing in it is left out.
+    """Return a table of rows below their titles, without its empty columns.
 
     Args:
         titles: of the columns.
-        rows: a text for each column.
-        numbers: titles of the columns that are set to the right.
-        folds: title of one whose texts may go on in the next line, at a space.
-        width: of a screen that shows no more; None: as wide as it must be.
-        giving: titles of the columns that are cut to that width, in this order.
+        rows: each with a text for every column.
+        numbers: titles of the right-aligned columns.
+        folds: title of the column whose texts may wrap at spaces; empty: none.
+        width: of the screen, in columns; None: as wide as the texts need.
+        giving: titles of the columns that are cut to fit the width, in this order.
     """
     texts = [[_cell(cell) for cell in row] for row in rows]
     filled = [place for place in range(len(titles)) if any(row[place].plain for row in texts)]
@@ -69,14 +69,14 @@ def build_table(
 
 
 def _cell(cell: Text | str) -> Text:
-    """One line, whatever is in it: a row that has two could pass for another row."""
+    """Return a cell as one line of text, so that no line break in it can imitate another row."""
     if isinstance(cell, str):
         return Text(fold_text(cell, UNBOUNDED))
     return Text(fold_text(cell.plain, UNBOUNDED), style=cell.style) if "\n" in cell.plain else cell
 
 
 def print_wide(console: Console, what: RenderableType) -> None:
-    """As wide as it must be; what may be folded, in the width of the terminal."""
+    """Print a table in its full width; columns that may fold are fitted to the terminal."""
     if console.is_terminal:
         wide = console.options.update(width=UNBOUNDED)
         console.width = max(console.width, Measurement.get(console, wide, what).minimum)

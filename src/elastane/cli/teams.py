@@ -1,4 +1,4 @@
-"""Teams that somebody names and nobody has declared."""
+"""Warning about a team that is used but not declared."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,13 +7,13 @@ from elastane.api.quotas import Team
 
 
 def warn_undeclared_team(team: str, teams: Iterable[Team]) -> str:
-    """What it means that nobody has declared a team; empty: somebody has.
+    """Return a warning about a team that is not declared; empty if it is declared.
 
-    Where no team is declared at all, nobody owns anything, and there is nothing to say.
+    The warning is empty too if the cluster has no declared team at all: then no team owns devices.
 
     Args:
-        team: as it was named; empty or ``*``: none, or every one.
-        teams: that are declared, as far as the token may see.
+        team: as typed; empty for none, ``*`` for every team.
+        teams: the declared teams that the token may see.
     """
     known = [one.name for one in teams]
     if not known or team in {"", "*", *known}:

@@ -1,7 +1,8 @@
-"""The terminal: texts of jobs, users and files are shown as texts, and command nothing.
+"""Output to the terminal that shows texts of jobs, users and files without executing their control codes.
 
-Whatever a verb prints goes through here. Control characters, marks that turn the direction of a text, and
-line breaks where one line is meant are escaped; words in brackets are no markup. Styles are the verbs' own.
+All output of the commands passes through this module. It escapes control characters, marks that change the
+direction of a text, and line breaks within a line. Brackets in a text are not markup: only commands set
+styles.
 """
 
 import re
@@ -15,36 +16,36 @@ from rich.text import Text
 from elastane.api.safe_text import escape_line, escape_text, format_entry
 
 UNBOUNDED = 1 << 30
-"""Characters: what a person asked to see is not cut."""
+"""Limit in characters for texts that are never cut."""
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
-"""Sequences that only change colours, which many programs write into their logs."""
+"""Escape sequences that only change colours; many programs write these into their logs."""
 
 
 class Terminal(Console):
-    """A console on which only the verbs' own styles, and nothing of a text, has an effect.
+    """A console that applies the styles of the commands, and no markup or control codes of a text.
 
     Args:
-        stderr: write there.
+        stderr: write to stderr in place of stdout.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in rich
-        """As in rich. Further lines of a text are indented, so that none passes for another message."""
+        """Print like rich, with further lines of a text indented so that none looks like another message."""
         shown = (format_entry(one, UNBOUNDED) if isinstance(one, str) else one for one in objects)
         super().print(*shown, **options)
 
     def print_document(self, text: str) -> None:
-        """Prints text of several lines that a verb has written itself."""
+        """Print text of several lines that comes from the command itself."""
         super().print(Text(escape_text(text.rstrip("\n"), UNBOUNDED)))
 
     def print_quoted(self, text: str) -> None:
-        """Prints text of several lines that somebody else has written, such as a traceback: indented."""
+        """Print text of several lines from another source, such as a traceback, indented."""
         super().print(Text(indent_quotation(text)))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As in rich; the last place that every text passes."""
+        """Render like rich, with control characters escaped; every text passes here last."""
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control or text == "\n" or text.isprintable():
@@ -54,7 +55,7 @@ class Terminal(Console):
 
 
 def indent_quotation(text: str) -> str:
-    """Somebody else's text of several lines; no line of it passes for one of ours."""
+    """Return text from another source indented, so that no line of it looks like a message of elastane."""
     return "  " + format_entry(text, UNBOUNDED)
 
 
@@ -65,23 +66,23 @@ def write_paragraphs(text: str, to: TextIO) -> None:
 
 
 def write_csv(text: str, to: TextIO) -> None:
-    """Write rows that end as RFC 4180 has it; whatever else commands a terminal in them is escaped."""
+    """Write CSV with the line ends of RFC 4180; all other control characters are escaped."""
     to.write("\r\n".join(escape_line(row, UNBOUNDED) for row in text.split("\r\n")))
     to.flush()
 
 
 def split_log_line(line: str) -> list[str]:
-    """A line of a job's log, as a terminal may show it.
+    """Return a line of a log as lines that are safe to show on a terminal.
 
-    Colours are left out. A progress bar, which goes back to the begin of the line again and again, becomes
-    several lines. Whatever else would command the terminal is escaped.
+    Colours are removed. A progress bar, which returns to the start of its line for each update, becomes one
+    line per update. All other control characters are escaped.
     """
     parts = COLOURS.sub("", line.removesuffix("\r")).split("\r")
     return [escape_line(part.expandtabs(), UNBOUNDED) for part in parts if part] or [""]
 
 
 def escape_json(document: bytes) -> str:
-    """JSON of the same value, with escapes in place of characters that a terminal would obey."""
+    """Return JSON of the same value with escapes in place of control characters."""
     text = document.decode()
     if text.isprintable():
         return text
@@ -89,6 +90,6 @@ def escape_json(document: bytes) -> str:
 
 
 def _json_escape(character: str) -> str:
-    # Two escapes where the character is beyond the first 65,536.
+    # A character beyond U+FFFF needs two escapes, a surrogate pair.
     pairs = character.encode("utf-16-be", errors="surrogatepass")
     return "".join(f"\\u{pairs[at]:02x}{pairs[at + 1]:02x}" for at in range(0, len(pairs), 2))

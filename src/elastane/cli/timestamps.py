@@ -1,17 +1,17 @@
-"""Moments as a terminal shows them: in its own time zone, whoever has written them down in which.
+"""Timestamps in the time zone of the terminal.
 
-Files and the controller's sentences are for everybody, and so in UTC.
+Files and sentences of the controller have timestamps in UTC; the commands convert them for display.
 """
 
 import re
 from datetime import datetime
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d UTC|T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))")
-"""As sentences have it, and as documents do: with a zone, which is that of whoever wrote it."""
+"""Timestamps in sentences (``2026-11-22 09:00:00 UTC``) and in documents (ISO 8601 with a zone)."""
 
 
 def format_timestamp(at_s: float | None) -> str:
-    """A moment in the terminal's own time zone; empty: never."""
+    """Return a time in seconds since 1970 as text in the terminal's time zone; empty for None."""
     return "" if at_s is None else f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
@@ -21,7 +21,7 @@ def format_minute(seconds: float | None) -> str:
 
 
 def localize_timestamps(text: str) -> str:
-    """A text with its moments, ``2026-11-22 09:00:00 UTC`` or ``2026-11-22T09:00:00.5Z``, in that zone."""
+    """Return a text with all its timestamps converted to the terminal's time zone."""
     return MOMENT.sub(
         lambda found: format_timestamp(datetime.fromisoformat(found[0].replace(" UTC", "Z")).timestamp()),
         text,

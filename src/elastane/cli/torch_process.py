@@ -1,4 +1,4 @@
-"""Asking a process that has torch: the command line itself never loads it."""
+"""Child processes that use torch, which the command line itself never imports."""
 
 import subprocess
 import sys
@@ -15,20 +15,20 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
-    """What a module says in the last line of its output.
+    """Run a module as a program, and return the value that it prints as JSON on its last line.
 
     Args:
-        module: of elastane, run as a program.
-        options: for it.
-        kind: what it says unless it refuses.
+        module: name of a module of elastane.
+        options: of the program.
+        kind: type of the value.
 
     Raises:
         MissingExtra: torch is not installed.
-        ElastaneError: it refuses, in these words.
-        RunFailed: the process broke; what it printed is on stderr.
+        ElastaneError: the program refused; the error has its words.
+        RunFailed: the process failed; its own output is on stderr.
     """
     require("torch", "this needs torch")
-    # -P keeps the working directory out of its module path: a user's logging.py is not ours.
+    # -P keeps the working directory out of the module path, where a user may have a logging.py.
     command = [sys.executable, "-P", "-m", module, *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own module
     lines = process.stdout.splitlines()

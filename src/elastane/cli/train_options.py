@@ -14,7 +14,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options as they were typed; None: not typed, so that the default or the job's file holds."""
+    """Options as typed; None: not typed, so that the job's file or the default decides."""
 
     module: Annotated[
         bool,
@@ -112,10 +112,10 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobCheckpoints:
-    """Return the settings with the options that were typed in place of what they were.
+    """Return the settings, changed by the options that the user typed.
 
     Raises:
-        BadInput: ``--checkpoint-at`` names neither epochs nor evaluations.
+        BadInput: ``--checkpoint-at`` names anything but ``epoch`` and ``evaluation``.
     """
     at = options.checkpoint_at
     return replace_given(
@@ -130,10 +130,10 @@ def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobChec
 
 
 def parse_milestones(text: str) -> Milestones:
-    """Return the words of ``epoch,evaluation``.
+    """Return the sorted milestones of a text such as ``epoch,evaluation``.
 
     Raises:
-        BadInput: the text names something else.
+        BadInput: the text names anything else.
     """
     words = sorted({word.strip() for word in text.split(",") if word.strip()})
     if not set(words) <= {"epoch", "evaluation"}:
@@ -142,9 +142,9 @@ def parse_milestones(text: str) -> Milestones:
 
 
 def replace_given(value: S, **changes: object) -> S:
-    """Return a struct with those of the changes that are not None; the same one if none differs."""
+    """Return a struct with all changes that are not None applied; the same object if none of them differs."""
     given = {
         name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)
     }
-    # The same struct where nothing changes: a field with its default is left out of a file.
+    # Callers compare by identity, and a file omits a field only if it holds the default object itself.
     return msgspec.structs.replace(value, **given) if given else value

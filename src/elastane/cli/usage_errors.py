@@ -1,6 +1,6 @@
-"""A command that was mistyped: exit code 2 and words for people; for programs the error where the answer is.
+"""Errors of mistyped commands: exit code 2, a message on stderr, and with ``--json`` the error on stdout.
 
-Options and arguments are read before any verb begins, so `elastane.cli.command` never hears of these.
+Click parses options and arguments before a command begins, so `elastane.cli.command` never sees these errors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from elastane.cli.command import print_json
 
 TYPED = "elastane.typed"
 MISTYPED: type[Exception] = typer.BadParameter.__bases__[0]
-"""The base of all that click finds wrong with what was typed, of whichever click typer has."""
+"""Base class of the usage errors of click, taken from the copy of click that typer uses."""
 
 
 class CommandGroup(TyperGroup):
-    """All verbs, and the groups of verbs."""
+    """The ``elastane`` command: reports usage errors of all commands and groups as JSON too."""
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:  # noqa: ANN401
         typed = tuple(args)
@@ -34,11 +34,11 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def report_usage_error(typed: Sequence[str]) -> Iterator[None]:
-    """Prints what was wrong as JSON if JSON was asked for; the words go to stderr as without."""
+    """Print a usage error as JSON if ``--json`` was typed, and raise it again for the message on stderr."""
     try:
         yield
     except MISTYPED as error:
-        # After -- all is the script's own.
+        # All arguments after -- belong to the script.
         ours = typed[: typed.index("--")] if "--" in typed else typed
         if "--json" in ours:
             print_json(describe_error(error))
@@ -46,7 +46,7 @@ def report_usage_error(typed: Sequence[str]) -> Iterator[None]:
 
 
 def describe_error(error: Any) -> dict[str, object]:  # noqa: ANN401
-    """As `elastane.cli.command` writes the others."""
+    """Return a usage error in the format that `elastane.cli.command` prints for all other errors."""
     help_ = f"{error.ctx.command_path} --help" if error.ctx is not None else "elastane --help"
     words = {"what": error.format_message(), "means": "nothing was done", "do": f"see {help_}"}
     return {"error": words, "exit_code": error.exit_code}

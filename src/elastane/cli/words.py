@@ -1,4 +1,4 @@
-"""Events, steps and times as the command line says them."""
+"""Texts for events, steps and losses of a run."""
 
 from collections.abc import Sequence
 
@@ -39,15 +39,15 @@ COLOURS = {
 }
 
 NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term", "parameters_sha256", "optimizer_sha256"})
-"""Details that stand in the file, too long or too technical for somebody who watches."""
+"""Details that are left out of a line because they are too long or too technical."""
 
 
 TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
-"""Kinds of events whose details are for programs; why says the same."""
+"""Kinds of events, or prefixes of kinds, whose ``why`` already says in words what the details say."""
 
 
 def event_text(event: EventLine) -> Text:
-    """One event on one line: where, what, who, why, and how long the slowest healthy worker paused."""
+    """Return an event as one line: step, kind, process, details, reason, and the longest pause."""
     where = "" if event.step is None else f"step {event.step}"
     words = [who_text(event), detail_text(event), event.why, pause_text(event)]
     return Text.assemble(
@@ -59,10 +59,10 @@ def event_text(event: EventLine) -> Text:
 
 
 def restored_event(events: Sequence[EventLine]) -> EventLine:
-    """What every worker of a new attempt has read of its checkpoint, told once for all of them.
+    """Return one event that sums up what all workers of a new attempt have read from the checkpoint.
 
     Args:
-        events: ``checkpoint.restored`` of each, at least one.
+        events: ``checkpoint.restored`` of each worker, at least one.
     """
     restored = find_restored(events)
     assert restored is not None, "somebody has read it"  # noqa: S101
@@ -73,7 +73,7 @@ def restored_event(events: Sequence[EventLine]) -> EventLine:
 
 
 def who_text(event: EventLine) -> str:
-    """Of a generation its members, not the coordinator that numbered it."""
+    """Return the process of an event; for the start of a generation its members, not the coordinator."""
     if event.kind != "generation.started" and event.who:
         return event.who
     if not event.workers:
@@ -91,7 +91,7 @@ def detail_text(event: EventLine) -> str:
 
 
 def value_text(value: float | str | None) -> str:
-    """JSON has no infinity and no NaN: they read back as None."""
+    """Return a detail as text; None stands for infinity and NaN, which JSON does not have."""
     if value is None:
         return "not finite"
     return str(value) if isinstance(value, (str, int)) else f"{value:.6g}"
@@ -107,7 +107,7 @@ def pause_text(event: EventLine) -> str:
 
 
 def step_text(progress: Progress) -> str:
-    """One line for a log: where the run is and how fast it goes."""
+    """Return the progress and speed of a run as one line for a log."""
     line = progress.line
     if line is None:
         return "waiting for the first step"

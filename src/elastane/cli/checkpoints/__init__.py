@@ -1,1 +1,1 @@
-"""``elastane checkpoint``: verbs about the checkpoints of a run."""
+"""``elastane checkpoint``: commands for the checkpoints of a run."""

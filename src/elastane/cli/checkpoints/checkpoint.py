@@ -1,4 +1,4 @@
-"""``elastane checkpoint``: the checkpoints of a run; those verbs that only read or delete files."""
+"""``elastane checkpoint``: the command group, and its commands that only read or delete files."""
 
 from typing import Annotated, Literal
 
@@ -35,11 +35,11 @@ CHECKPOINT is a name or a step; without it, the newest finished one.
 """
 
 SHOWN = 20
-"""Tensors shown one by one; --json has them all."""
+"""The most tensors that ``show`` lists; --json lists all."""
 
 
 def list_(run: Checkpoints, as_json: AsJson = False) -> None:
-    """Show the checkpoints of RUN, oldest first.
+    """List the checkpoints of RUN, oldest first.
 
     With --json, a list of objects with the keys name, state, step, resumed,
     bytes, created, metrics and damages.
@@ -73,9 +73,9 @@ def list_(run: Checkpoints, as_json: AsJson = False) -> None:
 
 
 def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
-    """Show what is in a checkpoint of RUN: its files, tensors and counters.
+    """Show the contents of a checkpoint of RUN: files, tensors and counters.
 
-    With --json, the manifest itself.
+    With --json, the manifest.
     """
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
@@ -90,10 +90,11 @@ def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fals
 
 
 def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
-    """Read every byte of a checkpoint of RUN, and compare it with its checksums.
+    """Read every byte of a checkpoint of RUN and compare it with its checksums.
 
-    With --json, an object with the keys name, ok, bytes and damages. The exit
-    code is 0 if it is good, 1 if not.
+    The exit code is 0 if the checkpoint is valid, 1 if it is damaged.
+
+    With --json, an object with the keys name, ok, bytes and damages.
     """
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
@@ -138,10 +139,11 @@ def prune(
 ) -> None:
     """Delete the checkpoints of RUN that no rule keeps.
 
-    The newest good one always stays, and so does whatever is newer, as it may be
-    in the making, and what a resumed run that is still training began with:
-    workers that join it look at that. Damaged and unfinished ones that are older
-    go. The newest is read and verified first. Without rules, all good ones stay.
+    Without rules, only damaged and unfinished checkpoints are deleted.
+
+    These always stay: the newest valid checkpoint, which is read and verified
+    first; newer ones, which the run may still be writing; and the checkpoint
+    that a live run was resumed from, because joining workers read it.
 
     With --json, an object with the keys deleted (each name and why) and dry_run.
     """
@@ -161,10 +163,10 @@ def prune(
 
 
 def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
-    """``eval_loss:min`` as a rule.
+    """Return the metric and direction of a text such as ``eval_loss:min``; None without a text.
 
     Raises:
-        BadInput: it is neither ``min`` nor ``max``.
+        BadInput: the text has no metric, or its direction is neither ``min`` nor ``max``.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""``elastane checkpoint export``: a checkpoint's model in a format that others load."""
+"""``elastane checkpoint export``: write the model of a checkpoint in a format that other programs load."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +36,8 @@ def export(
 ) -> None:
     """Write the model of a checkpoint of RUN for other programs.
 
-    The run may be live, over, or killed. Every element is checked as it is read.
+    The run may be live, finished or killed. Every element is checked as it is
+    read.
 
       $ elastane checkpoint export demo 1500 --format hf --out demo-1500
     """
@@ -50,7 +51,7 @@ def export(
 
 
 def read_max_shard_bytes(run: str) -> int:
-    """As the run was asked to cut its model."""
+    """Return the largest shard size of a run, in bytes; the default where no run has this name."""
     try:
         return read_record(find_run(run)).spec.max_shard_bytes
     except NoSuchRun:

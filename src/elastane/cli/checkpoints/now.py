@@ -1,4 +1,4 @@
-"""``elastane checkpoint now``: a live run keeps its state."""
+"""``elastane checkpoint now``: have a live run write a checkpoint."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -30,13 +30,13 @@ def now(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have RUN keep its state: that of the step it is in, or of the next.
+    """Write a checkpoint of RUN, of the state after its current or next step.
 
-    Returns as soon as the run has accepted. Training goes on meanwhile: the
-    state is copied under a step and written behind the following ones.
+    Returns as soon as the run has accepted. Training continues: workers copy
+    the state during one step and write it during the following ones.
 
-    With --json, an object with the keys ok and step (the run's when it was
-    asked); with --wait ok, name, step and bytes (of the checkpoint).
+    With --json, an object with the keys ok and step (of the run when it
+    accepted); with --wait, ok, name, step and bytes (of the checkpoint).
     """
     run_dir = find_run(run)
     if read_record(run_dir).spec.checkpoints is None and is_live(run_dir):
@@ -65,15 +65,22 @@ def now(
 def wait_for_checkpoint(
     run_dir: RunDir, written: Tail, step: int, term: int, console: "Console"
 ) -> EventLine:
-    """The event of a checkpoint of this step or a later one.
+    """Return the event of the first checkpoint of this step or a later one.
+
+    Args:
+        run_dir: of the run.
+        written: reads the events from the request on.
+        step: of the run when it accepted the request.
+        term: of the coordinator that accepted the request.
+        console: gets the events of failed attempts to write one.
 
     Raises:
-        RunFailed: the run ended, and kept no such state.
+        RunFailed: the run ended without such a checkpoint.
     """
     from elastane.cli.words import event_text  # noqa: PLC0415 - rich
 
     while True:
-        # Asked before reading, so that what was written last is still read.
+        # Check before reading, so that the last events are still read.
         live = is_live(run_dir)
         for event in map(decode_event_line, written.new_lines()):
             if event.kind == "checkpoint.saved" and int(event.detail.get("step") or 0) >= step:
@@ -87,11 +94,14 @@ def wait_for_checkpoint(
 
 
 def repeat_request(run_dir: RunDir, term: int) -> int:
-    """A coordinator that has died took the wish with it; returns the term of the present one."""
+    """Repeat the request if another coordinator has taken over, and return the term of the present one.
+
+    A coordinator that dies loses the requests it has accepted.
+    """
     try:
         present = send_request(run_dir, AskStatus()).term
         if present != term:
             send_request(run_dir, AskCheckpoint())
     except (NoSuchRun, BadInput):
-        return term  # at its end, when it keeps its state by itself
+        return term  # the run is ending, and then writes a checkpoint by itself
     return present

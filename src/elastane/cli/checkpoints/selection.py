@@ -1,4 +1,4 @@
-"""From what a user types to a checkpoint: of a run by its name, or below a path or URL."""
+"""Find the checkpoint that a user means: by the name of its run, or by a path or URL."""
 
 from typing import Annotated, TypeAlias
 
@@ -27,11 +27,14 @@ Checkpoint: TypeAlias = Annotated[
 
 
 def open_catalog(run: str) -> Catalog:
-    """The checkpoints that a user means.
+    """Return the catalog of checkpoints that a user means.
+
+    Args:
+        run: a run's name or directory, or the path or URL of a directory of checkpoints.
 
     Raises:
-        NoSuchRun: no run of that name, and no checkpoints there.
-        BadInput: a URL of a file system that is not installed.
+        NoSuchRun: no run has that name, and no checkpoints are at that path.
+        BadInput: the URL names a file system that is not installed.
     """
     if "://" in run:
         return Catalog(open_storage(run))
@@ -47,7 +50,7 @@ def open_catalog(run: str) -> Catalog:
 
 
 def find_origin(run: str) -> str:
-    """The checkpoint that the present attempt of a run began with; empty if it has none, or no attempt."""
+    """Return the name of the checkpoint that a live run was resumed from; empty if there is none."""
     try:
         run_dir = find_run(run)
     except NoSuchRun:
@@ -57,7 +60,11 @@ def find_origin(run: str) -> str:
 
 
 def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:
-    """The name of the checkpoint that a user means: a name, a step, or nothing for the newest finished one.
+    """Return the name of the checkpoint that a user means.
+
+    Args:
+        catalog: holds the checkpoints.
+        wanted: a name or a step; None: the newest finished checkpoint.
 
     Raises:
         BadInput: there is no such checkpoint.

@@ -1,1 +1,1 @@
-"""Verbs about the jobs of a cluster, for whoever submits them."""
+"""Commands for users who submit jobs to a cluster."""

@@ -1,4 +1,4 @@
-"""``elastane amend``: another priority or other bounds for a job that waits or trains."""
+"""``elastane amend``: change the priority or the bounds of a job."""
 
 import math
 from collections.abc import Callable
@@ -66,8 +66,9 @@ def amend(
 ) -> None:
     """Change the priority, budget, deadline or target of JOB.
 
-    The next plan follows the change. What is not given stays as it is; "none"
-    takes a budget, deadline or target away (--loss none also takes --by away).
+    The next plan follows the change. Options that are not given stay as they
+    are; "none" removes a budget, deadline or target. --loss none removes --by
+    too.
 
       $ elastane amend digits --priority high
       $ elastane amend digits --deadline +8h --throughput none
@@ -119,7 +120,7 @@ def _format_minute(moment: datetime) -> str:
 
 
 def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
-    """Return the value of an option: unset without text, None for ``none``.
+    """Return the value of an option: ``UNSET`` without a text, None for ``none``.
 
     Raises:
         BadInput: the text is not a number.

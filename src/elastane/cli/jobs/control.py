@@ -1,4 +1,4 @@
-"""``elastane pause``, ``resume`` and ``cancel``: a job is held, goes on, or is ended."""
+"""``elastane pause``, ``resume`` and ``cancel``: hold, continue or end jobs."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,43 +24,44 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show
 
 
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Stop JOB with a checkpoint; give its devices to others.
+    """Stop JOB with a checkpoint and give its devices to other jobs.
 
-    It stops at its next commit. It keeps its place among the jobs, and goes on
-    with elastane resume. So does each of several.
+    The job stops at its next commit and keeps its place in the queue; elastane
+    resume continues it. Several jobs can be named.
 
-    With --json, the job; of several one per line.
+    With --json, the job; several jobs are one per line.
     """
     wish = Goal(PAUSES, lambda now: now.state == "paused")
     apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), wish, wait=wait, as_json=as_json)
 
 
 def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Let a paused JOB go on from its checkpoint.
+    """Continue a paused JOB from its checkpoint.
 
-    It waits until its fewest workers fit. So does each of several.
+    The job starts when its minimum of workers fits. Several jobs can be named.
 
-    With --json, the job; of several one per line.
+    With --json, the job; several jobs are one per line.
     """
     wish = Goal(GOES_ON, is_training)
     apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), wish, wait=wait, as_json=as_json)
 
 
 def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
-    """End JOB for good, at its next commit. Its files stay.
+    """End JOB for good at its next commit; its files stay.
 
-    So does each of several. With --json, the job; of several one per line.
+    Several jobs can be named. With --json, the job; several jobs are one per
+    line.
     """
     wish = Goal(ENDS, lambda now: now.state in ENDED)
     apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), wish, wait=wait, as_json=as_json)
 
 
 class Goal(NamedTuple):
-    """What a job is to become.
+    """The state that a command wants for a job.
 
     Args:
-        meanwhile: what is said of it until then.
-        done: whether it is so.
+        meanwhile: what the command prints about the job until then.
+        done: tells whether the job has that state.
     """
 
     meanwhile: str
@@ -70,10 +71,10 @@ class Goal(NamedTuple):
 def apply_to_jobs(
     names: Sequence[str], ask: "Callable[[Cluster, str], Job]", wish: Goal, *, wait: bool, as_json: bool
 ) -> None:
-    """Ask it of one job after the other, and wait for all of them if that is wanted.
+    """Send a request for each job in turn, then wait for all of them if wanted.
 
     Raises:
-        ElastaneError: of one of them; those before it were asked, and those after it were not.
+        ElastaneError: the request for one job failed; the jobs before it were asked, those after it were not.
     """
     with connect() as cluster:
         asked = []
@@ -94,12 +95,12 @@ def is_training(job: Job) -> bool:
 
 
 def print_progress(words: str) -> None:
-    """To somebody who looks on while the command waits."""
+    """Print a message on stderr while the command waits."""
     write_paragraphs(words, sys.stderr)
 
 
 def print_state(job: Job, meanwhile: str, *, as_json: bool) -> None:
-    """What is so now, or what will be."""
+    """Print the state of a job, or the state that it will have."""
     if as_json:
         print_json(job)
         return

@@ -1,4 +1,4 @@
-"""``elastane describe``: all that is known about a job."""
+"""``elastane describe``: all facts about a job."""
 
 import time
 from collections import deque
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SHOWN = 8
-"""Events; elastane events has them all."""
+"""The most events that are shown; elastane events shows all."""
 
 
 def describe(job: JobName, as_json: AsJson = False) -> None:
-    """Show all that is known about JOB.
+    """Show all facts about JOB.
 
-    Its size, how far it is, what it costs, why, and what happened last.
+    Its size and the reasons for it, progress, cost and last events.
 
-    With --json, one object, its spec included.
+    With --json, one object, which includes the spec.
     """
     with connect() as cluster:
         found = cluster.job(job)
@@ -48,7 +48,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
     console = open_console()
     if health.status == "failing" and job.state not in ENDED:
-        # What follows may be out of date.
+        # The facts below may be out of date.
         for warning in health_lines(health.problems, time.time()):
             print_wide(console, warning)
     grid = Table.grid(padding=(0, 3, 0, 0))
@@ -71,7 +71,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
 
 def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
-    """Titles and values; what is not known is left out."""
+    """Return the titles and values of all known facts about a job."""
     from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
         awaits_next_try,
         format_age,
@@ -115,7 +115,7 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
 
 
 def format_resources(job: Job) -> str:
-    """What a worker takes."""
+    """Return the devices of each worker and the terms on which the job takes them."""
     resources = job.spec.resources_per_worker
     devices = f"{resources.devices} device{'s' * (resources.devices > 1)}"
     kinds = f" of {' or '.join(resources.kinds)}" if resources.kinds else ""
@@ -124,14 +124,14 @@ def format_resources(job: Job) -> str:
 
 
 def format_data(job: Job) -> str:
-    """Where its data may be read; empty: anywhere."""
+    """Return the regions and labels of pools that can read the data; empty if every pool can."""
     data = job.spec.data
     regions = [" or ".join(data.regions)] if data.regions else []
     return ", ".join([*regions, *(f"{key}={value}" for key, value in data.labels.items())])
 
 
 def format_target(job: Job) -> str:
-    """What is enough, or ends it."""
+    """Return the target of a job: the loss that ends it, and the throughput that is enough."""
     target = job.spec.target
     by = "" if target.by is None else f" by {format_timestamp(target.by.timestamp())}"
     loss = [] if target.loss is None else [f"loss {target.loss:g}{by}"]
@@ -140,7 +140,7 @@ def format_target(job: Job) -> str:
 
 
 def format_time_limit(job: Job, now_s: float) -> str:
-    """How long it may hold devices, and how long it has."""
+    """Return how long a job may hold devices, and how long it has; empty without a limit."""
     from elastane.cli.jobs.words import format_age  # noqa: PLC0415 - rich
 
     limit_s = job.spec.run_policy.active_deadline_seconds
@@ -151,7 +151,7 @@ def format_time_limit(job: Job, now_s: float) -> str:
 
 
 def format_cost(job: Job, now_s: float) -> str:
-    """What it has cost by now; empty: nothing, and no budget limits that."""
+    """Return the cost so far and the budget; empty if there is neither."""
     spent, budget = job.spent_by(now_s), job.spec.budget
     if not spent and budget is None:
         return ""
@@ -159,10 +159,10 @@ def format_cost(job: Job, now_s: float) -> str:
 
 
 def format_attempts(job: Job) -> str:
-    """How often it was interrupted, and by what."""
+    """Return how often the job crashed, was preempted or resized."""
     counts = [
         (job.crashes, "crashed"),
-        # Not for others alone: a node that goes takes a job's devices, too.
+        # A preemption may have other causes than another job: a node that goes away, for example.
         (job.preemptions, "preempted"),
         (job.resizes, "resized"),
     ]

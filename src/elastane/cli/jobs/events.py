@@ -1,4 +1,4 @@
-"""What happens to jobs of the cluster, told once or as it happens."""
+"""Events of jobs of the cluster, past ones or live."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ LAST = frozenset({"job.finished", "job.failed", "job.cancelled"})
 
 
 def show_job_events(name: str, *, follow: bool, as_json: bool) -> None:
-    """Those of one job; followed until it has ended."""
+    """Print the events of one job; with ``follow`` until the job has ended."""
     show = _make_printer(of_job=True, as_json=as_json)
     with connect() as cluster:
         after = 0
@@ -26,13 +26,13 @@ def show_job_events(name: str, *, follow: bool, as_json: bool) -> None:
             return
         for event in cluster.watch(job=name, after=after):
             show(event)
-            # One that is asked to end says so before it has.
+            # A request to end a job is an event too, before the job has ended.
             if event.kind in LAST and _has_ended(cluster, name):
                 return
 
 
 def show_cluster_events(*, as_json: bool) -> None:
-    """Whatever happens in the cluster from now on, as far as the token may see it."""
+    """Print all events of the cluster from now on that the token may see."""
     show = _make_printer(of_job=False, as_json=as_json)
     with connect() as cluster:
         for event in cluster.watch():

@@ -1,4 +1,4 @@
-"""Why a job of the cluster has the size it has."""
+"""The reasons for the size of a job of the cluster."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def explain_job(job: str, *, as_json: bool) -> None:
 
 
 def print_decisions(console: "Console", decisions: Sequence[DecisionRecord]) -> None:
-    """Each with its first reason."""
+    """Print decisions, each with its main reason."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
     if decisions:

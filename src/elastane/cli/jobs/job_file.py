@@ -1,4 +1,4 @@
-"""A job's file: YAML or JSON, one job spec."""
+"""Job files: one job spec in YAML or JSON."""
 
 import os
 from pathlib import Path
@@ -15,14 +15,14 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def is_job_file(path: Path) -> bool:
-    """Return whether a path names a job's file; any other path is a script."""
+    """Return whether a path names a job file; any other path is a script."""
     return path.suffix in SUFFIXES
 
 
 def read_job(path: Path, *, name: str, team: str) -> JobSpec:
     """Return the job of a file with absolute paths; its values are not checked yet.
 
-    A relative path in the file begins where the file is.
+    Relative paths in the file start from the directory of the file.
 
     Args:
         path: of the file.
@@ -30,7 +30,7 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
         team: of the job, if the file has none.
 
     Raises:
-        BadInput: the file cannot be read, or is not a job; with the field and what to write.
+        BadInput: the file cannot be read, or is not a job; the error names the field and what to write.
     """
     document = {"name": name, "team": team} | _read_mapping(path)
     try:
@@ -44,7 +44,7 @@ def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
 
     Args:
         spec: as written.
-        folder: absolute; where relative paths begin.
+        folder: directory from which relative paths start, absolute.
     """
     working_dir = _join(folder, spec.working_dir) if spec.working_dir else ""
     training, checkpoints = spec.training, spec.training.checkpoints

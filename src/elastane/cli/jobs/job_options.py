@@ -9,7 +9,7 @@ from elastane.cli.train_options import TrainOptions
 
 
 class JobOptions(TrainOptions, frozen=True, kw_only=True):
-    """Options as they were typed; None: not typed, so that the job's file or the default holds."""
+    """Options as typed; None: not typed, so that the job's file or the default decides."""
 
     name: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Looking at a job until something is so."""
+"""Polling of a job until a condition holds."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +18,16 @@ LOOK_S = 0.5
 def wait_for_job(
     cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Callable[[str], None]
 ) -> Job:
-    """The job once it is so, or has ended; until then its reasons are told, each time they are others.
+    """Poll a job until a condition holds or the job has ended, and return it.
+
+    Meanwhile, report why the job waits, each time that the reasons change. A job that is to stop only waits
+    for a commit, so nothing is reported for it.
 
     Args:
-        cluster: asked again and again.
-        asked: the job as it was when this was asked for; its reasons of then are no news.
-        done: whether it is so.
-        tell: takes what the job waits for, while it is to run; whoever stops it waits for a commit only.
+        cluster: to poll.
+        asked: the job at the time of the request; its reasons are already known and not reported.
+        done: the condition.
+        tell: takes the reasons as text.
     """
     told = asked.explained.sentences
     while True:
@@ -38,9 +41,9 @@ def wait_for_job(
 
 
 def poll_job(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
-    """Look after look: the job, and what has happened since the look before; the last after it has ended."""
+    """Yield the job and its new events, poll after poll; the last time after the job has ended."""
     while True:
-        # The job before its events: whatever led to a state that was seen is then read, too.
+        # Read the job before its events, so that the events that led to its state are read too.
         job = cluster.job(name)
         events = tuple(cluster.events(name, after=after))
         yield job, events

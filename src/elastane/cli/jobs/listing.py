@@ -31,10 +31,10 @@ def jobs(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the jobs of the cluster that you may see, newest first.
+    """List the jobs of the cluster that you may see, newest first.
 
-    WORKERS is how many a job has, of the fewest and most that it may have. A
-    queued job waits for its minimum; elastane explain JOB says for what.
+    The column workers shows how many workers a job has, of its minimum and
+    maximum. A queued job waits for its minimum; elastane explain JOB shows why.
 
     With --json, one object per line.
     """

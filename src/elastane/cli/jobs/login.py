@@ -1,4 +1,4 @@
-"""``elastane login``: from now on, another cluster."""
+"""``elastane login``: choose the cluster that the commands use."""
 
 import getpass
 import os
@@ -30,10 +30,10 @@ def login(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remember a cluster's address, and your token for it.
+    """Save the address of a cluster and your token for it.
 
-    All commands then ask that cluster. The token is never an argument: other
-    users of the machine could read it there. It is kept in
+    All commands then use that cluster. The token is never an argument, because
+    other users of the machine could read it there. It is saved in
     $ELASTANE_HOME/cluster.json, which only you can read.
 
       $ elastane login https://cluster:7425 --token-stdin < token
@@ -57,10 +57,10 @@ def login(
 
 
 def check_token(wish: Context) -> Me:
-    """Whose token it is, by the controller's own word.
+    """Ask the controller for the user, role and team of a token.
 
     Raises:
-        BadInput: it knows no such token.
+        BadInput: the controller does not know the token.
     """
     with connect(wish) as cluster:
         from elastane.client.cluster import RequestRefused  # noqa: PLC0415 - needs httpx, as connecting does
@@ -78,7 +78,7 @@ def check_token(wish: Context) -> Me:
 
 
 def find_own_team(me: Me) -> str:
-    """The one team whose jobs it may submit; empty: its token is of every team, or of none."""
+    """Return the only team that a token belongs to; empty if it belongs to every team or to none."""
     return "" if me.team == EVERY_TEAM else me.team
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a job printed, read through the controller."""
+"""Logs of the processes of a job, read through the controller."""
 
 import time
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ LOOK_S = 1.0
 
 
 class LineSplitter:
-    """Whole lines of a text that comes in parts."""
+    """Splitter that turns parts of a text into whole lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def of(self, part: bytes, *, at_end: bool = False) -> list[str]:
-        """The lines that end in this part; at the end, the rest too."""
+        """Return the lines that end in this part; with ``at_end`` the unfinished last line too."""
         *whole, self._rest = (self._rest + part).split(b"\n")
         if at_end and self._rest:
             whole, self._rest = [*whole, self._rest], b""
@@ -30,7 +30,7 @@ class LineSplitter:
 
 
 class JobLog:
-    """One process's log, read on."""
+    """Reader of the log of one process that continues where it stopped."""
 
     def __init__(self, job: str, process: str) -> None:
         self._job, self._process = job, process
@@ -38,7 +38,7 @@ class JobLog:
         self._lines = LineSplitter()
 
     def new_lines(self, cluster: "Cluster", *, at_end: bool) -> Iterator[str]:
-        """What is new; ``at_end``: nothing will follow, so a last line may have no end."""
+        """Yield the new lines; ``at_end``: nothing will follow, so an unfinished last line counts too."""
         while True:
             part, following = cluster.logs(self._job, self._process, offset=self._offset)
             yield from self._lines.of(part, at_end=at_end and not part)
@@ -48,7 +48,7 @@ class JobLog:
 
 
 def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
-    """The log of one process, or of all; followed until the job has ended.
+    """Print the log of one process, or of all; with ``follow`` until the job has ended.
 
     Raises:
         BadInput: there is no such log yet.
@@ -56,7 +56,7 @@ def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool
     logs: dict[str, JobLog] = {}
     with connect() as cluster:
         while True:
-            # Asked before reading, so that what was written last is still read.
+            # Check before reading, so that the last lines are still read.
             more = follow and cluster.job(name).state not in ENDED
             for one in _select_logs(name, process, cluster.processes(name), may_come=more):
                 log = logs.setdefault(one, JobLog(name, one))
@@ -70,7 +70,7 @@ def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool
 def _select_logs(
     name: str, process: str | None, known: tuple[str, ...], *, may_come: bool
 ) -> tuple[str, ...]:
-    """Which logs; none only if they may still come."""
+    """Return the names of the logs to print; empty only if they may still come."""
     if process is None:
         found = known
     else:

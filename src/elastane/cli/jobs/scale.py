@@ -1,4 +1,4 @@
-"""``elastane scale``: other limits for a job's size."""
+"""``elastane scale``: change the limits of the size of a job."""
 
 import re
 from typing import Annotated
@@ -32,11 +32,11 @@ def scale(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let JOB have other numbers of workers.
+    """Change the numbers of workers that JOB may have.
 
-    The cluster follows as it can, while the job trains; the trained bytes do
-    not depend on it. Of a job whose sizes are listed, limits choose some;
-    the others are not used any more, until --sizes lists them again.
+    The cluster resizes the job while it trains, as soon as it can; the trained
+    bytes do not depend on it. If the job has a list of sizes, MIN:MAX keeps the
+    sizes within these limits; --sizes sets another list.
 
       $ elastane scale digits 2:8
       $ elastane scale digits --max 4
@@ -63,10 +63,10 @@ def scale(
 
 
 def parse_limits(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
-    """Fewest and most workers; None: as before.
+    """Return the fewest and most workers; None: as before.
 
     Raises:
-        BadInput: nothing is said, or the same is said twice.
+        BadInput: no limit was typed, a limit was typed twice, or the text is not a range.
     """
     if workers is None:
         if least is None and most is None:
@@ -83,10 +83,10 @@ def parse_limits(workers: str | None, least: int | None, most: int | None) -> tu
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers of workers, ascending.
+    """Return the numbers of workers of a text such as ``2,4,8``, ascending.
 
     Raises:
-        BadInput: they are no numbers.
+        BadInput: the text is not a list of numbers.
     """
     try:
         return tuple(sorted({int(one) for one in text.split(",")}))

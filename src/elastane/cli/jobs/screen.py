@@ -1,4 +1,4 @@
-"""What ``elastane top`` shows."""
+"""The screen of ``elastane top``."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 CELLS = 10
 NARROW = 100
-"""Columns; with fewer there are no bars for jobs."""
+"""Columns of the screen; a narrower one has no progress bars for jobs."""
 AROUND = 5
-"""Lines that are neither a pool nor a job."""
+"""Lines of the screen besides the rows of pools and jobs."""
 
 
 def render_screen(sight: "ClusterView", url: str, width: int, height: int) -> RenderableType:
-    """The whole screen, of so many columns and lines."""
+    """Return the whole screen for a terminal of this width in columns and height in lines."""
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)
@@ -49,14 +49,14 @@ def render_screen(sight: "ClusterView", url: str, width: int, height: int) -> Re
 
 
 def render_pools(sight: "ClusterView", width: int | None = None) -> Table:
-    """A row per pool: how full it is."""
+    """Return a table with a row per pool that shows how full the pool is."""
     titles = ["pool", "device", "", "used", "free", "leaving", "reserved", "price", "site"]
     rows = [_pool_row(pool) for pool in sight.pools]
     return build_table(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
 
 
 def render_jobs(sight: "ClusterView", rows: int | None = None, width: int | None = None) -> RenderableType:
-    """A row per job; as many as fit, and as wide as fits."""
+    """Return a table with a row per job; at most ``rows`` rows and ``width`` columns, None: without limit."""
     if not sight.jobs:
         return Text("no jobs", style="dim")
     titles = ["name", "team", "state", "workers", "", "step", "loss", "samples/s", "age"]
@@ -70,7 +70,7 @@ def render_jobs(sight: "ClusterView", rows: int | None = None, width: int | None
 
 
 def render_bar(part: float, style: str) -> Text:
-    """So much of a whole, 0 to 1."""
+    """Return a bar that shows a fraction, 0 to 1."""
     full = round(min(1.0, max(0.0, part)) * CELLS)
     return Text.assemble(("━" * full, style), ("─" * (CELLS - full), "dim"))
 

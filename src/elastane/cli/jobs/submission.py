@@ -1,4 +1,4 @@
-"""From what was typed after ``elastane submit`` to a checked `JobSpec`, or an error that says why not."""
+"""Conversion of the arguments of ``elastane submit`` to a checked `JobSpec`."""
 
 import stat
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from elastane.cli.train_options import change_checkpoints, replace_given
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when a command is typed.
+    """The place and time at which a user types a command.
 
     Args:
         directory: the working directory, absolute.
@@ -39,17 +39,17 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
 def build_job(
     what: Path, args: tuple[str, ...], options: JobOptions, invocation: Invocation, *, team: str
 ) -> JobSpec:
-    """Return the job of a file, a script or a module, with the options in place of what a file says.
+    """Return the job of a file, a script or a module; options win over fields of the file.
 
     Args:
-        what: a job's file, a script, or with ``-m`` the name of a module.
+        what: a job file, a script, or with ``-m`` the name of a module.
         args: of the script or module.
         options: as typed.
-        invocation: where and when.
-        team: of the job, if neither the file nor an option says.
+        invocation: directory, environment and time.
+        team: of the job, if neither the file nor an option names one.
 
     Raises:
-        BadInput: with the file, the field or the option, what is wrong and what to write.
+        BadInput: the error names the file, field or option, what is wrong and what to write.
     """
     file = what if is_job_file(what) and not options.module else None
     if file is None:
@@ -60,14 +60,14 @@ def build_job(
     try:
         return check_job_spec(spec)
     except BadField as error:
-        # The file is named where it is wrong by itself, not where an option has made it so.
+        # Blame the file only if it is wrong without the options.
         if file is not None and _fails_alike(written, error):
             raise BadInput(f"{file}: {error.what}", means=error.means, do=error.do) from error
         raise
 
 
 def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) -> JobSpec:
-    """Return the job with what was typed in place of what it said before; it is not checked.
+    """Return the job with the typed options applied; the result is not checked.
 
     Raises:
         BadInput: an option has a value that cannot be read.
@@ -96,10 +96,10 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
 
 
 def check_program(spec: JobSpec, file: Path) -> None:
-    """Check that the script or module of a job's file, and its working directory, are on this machine.
+    """Check that the program of a job file and its working directory are on this machine.
 
     Raises:
-        BadInput: one of them is not.
+        BadInput: the script, module or directory is not here.
     """
     field = "workingDir"
     try:
@@ -119,18 +119,18 @@ def check_program(spec: JobSpec, file: Path) -> None:
 
 
 def list_notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
-    """Return warnings about a job that is allowed, and perhaps not what the user wants.
+    """Return warnings about a valid job that may not be what the user wants.
 
     Args:
-        spec: as the controller has taken it.
-        teams: declared ones, as far as the token may see.
+        spec: as the controller has accepted it.
+        teams: the declared teams that the token may see.
         now: with the terminal's time zone.
     """
     return tuple(filter(None, (warn_undeclared_team(spec.team, teams), warn_late(spec.deadline, now))))
 
 
 def warn_late(deadline: datetime | None, now: datetime) -> str:
-    """Return a warning about a deadline that has passed; empty: it has not."""
+    """Return a warning about a deadline that has passed; empty if it has not."""
     if deadline is None or deadline > now:
         return ""
     local = deadline.astimezone(now.tzinfo)
@@ -138,12 +138,12 @@ def warn_late(deadline: datetime | None, now: datetime) -> str:
 
 
 def format_limits(low: int, high: int) -> str:
-    """Return fewest and most workers as text: ``1 to 4 workers``."""
+    """Return the fewest and most workers as text: ``1 to 4 workers``."""
     return f"{high} worker{'s' * (high > 1)}" if low == high else f"{low} to {high} workers"
 
 
 def read_environment(options: Iterable[str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``NAME=VALUE``, or ``NAME`` for the value it has in the terminal.
+    """Return the variables of ``NAME=VALUE`` texts; ``NAME`` alone takes the value from the terminal.
 
     Raises:
         BadInput: the terminal has no such variable.

@@ -1,4 +1,4 @@
-"""``elastane submit``: a job for the cluster, from a file or a script."""
+"""``elastane submit``: submit a job to the cluster, from a file or a script."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 
 
 class Submit(TyperCommand):
-    """Says where a script's own options go, if one stands where only ours can."""
+    """The command, with an error that explains where the options of the script belong."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of whichever click typer has
         ours = iter(args[: args.index("--")] if "--" in args else args)
@@ -45,7 +45,7 @@ class Submit(TyperCommand):
         for word in ours:
             name, equals, _ = word.partition("=")
             if name in valued and not equals:
-                next(ours, None)  # its value, also where that begins with a dash: --budget -5
+                next(ours, None)  # skip its value, which may begin with a dash: --budget -5
             elif word.startswith("-") and name not in known:
                 long = [one.removeprefix("--") for one in known if one.startswith("--")]
                 near = get_close_matches(name.removeprefix("--"), long, n=1)
@@ -73,20 +73,21 @@ def submit(
     options: JobOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job to the cluster: a file, or a script.
+    """Hand a job to the cluster: a job file or a script.
 
-    It starts as soon as its fewest workers fit. Options win over the file's
-    fields. Paths in a file begin where the file is. A script begins in the
-    directory that you are in, with the variables that --env names.
+    The job starts as soon as its minimum of workers fits. Options win over the
+    fields of the file. Relative paths in a file start from its directory. A
+    script runs in your current directory, with the variables that --env names.
 
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
       $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
       $ elastane submit -m mypackage.train --workers 1:8 -- --lr 3e-4
 
-    With --json, the job as the cluster has it, with --wait as it ended.
-    With --wait, exit code 0 if it finished, 1 if it failed, 130 if it was
-    cancelled; Ctrl-C ends the waiting, not the job.
+    With --wait, exit code 0 if the job finished, 1 if it failed, 130 if it was
+    cancelled. Ctrl-C ends the waiting, not the job.
+
+    With --json, the job as the cluster stores it; with --wait, the ended job.
     """
     invocation = Invocation(directory=Path.cwd(), environment=os.environ, now=datetime.now().astimezone())
     team = options.team or _find_team(needed=not options.dry_run)
@@ -116,7 +117,7 @@ def submit(
 
 
 def _follow_job(cluster: "Cluster", name: str, console: "Console") -> Job:
-    """Print what happens to a job, and how far it is, until it has ended."""
+    """Print the events and progress of a job until it has ended."""
     from rich.text import Text  # noqa: PLC0415
 
     from elastane.cli.jobs.words import event_text, progress_line  # noqa: PLC0415 - rich
@@ -130,7 +131,7 @@ def _follow_job(cluster: "Cluster", name: str, console: "Console") -> Job:
                 console.print(progress_line(job))
             for event in events:
                 console.print(event_text(event, of_job=True))
-            # Events tell about a job that runs; a job that waits has none.
+            # A job that waits has no events, so print its reasons.
             if job.state == "queued" and job.explained.sentences != why:
                 why = job.explained.sentences
                 console.print(Text("          " + localize_timestamps(" ".join(why))))
@@ -150,7 +151,7 @@ def _conclude_job(job: Job, console: "Console") -> int:
 
 
 def _is_controller_here() -> bool:
-    """Return whether the controller runs on this machine, so that jobs read the files of this machine."""
+    """Return whether the controller runs on this machine, so that its jobs read the files here."""
     started = read_running()
     try:
         return started is not None and find_context().url == started.url
@@ -159,10 +160,10 @@ def _is_controller_here() -> bool:
 
 
 def _find_team(*, needed: bool) -> str:
-    """Return the team of the token; the controller knows it where no `elastane login` has saved it.
+    """Return the team of the token, as `elastane login` has saved it or the controller knows it.
 
     Args:
-        needed: False: return the default team where no controller answers.
+        needed: if False, return the default team if no controller answers.
     """
     try:
         return find_context().team or _query_team() or DEFAULT_TEAM

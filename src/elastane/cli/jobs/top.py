@@ -1,4 +1,4 @@
-"""``elastane top``: pools and jobs of the cluster, live."""
+"""``elastane top``: a live view of the pools and jobs of the cluster."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,15 +25,15 @@ PLAIN_ROWS = 1000
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The cluster at one moment, as far as the token may see it.
+    """State of the cluster at one time, as far as the token may see it.
 
     Args:
         time_s: seconds since 1970.
-        pools: with what all teams use of them.
-        jobs: that run, then those that wait, then the paused ones; newest first.
-        more: there are others.
-        failing: the controller cannot decide, or cannot store what it decides; jobs go on as they are.
-        problems: what is wrong with it then.
+        pools: with the devices that all teams use.
+        jobs: running jobs, then queued jobs, then paused jobs; newest first.
+        more: the cluster has further jobs.
+        failing: the controller cannot plan, or cannot store its plans; jobs continue unchanged.
+        problems: the reasons why it is failing.
     """
 
     time_s: float
@@ -52,7 +52,7 @@ def top(
 ) -> None:
     """Show pools and jobs of the cluster, live; q or Ctrl-C ends it.
 
-    Where there is no terminal, and with --json, one look.
+    Without a terminal, and with --json, it prints them once.
 
     With --json, an object with the keys timeS, pools, jobs, more, failing and problems.
     """
@@ -68,7 +68,7 @@ def top(
 
 
 def read_view(cluster: "Cluster", team: str, rows: int) -> ClusterView:
-    """Pools, and so many jobs."""
+    """Return the pools and at most ``rows`` jobs."""
     found = list(islice(_list_in_order(cluster, team), rows + 1))
     health = cluster.health()
     return ClusterView(
@@ -99,7 +99,7 @@ def print_view(console: "Console", sight: ClusterView) -> None:
 
 
 def run_live(console: "Console", url: str, looks: Callable[[], ClusterView], every_s: float) -> None:
-    """Look again and again, until somebody has had enough."""
+    """Update the screen every ``every_s`` seconds until the user presses q."""
     from rich.live import Live  # noqa: PLC0415
 
     from elastane.cli.jobs.screen import render_screen  # noqa: PLC0415

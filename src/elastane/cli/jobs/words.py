@@ -1,4 +1,4 @@
-"""Jobs, their events and their times as the command line says them."""
+"""Texts for jobs, their events and their ages."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -58,12 +58,12 @@ RIGHT = frozenset(
 
 
 def state_of(job: JobSummary) -> str:
-    """Where it is, and whether somebody wants it elsewhere."""
+    """Return the state of a job; for a running job that is to stop, what it is about to do."""
     return LEAVING.get(job.wanted, job.state) if job.state == "running" else job.state
 
 
 def awaits_next_try(job: JobSummary, now_s: float) -> bool:
-    """It has crashed: its devices stay its own, and nothing trains on them."""
+    """Return whether a job has crashed and waits for its next attempt, with its devices reserved."""
     return state_of(job) == "running" and job.retry_at_s > now_s
 
 
@@ -75,7 +75,7 @@ def state_text(job: JobSummary, now_s: float) -> Text:
 
 
 def workers_text(job: JobSummary) -> str:
-    """Those it has, and the fewest and most that it may have."""
+    """Return the workers that a job has, and the fewest and most that it may have."""
     limits = f"{job.min_workers}:{job.max_workers}"
     return f"{job.workers} of {limits}" if job.state == "running" else limits
 
@@ -100,11 +100,11 @@ def format_age(seconds: float) -> str:
 
 
 def event_text(event: Event, *, of_job: bool) -> Text:
-    """One event on one line.
+    """Return an event as one line.
 
     Args:
-        event: what happened.
-        of_job: all are about one job, which need not be named.
+        event: to show.
+        of_job: leave out the name of the job, because all events are about one job.
     """
     who = "" if of_job or event.job in event.message else f"{event.job}  "
     return Text.assemble(
@@ -115,7 +115,7 @@ def event_text(event: Event, *, of_job: bool) -> Text:
 
 
 def progress_line(job: JobSummary) -> Text:
-    """How far a job is, on a line for a log."""
+    """Return the progress of a job as a line for a log."""
     words = [f"step {step_text(job)}", f"loss {loss_of(job)}"]
     if job.workers:
         words.append(f"{job.workers} of {job.max_workers} workers")
@@ -125,14 +125,14 @@ def progress_line(job: JobSummary) -> Text:
 
 
 def explanation_lines(explanation: Explanation) -> Sequence[str]:
-    """Why a job has the size it has, for the terminal."""
+    """Return the explanation of the size of a job as lines for the terminal."""
     if not explanation.sentences:
         return ("No plan has been made since it was submitted.",)
     return [fold_text(localize_timestamps(sentence), UNBOUNDED) for sentence in explanation.sentences]
 
 
 def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
-    """Jobs, one per row; a column with nothing in it is left out, that of users where there is one."""
+    """Return a table of jobs without its empty columns; users are shown only if there are several."""
     found = list(jobs)
     several = len({job.user for job in found}) > 1
     titles = ["name", "team", "user", "queue", "priority", "state", "workers", "step", "loss", "age"]
@@ -155,10 +155,10 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
 
 
 def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
-    """Say what is wrong with the controller, since when, and what to do about it.
+    """Return lines about the problems of the controller: what, since when, and what to do.
 
     Args:
-        problems: of its health; none, if it is an older one that does not tell them.
+        problems: of its health; empty if an older controller does not report them.
         now_s: seconds since 1970.
     """
     head = "the controller works only in part; jobs go on as they are"
