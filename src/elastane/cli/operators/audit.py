@@ -1,4 +1,4 @@
-"""``elastane audit``: who did what, or was not allowed to."""
+"""``elastane audit``: the actions of users, allowed and refused."""
 
 from itertools import islice
 from typing import Annotated
@@ -16,10 +16,11 @@ def audit(
     refused: Annotated[bool, typer.Option("--refused", help="Only what was not allowed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who did what, or was not allowed to; newest first.
+    """List the actions of users, allowed and refused, newest first.
 
-    A team-admin sees what was done to the team, an operator everything. With
-    --json, one object per line.
+    A team-admin sees the actions on the team, an operator sees all.
+
+    With --json, one object per line.
     """
     with connect() as cluster:
         found = list(islice((line for line in cluster.audit() if not (refused and line.allowed)), limit))

@@ -1,4 +1,4 @@
-"""``elastane calendar``: devices that belong to somebody else at certain times."""
+"""``elastane calendar``: reservations, which take devices from jobs at certain times."""
 
 import time as clock
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from elastane.cli.option_values import read_duration_s
 from elastane.scheduler.calendar import list_reservation_times
 
 SOON_S = 8 * 24 * 3600.0
-"""Whatever happens weekly happens within it."""
+"""A span that contains the next time of every weekly reservation."""
 
 
 class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When a reservation should hold, as typed; None: not typed."""
+    """The times of a reservation, as typed; None: not typed."""
 
     days: str | None = None
     begin: str | None = None
@@ -73,9 +73,9 @@ def set_reservation(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a reservation, or change what is given here of one.
+    """Declare a reservation, or change the given fields of one.
 
-    Weekly with --from and --until, or once with --start and --end.
+    It is weekly with --from and --until, or once with --start and --end.
     """
     wish = ReservationTimes(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
 
@@ -101,10 +101,14 @@ def set_reservation(
 
 
 def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
-    """The times of a reservation after what was typed.
+    """Return the times of a reservation after a change.
+
+    Args:
+        wish: as typed.
+        before: the times before the change; None: the reservation is new.
 
     Raises:
-        BadInput: they make no sense, or are not known yet.
+        BadInput: the options contradict each other, or a time is missing.
     """
     weekly = any(one is not None for one in (wish.days, wish.begin, wish.until))
     once = wish.start is not None or wish.end is not None
@@ -140,10 +144,10 @@ def _build_weekly(wish: ReservationTimes, before: Weekly | None) -> Weekly:
 
 
 def parse_days(text: str) -> tuple[Day, ...]:
-    """Days, of ``mon-fri``, ``sat,sun`` or ``fri-mon``.
+    """Return the days of a text such as ``mon-fri``, ``sat,sun`` or ``fri-mon``.
 
     Raises:
-        BadInput: they are none.
+        BadInput: the text has a word that is not a day.
     """
     found: list[Day] = []
     for part in text.lower().split(","):
@@ -157,7 +161,7 @@ def parse_days(text: str) -> tuple[Day, ...]:
 
 
 def format_days(days: Iterable[Day]) -> str:
-    """The same the other way round: ``mon-fri``."""
+    """Return days as text: ``mon-fri``."""
     wanted = [day for day in DAYS if day in set(days)]
     numbers = [DAYS.index(day) for day in wanted]
     row = len(wanted) > 2 and numbers[-1] - numbers[0] == len(wanted) - 1  # noqa: PLR2004 - two are a list
@@ -186,7 +190,7 @@ def _parse_start_or_end(option: str, text: str | None, zone: str | None) -> date
 
 
 def format_schedule(when: Weekly | Once) -> str:
-    """``mon-fri 09:00-18:00 Europe/Berlin``."""
+    """Return the times of a reservation as text: ``mon-fri 09:00-18:00 Europe/Berlin``."""
     match when:
         case Weekly(days=days, start=start, end=end, zone=zone):
             return f"{format_days(days)} {start:%H:%M}-{end:%H:%M} {zone}"
@@ -197,7 +201,7 @@ def format_schedule(when: Weekly | Once) -> str:
 
 
 def format_next(reservation: Reservation, now_s: float) -> str:
-    """Whether it holds, or when it does next, in the terminal's time zone."""
+    """Return when a reservation ends or begins next, in the terminal's time zone, as text."""
     until_s = now_s + SOON_S if isinstance(reservation.when, Weekly) else float("inf")
     coming = next(iter(list_reservation_times(reservation, now_s, until_s)), None)
     if coming is None:
@@ -210,7 +214,7 @@ def format_next(reservation: Reservation, now_s: float) -> str:
 
 
 def _format_day(at_s: float, now_s: float) -> str:
-    """``24 Dec 08:00`` in the terminal's time zone, of another year with that."""
+    """Return a time as ``24 Dec 08:00`` in the terminal's time zone, with the year unless it is this one."""
     at, now = (datetime.fromtimestamp(seconds).astimezone() for seconds in (at_s, now_s))
     return f"{at.day} {at:%b} {at:%H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y %H:%M}"
 

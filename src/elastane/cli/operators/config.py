@@ -1,4 +1,4 @@
-"""``elastane config`` and ``elastane policy``: everything that is declared, as one document."""
+"""``elastane config`` and ``elastane policy``: all declared documents as one configuration."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", 
 
 
 def show(as_json: AsJson = False) -> None:
-    """Print everything that is declared, as YAML that can be kept in git and applied."""
+    """Print the configuration of the cluster as YAML, to keep in git and apply."""
     with connect() as cluster:
         found = cluster.config()
     if as_json:
@@ -27,9 +27,10 @@ def show(as_json: AsJson = False) -> None:
 
 
 def diff(file: File, as_json: AsJson = False) -> None:
-    """Show what applying FILE would change. A kind that it leaves out stays.
+    """Show the changes that applying FILE would make.
 
-    The exit code is 0 if nothing would change, 1 if something would.
+    Kinds of documents that FILE leaves out stay. The exit code is 0 without
+    changes, 1 with changes.
     """
     wanted = read_config(file)
     with connect() as cluster:
@@ -44,10 +45,10 @@ def diff(file: File, as_json: AsJson = False) -> None:
 
 
 def apply(file: File, as_json: AsJson = False) -> None:
-    """Make what is declared equal to FILE, all at once or not at all.
+    """Make the configuration of the cluster equal to FILE, completely or not at all.
 
-    A kind that FILE mentions becomes exactly what it lists: what is not in the
-    list is removed. A kind that it leaves out stays.
+    For each kind of document in FILE, documents that are not listed are removed.
+    Kinds that FILE leaves out stay.
     """
     wanted = read_config(file)
     with connect() as cluster:
@@ -60,7 +61,7 @@ def apply(file: File, as_json: AsJson = False) -> None:
 
 
 def check(file: File, as_json: AsJson = False) -> None:
-    """Show what FILE would change if it were applied now: documents, and sizes of jobs. Changes nothing.
+    """Show which documents and sizes of jobs FILE would change; change nothing.
 
     With --json, an object with the keys documents and jobs.
     """
@@ -108,5 +109,5 @@ config.command("apply")(wrap_command(apply))
 
 policy = make_group("policy", "What another configuration would do, before it does.")
 policy.command("check")(wrap_command(check))
-# A group with one verb would lose its name.
+# Typer drops the name of a group with only one command, unless the group has a callback.
 policy.callback()(lambda: None)

@@ -1,4 +1,4 @@
-"""Configurations as YAML that can be kept in git: read, checked, and written."""
+"""Reader and writer of configurations in YAML."""
 
 import re
 import sys
@@ -19,10 +19,10 @@ TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 
 
 def read_config(name: str) -> Config:
-    """The configuration in a file; ``-``: on stdin.
+    """Return the configuration of a file; ``-`` is stdin.
 
     Raises:
-        BadInput: it cannot be read, or is no configuration; with the field and what to write.
+        BadInput: the file cannot be read or is not a configuration; the error names the field and the remedy.
     """
     shown = "stdin" if name == "-" else name
     try:
@@ -39,10 +39,10 @@ def read_config(name: str) -> Config:
 
 
 def parse_config(text: str) -> Config:
-    """The configuration that a text describes.
+    """Return the configuration that a YAML text describes.
 
     Raises:
-        BadInput: it describes none.
+        BadInput: the text is not a configuration.
     """
     document = read_yaml(text)
     if not isinstance(document, dict):
@@ -60,20 +60,20 @@ def parse_config(text: str) -> Config:
 
 
 def format_config(config: Config) -> str:
-    """Return a configuration as YAML for `parse_config`; rules with their defaults too."""
+    """Return a configuration as YAML for `parse_config`; rules are written with their defaults."""
     rules = {} if config.rules is None else {"rules": msgspec.to_builtins(config.rules)}
     return format_yaml({"version": config.version} | build_lean_document(config) | rules)
 
 
 def _whens(document: dict[Any, Any]) -> list[dict[Any, Any]]:
-    """The times of all reservations, as far as they are any."""
+    """Return the times of all weekly reservations in a document that is not checked yet."""
     reservations = document.get("reservations") or ()
     found = [one.get("when") for one in reservations if isinstance(one, dict)]
     return [when for when in found if isinstance(when, dict) and when.get("type") == "weekly"]
 
 
 def _time(value: object) -> object:
-    """A time of day with or without seconds; whatever is none as it is."""
+    """Return a time of day, with or without seconds, as a time; any other value unchanged."""
     if isinstance(value, str) and TIME.fullmatch(value):
         with suppress(ValueError):
             return time.fromisoformat(value.zfill(5))

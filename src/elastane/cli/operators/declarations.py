@@ -1,4 +1,4 @@
-"""What the groups of verbs about declared documents have in common: set, list, show, remove."""
+"""Commands that all kinds of declared documents share: set, list, show, remove."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_defa
 
 
 def make_group(name: str, help_: str) -> typer.Typer:
-    """Verbs that belong together: ``elastane team set``."""
+    """Return a group of commands, such as ``elastane team``."""
     return typer.Typer(
         name=name, help=help_, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
     )
@@ -33,7 +33,7 @@ def make_group(name: str, help_: str) -> typer.Typer:
 def change_document(
     noun: str, kind: type[D], name: str, changed: Callable[[D | None], D], *, as_json: bool
 ) -> None:
-    """Declares what ``changed`` makes of a document, and says what is different now."""
+    """Apply ``changed`` to a document, declare the result, and print the difference."""
 
     def checked(before: D | None) -> D:
         after = changed(before)
@@ -49,7 +49,7 @@ def change_document(
 
 
 def format_change(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Struct) -> str:
-    """What became of a document, in a line."""
+    """Return the change of a document as one line."""
     if before == after:
         return f"{noun} {name} is so already"
     if before is None:
@@ -72,16 +72,16 @@ def add_document_commands(  # noqa: PLR0917 - a table's columns
     numbers: Sequence[str] = (),
     order: Callable[[D], float] | None = None,
 ) -> None:
-    """Gives a group ``list``, ``show`` and ``remove``.
+    """Add the commands ``list``, ``show`` and ``remove`` to a group.
 
     Args:
         app: the group.
-        noun: what one of the documents is called.
+        noun: the word for one of the documents.
         kind: of the documents.
-        titles: columns of the list.
-        row: a document's cells.
-        numbers: columns that are set to the right.
-        order: what the list is sorted by; None: names.
+        titles: of the columns of the list.
+        row: returns the cells of a document.
+        numbers: titles of the right-aligned columns.
+        order: sort key of the list; None: as the controller sorts it, by name.
     """
 
     def listing(as_json: AsJson = False) -> None:
@@ -99,11 +99,11 @@ def add_document_commands(  # noqa: PLR0917 - a table's columns
 
 
 def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
-    """Gives a group ``show`` and ``remove``.
+    """Add the commands ``show`` and ``remove`` to a group.
 
     Args:
         app: the group.
-        noun: what one of the documents is called.
+        noun: the word for one of the documents.
         kind: of the documents.
     """
 

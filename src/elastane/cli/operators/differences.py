@@ -1,4 +1,4 @@
-"""What changes in documents, as lines that people read. Pure."""
+"""Changes of documents as lines of text. Pure."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 
 def format_changes(changes: Iterable[Change]) -> list[str]:
-    """One line for each document that is added, changed or removed."""
+    """Return one line for each document that is added, changed or removed."""
     return [_line(change) for change in changes]
 
 

@@ -1,4 +1,4 @@
-"""``elastane node``: the machines."""
+"""``elastane node``: the machines of the cluster."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 
 
 def listing(as_json: AsJson = False) -> None:
-    """Show every node that an engine has seen."""
+    """List the nodes that engines have seen."""
     with connect() as cluster:
         found = cluster.nodes()
     if as_json:
@@ -43,12 +43,12 @@ def listing(as_json: AsJson = False) -> None:
 
 
 def drain(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
-    """Let jobs leave NODE without losing a step; nothing new is placed there."""
+    """Let jobs leave NODE without losing a step; place nothing new there."""
     _set_state(node, "drain", why, as_json=as_json)
 
 
 def fail(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
-    """Count the devices of NODE as gone, at once."""
+    """Count the devices of NODE as gone, immediately."""
     _set_state(node, "fail", why, as_json=as_json)
 
 
@@ -58,7 +58,7 @@ def use(node: NodeName, as_json: AsJson = False) -> None:
 
 
 def forget(node: NodeName, as_json: AsJson = False) -> None:
-    """Forget NODE, which no engine sees any more."""
+    """Remove NODE from the list, if no engine sees it any more."""
     with connect() as cluster:
         cluster.forget_node(node)
     if as_json:

@@ -1,4 +1,4 @@
-"""``elastane pool``: devices that are alike."""
+"""``elastane pool``: pools of devices."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -46,10 +46,10 @@ def set_pool(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a pool, or change what is given here of one.
+    """Declare a pool, or change the given fields of one.
 
-    A pool with nodes that engines have seen has the devices of those nodes,
-    whatever is declared here.
+    If engines have seen nodes of the pool, the pool has the devices of those
+    nodes, and --devices does not count.
     """
 
     def changed(before: Pool | None) -> Pool:
@@ -78,7 +78,7 @@ def set_pool(
 
 
 def _warn_unseen(pools: Iterable[Occupancy]) -> None:
-    """On stderr: pools of which only the declaration knows, whose jobs run all the same."""
+    """Warn on stderr about pools without a seen node: their jobs run on the controller's machine."""
     unseen = [one.pool for one in pools if one.devices and not one.nodes]
     if unseen:
         open_console(as_json=True).print(
@@ -89,12 +89,12 @@ def _warn_unseen(pools: Iterable[Occupancy]) -> None:
 
 
 def listing(as_json: AsJson = False) -> None:
-    """Show every pool, what is in use, and what is free.
+    """List the pools with their used and free devices.
 
     With --json, a list of objects with the keys pool (as declared), nodes
-    (that engines have seen), devices (as a plan counts them now), leaving,
-    reserved (by the calendar, from the announcement on), used, free and
-    price (of now).
+    (that engines have seen), devices (as the scheduler counts them now),
+    leaving, reserved (by the calendar, from the announcement on), used, free
+    and price (the present one).
     """
     with connect() as cluster:
         declared = {one.name: one for one in cluster.declared(Pool)}

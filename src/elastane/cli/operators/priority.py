@@ -1,4 +1,4 @@
-"""``elastane priority``: names for how important jobs are."""
+"""``elastane priority``: priority classes of jobs."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ def set_priority(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a priority class, or change one."""
+    """Declare a priority class, or change the given fields of one."""
 
     def changed(before: PriorityClass | None) -> PriorityClass:
         known = before or PriorityClass(name=name, value=value)
@@ -48,7 +48,7 @@ Priority classes: names for how important jobs are.
   $ elastane priority set usual 100 --default
 """,
 )
-# A value below zero is an argument, not an option.
+# A negative value is an argument, not an option.
 priority.command("set", context_settings={"ignore_unknown_options": True})(wrap_command(set_priority))
 add_document_commands(
     priority,

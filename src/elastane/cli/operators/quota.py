@@ -1,4 +1,4 @@
-"""``elastane quota``: how much of a pool a team or a cohort owns, borrows and lends."""
+"""``elastane quota``: the devices of a pool that a team or a cohort owns, borrows and lends."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -43,7 +43,7 @@ def set_quota(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set what OWNER owns of a pool, and what of it is borrowed and lent."""
+    """Set how many devices of a pool OWNER owns, may borrow and lends."""
 
     def changed(quota: Quota) -> Quota:
         return msgspec.structs.replace(
@@ -61,7 +61,7 @@ def set_quota(
 
 
 def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
-    """Take away what OWNER owns of a pool, and its limits there: it borrows as it likes."""
+    """Remove the quota of OWNER in a pool; it may then borrow without limit there."""
 
     def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
         others = tuple(quota for quota in quotas if quota.pool != pool)
@@ -78,7 +78,7 @@ def listing(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show every quota.
+    """List the quotas.
 
     With --json, a list of objects with the keys owner, kind and quota.
     """
@@ -109,7 +109,7 @@ def listing(
 def _change_quotas(
     owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool
 ) -> None:
-    """Changes the quotas of a team or a cohort, whichever has this name: it is unique among both."""
+    """Change the quotas of the team or cohort with this name; no team and cohort share a name."""
 
     def of(node: N | None, kind: type[N]) -> N:
         node = node or kind(name=owner)

@@ -1,4 +1,4 @@
-"""Tables, as all of these verbs print them."""
+"""Tables of the commands for operators."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,14 +13,14 @@ def print_table(
     empty: str = "there is none",
     total: Sequence[str] | None = None,
 ) -> None:
-    """Prints rows below their titles; without any, says so. A column with nothing in it is left out.
+    """Print rows below their titles, without the empty columns.
 
     Args:
         titles: of the columns.
-        rows: a text for each column.
-        numbers: titles of the columns that are set to the right.
-        empty: what is said if there is no row.
-        total: a last row below a line.
+        rows: each with a text for every column.
+        numbers: titles of the right-aligned columns.
+        empty: message to print if there are no rows.
+        total: a last row in bold.
     """
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
 

@@ -1,4 +1,4 @@
-"""``elastane team`` and ``elastane cohort``: whom quotas belong to."""
+"""``elastane team`` and ``elastane cohort``: the owners of quotas."""
 
 from typing import Annotated
 
@@ -41,9 +41,9 @@ def set_team(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a team, or change what is given here of one.
+    """Declare a team, or change the given fields of one.
 
-    Its quotas are set with elastane quota. Limits that are not given stay as they are.
+    elastane quota sets its quotas. Limits that are not given stay as they are.
     """
     given = {
         "jobs": max_jobs,
@@ -77,7 +77,7 @@ def set_cohort(
     weight: Weight = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a cohort, or change what is given here of one."""
+    """Declare a cohort, or change the given fields of one."""
 
     def changed(before: Cohort | None) -> Cohort:
         cohort = before or Cohort(name=name)
@@ -91,7 +91,7 @@ def set_cohort(
 
 
 def format_quotas(quotas: tuple[Quota, ...]) -> str:
-    """``h100 8, a100 4``."""
+    """Return quotas as text: ``h100 8, a100 4``."""
     return ", ".join(f"{quota.pool} {quota.nominal_quota}" for quota in quotas)
 
 

@@ -1,4 +1,4 @@
-"""``elastane tell``: what others know and the controller does not."""
+"""``elastane tell``: reports to the controller from outside the cluster."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ def capacity(
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """POOL has no more than N devices, for as long as the word counts."""
+    """Report that POOL has at most N devices, for the time of --for."""
     report = Capacity(pool=pool, devices=devices, valid_s=read_duration_s("--for", valid))
     words = f"{pool} has at most {devices} devices for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
@@ -34,7 +34,7 @@ def notice(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """NODE will be taken away: jobs leave it before."""
+    """Report that NODE will be taken away; jobs leave it before then."""
     report = Notice(node=node, in_s=read_duration_s("--in", within))
     _send_report(
         report, f"{node} goes in {format_duration(report.in_s, parts=4)}; jobs leave it now", as_json=as_json
@@ -47,7 +47,7 @@ def metric(
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """METRIC is VALUE, for triggers that watch it."""
+    """Report the value of METRIC to the triggers that use it."""
     report = Metric(metric=name, value=value, valid_s=read_duration_s("--for", valid))
     _send_report(
         report, f"{name} is {value:g} for {format_duration(report.valid_s, parts=4)}", as_json=as_json
@@ -60,7 +60,7 @@ def price(
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """An hour of a device of POOL costs PRICE, for as long as the word counts."""
+    """Report that a device of POOL costs PRICE per hour, for the time of --for."""
     report = Price(pool=pool, price=hourly, valid_s=read_duration_s("--for", valid))
     words = f"a device of {pool} costs {hourly:g} an hour for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
@@ -92,5 +92,5 @@ The newest word about each thing counts. A reporter's token is enough.
 tell.command("capacity")(wrap_command(capacity))
 tell.command("notice")(wrap_command(notice))
 tell.command("price")(wrap_command(price))
-# A value below zero is an argument, not an option.
+# A negative value is an argument, not an option.
 tell.command("metric", context_settings={"ignore_unknown_options": True})(wrap_command(metric))

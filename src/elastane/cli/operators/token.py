@@ -1,4 +1,4 @@
-"""``elastane token``: who may ask the controller for what."""
+"""``elastane token``: the tokens of users and their roles."""
 
 import time
 from typing import Annotated
@@ -38,7 +38,7 @@ def create(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a token. Its secret is told only now."""
+    """Create a token and print its secret, which cannot be shown again."""
     valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
@@ -66,7 +66,7 @@ def listing(
     everyone: Annotated[bool, typer.Option("--all", "-a", help="Those that count no more, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show tokens, never their secrets."""
+    """List tokens, without their secrets."""
     with connect() as cluster:
         found = cluster.tokens()
     now_s = time.time()
@@ -96,7 +96,7 @@ def revoke(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id: tok-...", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """From now on the token counts no more."""
+    """Revoke TOKEN: the controller refuses it from now on."""
     with connect() as cluster:
         cluster.revoke_token(token)
     if as_json:

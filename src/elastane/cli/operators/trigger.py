@@ -32,7 +32,7 @@ def set_trigger(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a trigger, or change what is given here of one."""
+    """Declare a trigger, or change the given fields of one."""
 
     def changed(before: Trigger | None) -> Trigger:
         wishes = {"metric": metric, "above": above, "below": below, "pool": pool, "limit": limit}
@@ -50,7 +50,7 @@ def set_trigger(
 
 
 def format_condition(one: Trigger) -> str:
-    """``qps above 1000``."""
+    """Return the condition of a trigger as text: ``qps above 1000``."""
     bounds = [f"above {one.above:g}"] if one.above is not None else []
     bounds += [f"below {one.below:g}"] if one.below is not None else []
     return f"{one.metric} {' or '.join(bounds)}"

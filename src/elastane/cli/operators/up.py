@@ -1,4 +1,4 @@
-"""``elastane up`` and ``elastane down``: the controller of this machine's cluster."""
+"""``elastane up`` and ``elastane down``: start and end the controller of this machine's cluster."""
 
 import contextlib
 import getpass
@@ -75,13 +75,13 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a controller: scheduler, API, this machine's engine.
+    """Start a controller: scheduler, API and the engine of this machine.
 
-    Jobs do not need it to go on: it can be ended and started again at any time.
+    Jobs continue without it, so it can be ended and started again at any time.
 
-    Without --run-as, jobs run as the user who starts the controller: a job can
-    read the files of that user, the token of the operator among them. Where
-    teams do not trust each other, name system users:
+    Without --run-as, jobs run as the user who starts the controller. A job can
+    then read the files of that user, including the operator's token. If teams
+    do not trust each other, name system users:
 
       $ sudo ELASTANE_HOME=/var/lib/elastane elastane up -d --run-as vision=el-vision --run-as el-jobs
     """
@@ -106,7 +106,7 @@ def up(
     with _explain_write_errors("nothing was started"):
         make_home()
         secrets = (log, *find_home().glob("cluster*.json"))
-        # Users of jobs pass through the home to their run directories.
+        # The users of jobs must be able to pass through the home to their run directories.
         others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates or _is_shared() else OF_STRANGERS
         closed = [str(find_home())] if restrict_permissions(find_home(), others) else []
         closed += [str(path) for path in secrets if restrict_permissions(path)]
@@ -145,7 +145,7 @@ def _choose_users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
     """Return the system users that jobs are to run as.
 
     Raises:
-        BadInput: the options contradict each other, or those of the last time cannot be read.
+        BadInput: the options contradict each other, or the saved users cannot be read.
     """
     if words and no_run_as:
         raise BadInput("--run-as and --no-run-as contradict each other", do="give one of them")
@@ -155,7 +155,7 @@ def _choose_users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
 
 
 def _is_shared() -> bool:
-    """Whether run directories of other users may be left from a controller that was started with --run-as."""
+    """Return whether an earlier controller with --run-as may have left run directories of other users."""
     try:
         return stat.S_IMODE((find_home() / "runs").stat().st_mode) == PASSAGE
     except OSError:
@@ -163,7 +163,7 @@ def _is_shared() -> bool:
 
 
 def _format_users(run_as: RunAs, own: str) -> str:
-    """``run as el-vision (team vision), el-jobs (other teams)``."""
+    """Return the users of jobs as text: ``run as el-vision (team vision), el-jobs (other teams)``."""
     if not run_as.isolates:
         return f"run as {own}, who starts the controller: they can read its token; see --run-as"
     users = [f"{user} (team {team})" for team, user in sorted(run_as.teams.items())]
@@ -172,14 +172,14 @@ def _format_users(run_as: RunAs, own: str) -> str:
 
 
 def down(as_json: AsJson = False) -> None:
-    """End this machine's controller; jobs go on without it."""
+    """End the controller of this machine; jobs continue without it."""
     pid, process = _find_controller()
     if process is None:
         was = f"the controller that was process {pid} has ended already"
         raise BadInput(was if pid else "no controller was started here", do="elastane up")
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        # Not before its last thread is gone is its address free again.
+        # Its address is free again only when its last thread has ended.
         if not select.select((process,), (), (), GONE_S)[0]:
             raise RunFailed(f"process {pid} has not ended within {GONE_S:g} s", do=f"kill -9 {pid}")
     finally:
@@ -193,10 +193,10 @@ def down(as_json: AsJson = False) -> None:
 def _record_controller(
     wish: ControllerSettings, process: "subprocess.Popen[bytes]", ready: ControllerReady
 ) -> None:
-    """Write down which process the controller is, and how to ask it.
+    """Save the process of the controller and its address and token, so that commands find it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the home is not writable.
     """
     save_run_as(wish.run_as)
     before, kept = read_running(), read_context()
@@ -205,11 +205,11 @@ def _record_controller(
         save_context(found)
         save_store_context(ready.store, found)
     elif kept is None or (before is not None and kept.url == before.url):
-        # This machine's controller, perhaps at another address; one that somebody has logged in to stays.
+        # The saved cluster is this machine's controller, perhaps at another address; a login elsewhere stays.
         again = read_store_context(ready.store) or kept
         if again is not None:
             save_context(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
-    # Last: the address of the one before was needed until now, also if this is tried again.
+    # Save this last: the address of the previous controller is needed above, also when this is repeated.
     save_running(
         StartedController(
             url=ready.url, pid=process.pid, started=process_identity.read_start_time(process.pid) or 0
@@ -219,10 +219,13 @@ def _record_controller(
 
 @contextlib.contextmanager
 def _explain_write_errors(means: str) -> Iterator[None]:
-    """Say in words that something could not be written in the home.
+    """Turn a failed write in the home into an error in words.
+
+    Args:
+        means: the consequence, for the error.
 
     Raises:
-        RunFailed: it could not.
+        RunFailed: a write failed.
     """
     try:
         yield
@@ -235,7 +238,7 @@ def _explain_write_errors(means: str) -> Iterator[None]:
 
 
 def _end_process(process: "subprocess.Popen[bytes]") -> None:
-    """End a controller that was just started, and wait until it is gone."""
+    """End a controller that was just started, and wait until its process is gone."""
     process.terminate()
     try:
         process.wait(GONE_S)
@@ -245,10 +248,10 @@ def _end_process(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _check_alone() -> None:
-    """Goes on if no controller of this home runs.
+    """Check that no controller of this home is running.
 
     Raises:
-        BadInput: one does.
+        BadInput: a controller is running.
     """
     pid, process = _find_controller()
     if process is None:
@@ -264,15 +267,18 @@ def _check_alone() -> None:
 
 
 def _find_controller() -> tuple[int, int | None]:
-    """The controller of this home: its process, 0 if none is known, and a pidfd; None: it has ended.
+    """Return the process id and a pidfd of the controller of this home.
 
-    What was written down about it may be missing, or be about the one before; its lock is not.
+    The lock decides, because the saved record may be missing or about an earlier controller.
+
+    Returns:
+        The process id is 0 if no controller is known. The pidfd is None if the controller has ended.
     """
     pid = find_lock_holder(find_home())
     start = None if pid is None else process_identity.read_start_time(pid)
     if pid is not None and start is not None:
         process = process_identity.open_process(pid, start)
-        # Asked again now that the number cannot come to mean another process.
+        # Check again: the pidfd now protects the process id against reuse.
         if process is not None and find_lock_holder(find_home()) == pid:
             return pid, process
         if process is not None:
@@ -284,7 +290,7 @@ def _find_controller() -> tuple[int, int | None]:
 
 
 def _read_recorded() -> StartedController | None:
-    """What was written down about the last controller; None: nothing that can be read."""
+    """Return the saved record of the last controller; None if there is none that can be read."""
     try:
         return read_running()
     except BadInput:
@@ -294,10 +300,16 @@ def _read_recorded() -> StartedController | None:
 def _start_controller(
     wish: ControllerSettings, log: Path, *, detach: bool
 ) -> "tuple[subprocess.Popen[bytes], ControllerReady]":
-    """The process, once it listens.
+    """Start a controller, wait until it listens, and return its process and its answer.
+
+    Args:
+        wish: the settings of the controller.
+        log: file for its output.
+        detach: let the controller outlive this command.
 
     Raises:
-        RunFailed: it ended instead.
+        BadInput: the controller refused its settings.
+        RunFailed: the controller ended before it listened.
     """
     reading, writing = os.pipe()
     try:
@@ -317,14 +329,14 @@ def _start_controller(
     finally:
         os.close(writing)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
-    # One that has ended already is found out below.
+    # If the controller has already ended, the code below notices.
     with contextlib.suppress(BrokenPipeError), process.stdin as asked:
         asked.write(msgspec.json.encode(wish))
     try:
         with os.fdopen(reading, "rb") as told:
             line = told.readline()
     except BaseException:
-        # Ctrl-C, most of all: nobody would know of it.
+        # After Ctrl-C, for example, no command would find the controller.
         _end_process(process)
         raise
     with contextlib.suppress(msgspec.ValidationError):
@@ -339,7 +351,7 @@ def _start_controller(
 
 
 def _wait_for_end(process: "subprocess.Popen[bytes]") -> int:
-    """Its exit code; signals are for it as much as for us."""
+    """Forward signals to the controller until it ends, and return its exit code."""
 
     def forward_signals(number: int, _: object) -> None:
         process.send_signal(number)

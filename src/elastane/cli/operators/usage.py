@@ -1,4 +1,4 @@
-"""``elastane usage``: who used what, and what it cost."""
+"""``elastane usage``: device-hours and their cost."""
 
 import sys
 from datetime import datetime
@@ -20,7 +20,7 @@ Column: TypeAlias = Literal["team", "user", "job", "pool"]
 
 
 class By(StrEnum):
-    """The same, because Typer takes lists of nothing else."""
+    """The columns as an enumeration, the only type of choices that Typer accepts in a list."""
 
     TEAM = "team"
     USER = "user"
@@ -32,7 +32,7 @@ COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "poo
 
 HOUR_S = 3600.0
 MANY_H = 10.0
-"""From so many device-hours on, hundredths of one are enough."""
+"""From this many device-hours on, two decimal places are shown in place of four."""
 
 
 def usage(
@@ -49,8 +49,10 @@ def usage(
 ) -> None:
     """Show device-hours and their cost: owned, borrowed and spot.
 
-    What runs counts up to now. With --json, an object with the keys fromS,
-    untilS and rows, in device-seconds.
+    Running jobs count up to now.
+
+    With --json, an object with the keys fromS, untilS and rows, in
+    device-seconds.
     """
     if as_csv and as_json:
         raise BadInput("--csv and --json are two formats", do="choose one")
@@ -71,10 +73,10 @@ def usage(
 
 
 def check_span(from_s: float | None, until_s: float | None, now_s: float) -> None:
-    """Goes on if the span begins before it ends; it ends now at the latest.
+    """Check that a span begins before it ends; it ends now at the latest.
 
     Raises:
-        BadInput: it does not; an empty answer would look as if nobody had used anything.
+        BadInput: the span begins too late; an empty answer would look like no usage.
     """
     end_s = now_s if until_s is None else min(until_s, now_s)
     if from_s is not None and from_s > end_s:
@@ -108,11 +110,11 @@ def summed(rows: tuple[UsageRow, ...]) -> UsageRow:
 
 
 def hours(row: UsageRow) -> float:
-    """Device-hours on all terms."""
+    """Return the device-hours of a row: owned, borrowed and spot together."""
     return (row.owned_device_s + row.borrowed_device_s + row.spot_device_s) / HOUR_S
 
 
 def figures(row: UsageRow, places: int) -> tuple[str, ...]:
-    """Device-hours on each of the terms, all of them, and the cost."""
+    """Return the cells of a row: owned, borrowed, spot and total device-hours, and the cost."""
     terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
     return (*(f"{one / HOUR_S:,.{places}f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")
