@@ -1,4 +1,4 @@
-"""Is it alive, and which version is it? No token is needed to know. And who am I? Then one is."""
+"""Health, version, and the identity of a token. Only the last one needs a token."""
 
 from importlib.metadata import version
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["about"])
 
 @router.get("/health", **says(Health))
 def get_health(request: Request) -> Response:
-    """Which checks of the controller and its store fail, and since when; answers whatever fails."""
+    """Return the failing checks of the controller and its store. It always answers 200."""
     store = request.app.state.controller.store
     condition: Condition = store.soundness.condition
     try:
@@ -35,12 +35,12 @@ def get_health(request: Request) -> Response:
 
 @router.get("/version", **says(Version))
 def get_version() -> Response:
-    """Of the controller and its API."""
+    """Return the version of the controller and of its API."""
     return response(reply(Version(elastane=version("elastane"))))
 
 
 @router.get("/me", **says(Me))
 def get_me(caller: Asking) -> Response:
-    """Whose token this is, and what it may do."""
+    """Return the user, the role and the team of the token."""
     who = caller.principal
     return response(reply(Me(user=who.user, role=who.role, team=who.team)))

@@ -30,7 +30,7 @@ ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, 
 
 
 def application(controller: Controller) -> FastAPI:
-    """The API of a controller. Set ``state.closing`` before the server stops: watchers end then."""
+    """Build the API of a controller. Set ``state.closing`` before the server stops, to end all streams."""
     app = _routed(controller.settings)
     app.state.controller = controller
     app.state.closing = threading.Event()
@@ -43,7 +43,7 @@ def application(controller: Controller) -> FastAPI:
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI description, for which no controller is needed."""
+    """Return the OpenAPI description. It needs no controller."""
     return build_description(_routed(Settings()))
 
 
@@ -54,7 +54,7 @@ def _routed(settings: Settings) -> FastAPI:
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        # A path with a slash too many is none: who is led elsewhere is led where the Host header says.
+        # No redirects for paths with an extra slash: they would lead where the Host header says.
         redirect_slashes=False,
     )
     for module in ROUTERS:

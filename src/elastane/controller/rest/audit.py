@@ -1,4 +1,4 @@
-"""The audit log, for those who may read it."""
+"""The audit log."""
 
 from fastapi import APIRouter, Response
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 @router.get("", **says(Page[AuditLine]))
 def get_audit(caller: Asking, after: After = None, limit: Limit = 100) -> Response:
-    """Who did what, or was not allowed to; newest first. Lines are never changed or deleted."""
+    """List the lines of the audit log, newest first. They are never changed or deleted."""
     caller.must("audit.read", Target(name="the audit log", team=caller.principal.team))
     with caller.reading() as tx:
         found = audit.list_audit_page(

@@ -1,7 +1,8 @@
-"""Requests decoded into the nouns, nouns encoded into answers.
+"""Bodies of requests and answers, decoded and encoded by msgspec.
 
-FastAPI's own models are pydantic's; the nouns are msgspec's, and are the one schema that Python, files and
-the API share. So bodies go past FastAPI, and `elastane.controller.rest.description` describes them.
+FastAPI uses models of pydantic. The types of `elastane.api` are those of msgspec, and are the schema that
+Python, files and the API share. So bodies bypass FastAPI, and `elastane.controller.rest.description`
+describes them.
 """
 
 import json
@@ -20,21 +21,21 @@ from elastane.controller.rest.problems import Refusal
 from elastane.controller.store.replies import Reply
 
 LARGEST_INTEGER = 2**53
-"""Beyond it JSON's numbers are not exact everywhere, nor do they fit every column."""
+"""Beyond it, numbers of JSON are not exact everywhere and do not fit every column."""
 SUSPECT = re.compile(rb"\\u0000|\d{16}")
-"""In the bytes of every body that `_check` refuses."""
+"""Matches the bytes of every body that `_check` refuses, so that other bodies skip that check."""
 
 
 def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's dependencies are untyped
-    """A dependency: the request's body as a value of this type.
+    """Return a dependency of FastAPI that decodes the body of a request.
 
     Args:
-        kind: the type.
-        empty: what a request without a body means; None: it must have one.
+        kind: type of the value.
+        empty: value of a request without a body; None: the request must have one.
 
     Raises:
-        Refusal: it is not JSON, or has not arrived.
-        BadField: it is not of this type, or a key is there twice.
+        Refusal: the body is not JSON, or has not arrived.
+        BadField: the body is not of this type, or an object has a key twice.
     """
 
     async def decoded(request: Request) -> Any:  # noqa: ANN401
@@ -49,7 +50,7 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
             ) from error
         if not raw and empty is not None:
             return empty
-        # A large one takes long; others are served meanwhile.
+        # A large body takes long to decode; a thread keeps the event loop free.
         return await to_thread.run_sync(_decoded, raw, kind)
 
     return Depends(decoded)
@@ -60,7 +61,7 @@ def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
         document = msgspec.json.decode(raw)
         if SUSPECT.search(raw):
             _check(document, "")
-        # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
+        # Parse it again to find repeated keys: msgspec keeps the last of two. Numbers do not matter here.
         json.loads(raw, object_pairs_hook=_once, parse_int=str, parse_float=str)
         return parse_document(document, kind, "request")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -71,7 +72,7 @@ def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
 
 
 def _once(pairs: list[tuple[str, object]]) -> None:
-    """Refuses what means two things: readers of JSON differ in which of two values counts."""
+    """Refuse repeated keys: readers of JSON differ in which of two values counts."""
     seen = set[str]()
     for key, _ in pairs:
         if key in seen:
@@ -85,7 +86,7 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 
 
 def _check(value: object, path: str) -> None:
-    """Refuses what JSON allows and a database or another reader of JSON does not."""
+    """Refuse values that JSON allows, but a database or another reader of JSON does not."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -107,7 +108,7 @@ def _check(value: object, path: str) -> None:
 
 
 def reply(value: object, *, status: HTTPStatus = HTTPStatus.OK, version: int | None = None) -> Reply:
-    """A value as an answer; its version becomes the ``ETag``."""
+    """Return a value as an answer; its version becomes the ``ETag``."""
     return Reply(
         status=status, body=msgspec.json.encode(value), etag="" if version is None else f'"{version}"'
     )

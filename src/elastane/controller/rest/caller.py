@@ -1,7 +1,7 @@
-"""Who asks, and what they may have done: authentication, rights, and the one way to change anything.
+"""The authenticated sender of a request: authentication, rights, and the one way to change anything.
 
-A route that takes a `Caller` only reads; one that takes a `Changer` or an `Editor` understands their headers,
-and is described with them.
+A route with a `Caller` only reads. A route with a `Changer` or an `Editor` accepts their headers, and its
+description has them.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
 
 LONGEST_BY_OPERATORS = 64 * 1024
-"""Characters of what is told of one change: a whole configuration may be applied at once."""
+"""Limit of the detail of an operator's change in the audit log: it may be a whole configuration."""
 
 log = logging.getLogger(__name__)
 
 
 class NotAllowed(Refusal):
-    """A right is missing; the audit log hears of it, wherever it was raised: see `install`."""
+    """A right is missing. The handler of `install_refusal_audit` adds the refusal to the audit log."""
 
     def __init__(self, caller: "Caller", action: Action, target: Target, denied: Denied) -> None:
         self.caller, self.target, self.reason = caller, target, denied.reason
@@ -63,13 +63,13 @@ class NotAllowed(Refusal):
 
 
 class Caller:
-    """One request of somebody who has shown a token.
+    """The sender of one request with a valid token.
 
     Args:
-        principal: who.
-        controller: what they ask of.
+        principal: user and role of the token.
+        controller: that serves the request.
         request: of HTTP.
-        now_s: when.
+        now_s: time of the request.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class Caller:
 
     @property
     def teams(self) -> tuple[str, ...] | None:
-        """Whose things they may list; None: everybody's."""
+        """The teams that the caller may list things of; None: all teams."""
         return list_visible_teams(self.principal)
 
     @property
     def of_the_cluster(self) -> bool:
-        """Whether what belongs to no team is theirs too; who is one in every team has the teams' only."""
+        """Whether things of no team are visible too. A role in every team covers only things of teams."""
         return self.principal.role == "operator"
 
     def must(self, action: Action, target: Target) -> None:
-        """Goes on if it is allowed.
+        """Check that the caller may do this.
 
         Raises:
-            NotAllowed: it is not.
+            NotAllowed: the caller may not.
         """
         match may(self.principal, action, target):
             case Denied() as denied:
@@ -104,7 +104,7 @@ class Caller:
                 self._about = target
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """A transaction that sees one moment."""
+        """Begin a transaction that reads one state of the store."""
         return self.controller.store.reading()
 
     def audit(
@@ -125,10 +125,10 @@ class Caller:
 
 
 class Changer(Caller):
-    """One request that may change something.
+    """The sender of a request that may change something.
 
     Args:
-        caller: who asks.
+        caller: the sender.
         key: idempotency key; empty: none.
     """
 
@@ -143,18 +143,18 @@ class Changer(Caller):
         self._detail = ""
 
     def tells(self, detail: str) -> None:
-        """What the change changes, for its line in the audit log."""
+        """Set the detail of the change for its line in the audit log."""
         self._detail = detail
 
     def change(self, action: str, target: str, do: Callable[[Connection], Reply]) -> Response:
-        """Does something once, with its line in the audit log, in one transaction.
+        """Make a change once, and write its audit line, in one transaction.
 
-        The line belongs to the team of what it was allowed with.
+        The line belongs to the team of the target that `must` has checked last.
 
         Args:
             action: for the audit log.
-            target: likewise.
-            do: checks what is allowed, does it and says what to answer.
+            target: for the audit log.
+            do: checks the rights, makes the change and returns the answer.
         """
         digest = self._digest()
         with self.controller.store.writing() as tx:
@@ -178,7 +178,7 @@ class Changer(Caller):
         return kept.reply
 
     def _digest(self) -> bytes:
-        """Of everything that makes two requests the same."""
+        """Compute the digest of the request: equal requests have equal digests."""
         url = self.request.url
         raw: bytes = getattr(self.request.state, "body", b"")
         return hashlib.sha256(
@@ -187,12 +187,12 @@ class Changer(Caller):
 
 
 class Editor(Changer):
-    """One request that may change what has versions.
+    """The sender of a request that may change something with versions.
 
     Args:
-        caller: who asks.
+        caller: the sender.
         key: idempotency key; empty: none.
-        if_match: version that the change is meant for, as an ``ETag``; ``*``: whichever is there; empty: any.
+        if_match: the version to change, as an ``ETag``; ``*``: any existing version; empty: no condition.
     """
 
     def __init__(self, caller: Caller, key: str, if_match: str) -> None:
@@ -200,14 +200,14 @@ class Editor(Changer):
         self._if_match = if_match
 
     def expect(self, version: int, *, there: bool = True) -> None:
-        """Goes on if the caller means this version.
+        """Check that ``If-Match`` allows a change of this version.
 
         Args:
-            version: of what is to be changed; 0: nobody has ever changed it.
-            there: it is, so that ``*`` means it too.
+            version: current version of the target; 0: it has never been written.
+            there: the target exists, so that ``*`` matches it.
 
         Raises:
-            Refusal: they mean another one: somebody was quicker.
+            Refusal: ``If-Match`` names another version, because another request has changed the target.
         """
         meant = {"", f'"{version}"', "*" if there else ""}
         if self._if_match not in meant:
@@ -220,7 +220,7 @@ class Editor(Changer):
 
 
 def install_refusal_audit(app: FastAPI) -> None:
-    """Whatever is not allowed is told to the audit log, then to whoever asked."""
+    """Add every refusal for a missing right to the audit log before it is answered."""
 
     @app.exception_handler(NotAllowed)
     def not_allowed(_: Request, error: NotAllowed) -> Response:
@@ -228,7 +228,7 @@ def install_refusal_audit(app: FastAPI) -> None:
         try:
             caller.controller.refusals.add(caller.principal, error.refused, target.team, caller.now_s)
         except StoreError as lost:
-            # The answer is the same: another one would tell what is there from what is not.
+            # The answer stays the same. Another answer would show whether the target exists.
             log.error(  # noqa: TRY400 - it is in words
                 "%s (%s) was refused: %s; the audit log could not be told: %s",
                 caller.principal.user,
@@ -240,21 +240,21 @@ def install_refusal_audit(app: FastAPI) -> None:
 
 
 def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
-    """Whose token this is.
+    """Return the principal of a token.
 
     Args:
-        controller: that keeps the tokens.
+        controller: has the tokens.
         authorization: the header.
-        address: of who asks; it may not guess for ever.
+        address: of the client, to limit failed attempts.
         now_s: the time.
 
     Raises:
-        Refusal: nobody's, or they ask too often.
+        Refusal: the token is not valid, or the client sends requests too often.
     """
     scheme, _, secret = authorization.partition(" ")
     token = None
-    # Before the address is counted: a good token does not wait for others who guess at the same address, and
-    # on loopback everybody has the same.
+    # Look up the token before the address is counted: a valid token is not slowed by guesses from the same
+    # address, and on loopback all clients share one.
     if scheme.lower() == "bearer" and secret.startswith(PREFIX):
         with controller.store.reading() as tx:
             token = tokens.find_token_by_digest(tx, compute_digest(secret), now_s)
@@ -282,7 +282,7 @@ def _paced(wait_s: float, who: str) -> None:
         )
 
 
-# For the description only: that a token is needed is decided by `authenticated`, in words of ours.
+# For the description only. `authenticated` requires the token, with error messages of our own.
 _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
@@ -295,7 +295,7 @@ def _caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
 
 
 Asking = Annotated[Caller, Depends(_caller)]
-"""A parameter of every endpoint that needs a token and changes nothing."""
+"""Parameter of every endpoint that needs a token and changes nothing."""
 
 Key = Annotated[
     str,
@@ -326,6 +326,6 @@ def _editor(caller: Asking, key: Key = "", if_match: Match = "") -> Editor:
 
 
 Changing = Annotated[Changer, Depends(_changer)]
-"""Of every endpoint that changes something."""
+"""Parameter of every endpoint that changes something."""
 Editing = Annotated[Editor, Depends(_editor)]
-"""Of every endpoint that changes what has an ``ETag``."""
+"""Parameter of every endpoint that changes something with an ``ETag``."""

@@ -1,7 +1,7 @@
-"""What one team may take of the controller: jobs, stored bytes, tokens.
+"""Limits of a team: jobs, stored bytes and tokens.
 
-Each check runs in the transaction that adds something. Transactions that write follow one another, so
-requests that come at the same moment cannot exceed a limit together.
+Each check runs in the transaction that adds something. Writing transactions run one after the other, so
+concurrent requests cannot exceed a limit together.
 """
 
 from http import HTTPStatus
@@ -18,20 +18,20 @@ MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
 DAY_S = 24 * 3600.0
 MADE_A_DAY = 10
-"""As many times the limit of valid tokens may be made within a day: a row of each is kept."""
+"""A team may make this many times its limit of valid tokens within a day: every token keeps a row."""
 
 
 def read_limits(tx: Connection, team: str) -> Limits:
-    """The limits of a team, declared or not."""
+    """Return the limits of a team; the defaults, if it is not declared."""
     found = documents.find_document(tx, "teams", team) if team else None
     return found.value.limits if found and isinstance(found.value, Team) else Limits()
 
 
 def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
-    """Goes on if the team has room for one more job.
+    """Check that the team has room for one more job.
 
     Raises:
-        Refusal: the team, or this user of it, has as many jobs as they may, or there is no room for the spec.
+        Refusal: the team or this user has reached a limit of jobs, or the team one of stored bytes.
     """
     limits, taken = read_limits(tx, spec.team), jobs.measure_team(tx, spec.team, user)
     means = "the job was not submitted; the others go on"
@@ -54,10 +54,10 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
 
 
 def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
-    """Goes on if the team has room for what a change adds to a spec. A small change, as a pause, always has.
+    """Check that the team has room for the bytes that a change adds. A small change, such as a pause, fits.
 
     Raises:
-        Refusal: it has not.
+        Refusal: the team has no room.
     """
     added_bytes = _size_bytes(after) - _size_bytes(before)
     if added_bytes > SMALL_CHANGE_BYTES:
@@ -80,10 +80,10 @@ def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
 
 
 def check_tokens(tx: Connection, team: str, now_s: float) -> None:
-    """Goes on if there may be one more token in the team; those of no team are an operator's to make.
+    """Check that the team may have one more token. Tokens of no team have no limit: operators make them.
 
     Raises:
-        Refusal: it has as many as it may have.
+        Refusal: the team has reached a limit.
     """
     if not team:
         return

@@ -1,4 +1,4 @@
-"""The whole of what is declared as one document: read it, compare it, apply it, foresee what it would do."""
+"""All declarations as one document: read it, compare it, apply it, and predict its effect."""
 
 from typing import Annotated
 
@@ -28,7 +28,7 @@ Wanted = Annotated[Config, body(Config)]
 
 @router.get("/config", **says(Config))
 def get_config(caller: Asking) -> Response:
-    """Everything that is declared, as one document that can be kept in git and applied."""
+    """Return all declarations as one document, which can be kept in git and applied."""
     caller.must("config.read", ALL)
     with caller.reading() as tx:
         return response(reply(documents.read_declared_config(tx)))
@@ -36,13 +36,13 @@ def get_config(caller: Asking) -> Response:
 
 @router.post("/config/diff", **says(Page[Change], takes=Config))
 def post_config_diff(caller: Asking, config: Wanted) -> Response:
-    """What applying this document would add, change and remove. Kinds that it does not mention stay."""
+    """Return what applying this document would add, change and remove. Kinds that it leaves out stay."""
     return response(reply(Page(items=_check_wanted(caller, config)[0])))
 
 
 @router.post("/config/apply", **says(Page[Change], takes=Config))
 def post_config_apply(caller: Changing, config: Wanted) -> Response:
-    """Makes what is declared equal to this document, all at once; answers with what was changed."""
+    """Apply this document, all at once or not at all, and return the changes."""
 
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", ALL)
@@ -67,7 +67,7 @@ def post_config_apply(caller: Changing, config: Wanted) -> Response:
 
 @router.post("/policy/check", **says(Forecast, takes=Config))
 def post_policy_check(caller: Asking, config: Wanted) -> Response:
-    """What would change if this document were applied now: documents and sizes of jobs. Changes nothing."""
+    """Return the documents and job sizes that would change if this document were applied. Change nothing."""
     changes, wanted = _check_wanted(caller, config)
     with caller.reading() as tx:
         now = take_cluster_snapshot(tx, caller.now_s)
@@ -81,11 +81,11 @@ def post_policy_check(caller: Asking, config: Wanted) -> Response:
 
 
 def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
-    """The differences, and what there would be.
+    """Return the changes of a configuration, and the configuration after them.
 
     Raises:
-        BadField: it could not be applied.
-        Refusal: nor now, because of what stands on what it removes.
+        BadField: the configuration is not consistent.
+        Refusal: it removes something that is in use.
     """
     caller.must("config.read", ALL)
     with caller.reading() as tx:
@@ -100,7 +100,7 @@ def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], C
 def list_resized_jobs(
     now: Plan, then: Plan, teams: dict[str, str], controller: Controller
 ) -> tuple[ResizedJob, ...]:
-    """Jobs that would have another size under the other plan, and why."""
+    """Return the jobs that have another size in the second plan, with the reasons."""
     before = {one.job: sum(one.workers.values()) for one in now.decisions}
     return tuple(
         ResizedJob(

@@ -1,8 +1,8 @@
-"""Connections on which requests have to arrive.
+"""Deadlines for requests on connections.
 
-Whoever connects and asks nothing, or sends a request a byte at a time, keeps a connection and a file
-descriptor of the controller; with enough of them nobody else is served. No token is needed for that. So a
-request has a deadline, and when too many connections wait for one, the oldest of these is closed.
+A client that sends nothing, or one byte at a time, occupies a connection and a file descriptor, and needs no
+token for that. With enough such connections, no other client could be served. So a request has a deadline.
+When too many connections wait for a request, the oldest of these is closed.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from elastane.api.unproven_connections import AdmissionRules, UnprovenConnection
 from elastane.controller.rest.problems import problem
 
 ARRIVE_S = 30.0
-"""From the first byte of a request to its last; the largest one needs 140 kB a second."""
+"""Time from the first byte of a request to its last; the largest request needs 140 kB per second."""
 
 
 MOST_WAITING = 4096
@@ -38,7 +38,7 @@ def waiting_rules(descriptors: int) -> AdmissionRules:
 
 
 def build_protocol(rules: AdmissionRules) -> "type[Arriving]":
-    """Return the protocol of one server: its connections count together."""
+    """Build the protocol of one server, which counts all of its connections together."""
 
     class ArrivingHere(Arriving):
         waiting = UnprovenConnections(rules)
@@ -47,7 +47,7 @@ def build_protocol(rules: AdmissionRules) -> "type[Arriving]":
 
 
 class Arriving(H11Protocol):
-    """Closes a connection whose request has not arrived in time; what is answered for long, may be.
+    """A protocol that closes a connection if its request has not arrived in time. Answers may take longer.
 
     Attributes:
         waiting: all connections on which no request is being answered.
@@ -77,7 +77,7 @@ class Arriving(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Says why what has arrived is no request, in the words of all other problems."""
+        """Send a problem that says why the received bytes are not a request."""
         refusal = problem(
             HTTPStatus.BAD_REQUEST,
             msg.rstrip("."),
@@ -95,14 +95,14 @@ class Arriving(H11Protocol):
             h11.Data(data=body),
             h11.EndOfMessage(),
         )
-        # In the middle of an answer there is no place for another one.
+        # If an answer has begun, another one cannot follow.
         with suppress(h11.LocalProtocolError):
             for part in parts:
                 self.transport.write(self.conn.send(part) or b"")
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Says nothing: the application answers, and strangers write no line of the log."""
+        """Write nothing: the application answers, and clients without a token must not fill the log."""
 
     def _wait(self) -> None:
         if self.transport.is_closing():

@@ -1,4 +1,4 @@
-"""What the API stands on."""
+"""The parts of the controller that requests use, and their limits."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ MIB = 2**20
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for those who ask.
+    """Limits for clients.
 
     Args:
-        per_token: how often one token may ask.
-        per_address: how often one address may fail to show a token.
-        body_bytes: of a request.
-        watchers: that are served at one time.
-        watchers_per_token: of them with one token.
-        watchers_per_user: of them with the tokens of one user. Teams have a limit of their own.
+        per_token: rate of requests with one token.
+        per_address: rate of requests without a valid token from one address.
+        body_bytes: size of a request's body.
+        watchers: streams at one time.
+        watchers_per_token: streams with one token.
+        watchers_per_user: streams with all tokens of one user. Teams have a limit of their own.
     """
 
     per_token: Rate = Rate(per_s=100, burst=400)
@@ -35,13 +35,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """Parts that requests meet.
+    """The parts of the controller that requests use.
 
     Args:
-        store: with everything in it.
-        wake: called after each change, so that the loop takes a turn soon; must not block.
-        plan: the scheduler's, for what would be.
-        words: a decision's reasons as sentences, given the team of each job.
+        store: of the cluster.
+        wake: called after each change, so that the loop plans soon; must not block.
+        plan: of the scheduler, to predict the effect of a configuration.
+        words: returns a decision's reasons as sentences, given the team of each job.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         settings: limits.
         clock: seconds since 1970.

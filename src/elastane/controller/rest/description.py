@@ -1,4 +1,4 @@
-"""The OpenAPI description: FastAPI's own, with the bodies and answers that `bodies` keeps from it."""
+"""The OpenAPI description: that of FastAPI, with the bodies and answers that bypass FastAPI."""
 
 from http import HTTPStatus
 from importlib.metadata import version
@@ -22,7 +22,7 @@ FORMS = (
     ("Price", "pool", NAME),
     ("Metric", "metric", NAME),
 )
-"""How texts are written that must have a form: type, field and pattern. The nouns check them in words."""
+"""Patterns of text fields: type, field and pattern. The types themselves check them with clear errors."""
 MARK = "x-msgspec"
 REF = "#/components/schemas/{name}"
 PROBLEM = {
@@ -47,16 +47,16 @@ def says(
     media: str = "application/json",
     or_as: str = "",
 ) -> dict[str, Any]:
-    """Arguments of a route: what it answers with, and what its body must be.
+    """Describe the answer and the body of a route, as arguments of its decorator.
 
     Args:
         kind: type of the answer; None: it has no body.
         takes: type of the request's body; None: it has none.
         optional: the body may be left out.
-        status: of a good answer.
-        also: of a good answer of the same type: something was new.
+        status: of a successful answer.
+        also: of a successful answer of the same type, if something was created.
         media: type of the answer's content.
-        or_as: of its content if the request asks for another; that is text.
+        or_as: media type of the answer as text, if a request can ask for it.
     """
     content = {} if kind is None else {"content": {media: {"schema": _mark(kind)}}}
     if or_as:
@@ -76,7 +76,7 @@ def says(
 
 
 def build_description(app: FastAPI) -> dict[str, Any]:
-    """The description as JSON; made once."""
+    """Build the description as JSON, once."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title="Elastane",
@@ -103,13 +103,13 @@ _kinds: dict[str, Any] = {}
 
 
 def _mark(kind: Any) -> dict[str, str]:  # noqa: ANN401
-    """A place for the schema of a type: FastAPI copies the description through models that take only JSON."""
+    """Mark the place of a type's schema, because FastAPI's models of the description take only JSON."""
     _kinds[repr(kind)] = kind
     return {MARK: repr(kind)}
 
 
 def _resolve(node: Any, shapes: dict[str, dict[str, Any]]) -> None:  # noqa: ANN401
-    """Puts schemas where the marks are."""
+    """Replace the marks by schemas."""
     if isinstance(node, dict):
         if MARK in node:
             node.update(shapes[node.pop(MARK)])

@@ -1,4 +1,4 @@
-"""What operators declare: cohorts, teams with quotas, priorities, pools, reservations, triggers, rules."""
+"""Declarations: cohorts, teams with quotas, priorities, pools, reservations, triggers, rules."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -48,7 +48,7 @@ SINGULAR: dict[Kind, str] = {
 
 
 def _target(kind: Kind, name: str) -> Target:
-    """A team is its own to see; everything else is everybody's."""
+    """Return the target of a document. Only its members and operators see a team; the rest is public."""
     return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
 
 
@@ -56,7 +56,7 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", _target(kind, name))
         found = documents.find_document(tx, kind, name)
-        # Rules are there before anybody sets them.
+        # Rules exist before they are first set.
         caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
         check_config(put_document(documents.read_declared_documents(tx)[0], kind, document))
         if found and found.value == document:
@@ -80,7 +80,7 @@ def _tell(tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, w
 
 
 def _install(kind: Kind) -> None:
-    """The four routes of one kind of documents."""
+    """Install the four routes of one kind of documents."""
     noun, shape = SINGULAR[kind], KINDS[kind]
 
     def list_all(caller: Asking) -> Response:
@@ -160,7 +160,7 @@ for _kind in NAMED:
 
 @router.get("/rules", **says(SchedulingRules))
 def get_rules(caller: Asking) -> Response:
-    """How eager the scheduler is."""
+    """Return the rules that say how readily the scheduler changes sizes."""
     caller.must("documents.read", Target(name="rules"))
     with caller.reading() as tx:
         found = documents.find_document(tx, "rules", ONE)
@@ -170,5 +170,5 @@ def get_rules(caller: Asking) -> Response:
 
 @router.put("/rules", **says(SchedulingRules, takes=SchedulingRules, also=HTTPStatus.CREATED))
 def put_rules(caller: Editing, rules: Annotated[SchedulingRules, body(SchedulingRules)]) -> Response:
-    """Sets how eager the scheduler is."""
+    """Set the rules that say how readily the scheduler changes sizes."""
     return _put(caller, "rules", ONE, rules)

@@ -1,4 +1,4 @@
-"""Requests that mean two things, or that speak another protocol, are refused before anybody reads them."""
+"""The refusal of ambiguous requests and of other protocols, before the request is read."""
 
 from collections import Counter
 from http import HTTPStatus
@@ -19,13 +19,13 @@ ONCE = frozenset(
         b"last-event-id",
     }
 )
-"""Headers that mean something here. Readers differ in which of two values counts."""
+"""Headers that this API reads. Readers differ in which of two values counts."""
 LARGEST_HEADERS_BYTES = 64 * 1024
-"""Whole; the server itself bounds only those that arrive in pieces."""
+"""Limit of all headers together. The server limits only headers that arrive in pieces."""
 
 
 class Framing:
-    """Middleware: passes a request on if it is plain HTTP and each header that matters is there once."""
+    """Middleware that passes a request on if it is plain HTTP and has each header of `ONCE` at most once."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -36,7 +36,7 @@ class Framing:
 
 
 def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
-    """Why a request with these headers is not read; None: it is. Names are in lower case."""
+    """Return why a request with these headers is refused; None: it is not. Names are in lower case."""
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > LARGEST_HEADERS_BYTES:
         return problem(

@@ -39,7 +39,7 @@ def render_summary(job: StoredJob) -> JobSummary:
 
 
 def render_job(job: StoredJob) -> Job:
-    """Return all that is known about a job."""
+    """Return the full record of a job."""
     summary = render_summary(job)
     return Job(
         **{name: getattr(summary, name) for name in JobSummary.__struct_fields__},

@@ -38,11 +38,11 @@ def make_job_target(job: StoredJob) -> Target:
 
 
 def find_allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> StoredJob:
-    """The job, if the caller may do this with it.
+    """Return the job if the caller may do this with it.
 
     Raises:
-        Refusal: there is none, or none that they may see.
-        NotAllowed: they may see it, but not do this.
+        Refusal: the job does not exist, or the caller may not see it.
+        NotAllowed: the caller may see the job, but not do this.
     """
     job = jobs.find_job(tx, name)
     if job is None:
@@ -53,8 +53,8 @@ def find_allowed_job(tx: Connection, caller: Caller, name: str, action: Action) 
 
 @router.post("", **says(Job, takes=JobSpec, status=HTTPStatus.CREATED))
 def post_job(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
-    """A new job. It starts as soon as its minimum fits."""
-    # Before rights: a refusal is written down, and must not write down whatever somebody calls a team.
+    """Submit a job. It starts as soon as its minimum fits."""
+    # Check the form before the rights: a refusal is audited, and must not store an arbitrary name of a team.
     check_shape(spec)
 
     def do(tx: Connection) -> Reply:
@@ -101,7 +101,7 @@ def get_jobs(
     after: After = None,
     limit: Limit = 100,
 ) -> Response:
-    """Jobs that the token may see, newest first."""
+    """List the jobs that the token may see, newest first."""
     filters = JobFilters(
         teams=caller.teams, team=team, states=tuple(state or ()), user=user, queue=queue, prefix=prefix
     )
@@ -113,7 +113,7 @@ def get_jobs(
 
 @router.get("/{job}", **says(Job))
 def get_job(caller: Asking, job: Name) -> Response:
-    """All that is known about a job."""
+    """Return the full record of a job."""
     with caller.reading() as tx:
         found = find_allowed_job(tx, caller, job, "job.read")
     return response(reply(render_job(found), version=found.version))
@@ -153,7 +153,7 @@ def _change_job(
 def post_job_scale(
     caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(ScaleRequest)]
 ) -> Response:
-    """Other limits for a job's size, followed while it runs. Of listed sizes, those within them are left."""
+    """Set the limits of a job's size, also while it runs. Listed sizes outside of them leave the list."""
     return _change_job(
         caller,
         job,
@@ -169,7 +169,7 @@ def post_job_scale(
 def post_job_priority(
     caller: Editing, job: Name, wanted: Annotated[PriorityChange, body(PriorityChange)]
 ) -> Response:
-    """Another priority class."""
+    """Set the priority class of a job."""
     return _change_job(
         caller,
         job,
@@ -181,7 +181,7 @@ def post_job_priority(
 
 @router.post("/{job}/bounds", **says(Job, takes=Bounds))
 def post_job_bounds(caller: Editing, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
-    """Another budget, deadline or target, followed while it runs."""
+    """Set the budget, deadline or target of a job, also while it runs."""
 
     def changed(spec: JobSpec) -> JobSpec:
         fields = msgspec.structs.asdict(wanted)
@@ -198,19 +198,19 @@ def _set_suspend(spec: JobSpec, suspend: bool) -> JobSpec:
 
 @router.post("/{job}/pause", **says(Job))
 def post_job_pause(caller: Editing, job: Name) -> Response:
-    """Stops a job with a checkpoint and gives its devices to others, until it is resumed."""
+    """Stop a job with a checkpoint, and free its devices until it is resumed."""
     return _change_job(caller, job, "paused", "paused", lambda spec: _set_suspend(spec, suspend=True))
 
 
 @router.post("/{job}/resume", **says(Job))
 def post_job_resume(caller: Editing, job: Name) -> Response:
-    """Lets a paused job go on from its checkpoint."""
+    """Resume a paused job from its checkpoint."""
     return _change_job(caller, job, "resumed", "resumed", lambda spec: _set_suspend(spec, suspend=False))
 
 
 @router.post("/{job}/cancel", **says(Job))
 def post_job_cancel(caller: Editing, job: Name) -> Response:
-    """Ends a job for good. Its run directory stays."""
+    """End a job for good. Its run directory stays."""
 
     def do(tx: Connection) -> Reply:
         before = find_allowed_job(tx, caller, job, "job.change")
@@ -229,7 +229,7 @@ def post_job_cancel(caller: Editing, job: Name) -> Response:
 
 @router.get("/{job}/explain", **says(JobExplanation))
 def get_job_explanation(caller: Asking, job: Name, limit: Limit = 20) -> Response:
-    """Why the job has the size it has, what it waits for, and the decisions that led there."""
+    """Explain a job's size, what it waits for, and the decisions that led to it."""
     with caller.reading() as tx:
         found = find_allowed_job(tx, caller, job, "job.read")
         newest = decisions.list_decisions(tx, job, limit)
@@ -238,7 +238,7 @@ def get_job_explanation(caller: Asking, job: Name, limit: Limit = 20) -> Respons
 
 @router.get("/{job}/events", **says(Page[Event]))
 def get_job_events(caller: Asking, job: Name, after: After = None, limit: Limit = 100) -> Response:
-    """What has happened to the job, oldest first. To be told as it happens, see /v1/watch."""
+    """List the events of a job, oldest first. /v1/watch streams events as they happen."""
     with caller.reading() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         found = events.list_events_after(tx, after or 0, limit + 1, job=job)
@@ -248,7 +248,7 @@ def get_job_events(caller: Asking, job: Name, after: After = None, limit: Limit 
 
 @router.get("/{job}/processes", **says(Page[str]))
 def get_job_processes(caller: Asking, job: Name) -> Response:
-    """Processes of the job that have a log: workers in the order of their numbers, then the others."""
+    """List the processes of a job that have a log: workers in the order of their numbers, then the others."""
     with caller.reading() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)
@@ -267,7 +267,7 @@ def get_job_log(
     ] = -DEFAULT_BYTES,
     limit: Annotated[int, Query(ge=1, le=MOST_BYTES, description="At most so many bytes.")] = MOST_BYTES,
 ) -> Response:
-    """A part of a log, as it is. The header Elastane-Next-Offset says where the next part begins."""
+    """Return the raw bytes of a part of a log. The header Elastane-Next-Offset has the next part's offset."""
     with caller.reading() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)

@@ -1,6 +1,6 @@
-"""Links of the OpenAPI description: which answer holds what the next request needs.
+"""Links of the OpenAPI description: the values of an answer that a following request needs.
 
-Programs that read the description find their way by them, and so do tests that send what it allows.
+Programs that read the description follow them, and so do tests that generate requests from it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ FIRST = "$response.body#/items/0/name"
 
 
 class Link(NamedTuple):
-    """From an answer to a request.
+    """A link from the answer of one request to another request.
 
     Args:
-        source: method and path of the request whose answer is used, as ``GET /v1/jobs``.
-        target: of the request that follows.
-        parameters: of that request, as ``path.job``, by runtime expressions of OpenAPI.
-        body: of that request, likewise; empty: it has none, or one that the answer does not hold.
+        source: method and path of the first request, such as ``GET /v1/jobs``.
+        target: method and path of the following request.
+        parameters: of that request, such as ``path.job``, as runtime expressions of OpenAPI.
+        body: of that request, as such an expression; empty: it has none, or the answer does not hold it.
     """
 
     source: str
@@ -34,7 +34,7 @@ NODE_CHANGES = ("/drain", "/fail", "/use")
 
 
 def links() -> Iterator[Link]:
-    """All of them."""
+    """Yield all links."""
     yield from _of_jobs()
     yield from _of_documents()
     yield from _of_nodes()
@@ -93,10 +93,10 @@ def _of_nodes() -> Iterator[Link]:
 
 
 def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds the links to the good answers of a description.
+    """Add the links to the successful answers of a description.
 
     Raises:
-        KeyError: a link begins at, or leads to, a request that is not there.
+        KeyError: a link names a request that does not exist.
     """
     for link in links():
         source, target = _operation(paths, link.source), _operation(paths, link.target)

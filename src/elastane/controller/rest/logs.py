@@ -1,7 +1,7 @@
-"""Reading the logs of a run, whatever its job has made of the directory.
+"""Safe reading of a run's logs, in a directory that the job may have changed.
 
-The run directory belongs to the job, the controller may read more than the job's owner: so no link is
-followed and nothing but a regular file is opened.
+The run directory belongs to the job, and the controller may read more files than the job's owner. So no link
+is followed, and only regular files are opened.
 """
 
 import os
@@ -19,14 +19,18 @@ DEFAULT_BYTES = 1 << 16
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Some bytes of a log, and the offset of the byte after them."""
+    """A part of a log, and the offset of the byte after it."""
 
     data: bytes
     following: int
 
 
 def list_processes(run_dir: str) -> tuple[str, ...]:
-    """Processes that have a log, workers first in the order of their numbers; none: the job never began."""
+    """Return the processes that have a log: workers in the order of their numbers, then the others.
+
+    Args:
+        run_dir: of the job; empty: it never began, and has no processes.
+    """
     if not run_dir:
         return ()
     try:
@@ -49,16 +53,16 @@ def list_processes(run_dir: str) -> tuple[str, ...]:
 
 
 def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
-    """A stretch of a log.
+    """Return a part of a log.
 
     Args:
         run_dir: of the job; empty: it never began.
         process: matches `PROCESS`.
         offset: of the first byte; negative: counted from the end.
-        limit: at most so many bytes.
+        limit: largest number of bytes.
 
     Returns:
-        None: there is no such log.
+        The part; None: there is no such log.
     """
     if not run_dir:
         return None
@@ -67,7 +71,7 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
     except OSError:
         return None
     try:
-        # Not blocking: a pipe in the place of the log would never be opened.
+        # Without O_NONBLOCK, opening a pipe in the place of the log would block for ever.
         with use_owner_rights(Path(run_dir)):
             fd = os.open(
                 f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
@@ -78,7 +82,7 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
         os.close(logs)
     with open(fd, "rb") as file:  # noqa: PTH123 - of a descriptor
         found = os.fstat(fd)
-        # A second name of somebody else's file looks like a file of one's own.
+        # A hard link to another user's file would look like a file of the job.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             return None
         begin = max(0, found.st_size + offset) if offset < 0 else min(offset, found.st_size)

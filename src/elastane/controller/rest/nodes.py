@@ -1,4 +1,4 @@
-"""Nodes: list, drain, give up, use again, forget."""
+"""Nodes: list, drain, fail, use again, forget."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -25,7 +25,7 @@ Why = Annotated[NodeChange, body(NodeChange, empty=NodeChange())]
 
 @router.get("", **says(Page[Node]))
 def get_nodes(caller: Asking) -> Response:
-    """All nodes that engines have seen."""
+    """List the nodes that engines have seen."""
     caller.must("nodes.read", Target(name="nodes"))
     with caller.reading() as tx:
         return response(reply(Page(items=nodes.list_nodes(tx))))
@@ -33,19 +33,19 @@ def get_nodes(caller: Asking) -> Response:
 
 @router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
 def post_node_drain(caller: Editing, node: Name, change: Why) -> Response:
-    """Jobs leave the node without losing a step; nothing new is placed there."""
+    """Drain a node: jobs leave it without losing a step, and nothing new is placed there."""
     return _change_node(caller, node, "drain", change.why)
 
 
 @router.post("/{node}/fail", **says(Node, takes=NodeChange, optional=True))
 def post_node_fail(caller: Editing, node: Name, change: Why) -> Response:
-    """The node's devices count as gone at once."""
+    """Count the devices of a node as gone at once."""
     return _change_node(caller, node, "failed", change.why)
 
 
 @router.post("/{node}/use", **says(Node))
 def post_node_use(caller: Editing, node: Name) -> Response:
-    """The node may be used again."""
+    """Use a node again."""
     return _change_node(caller, node, "use", "")
 
 
@@ -73,7 +73,7 @@ def delete_node(caller: Editing, node: Name) -> Response:
 
 
 def _find_known_node(tx: Connection, name: str) -> Node:
-    """The node.
+    """Return the node.
 
     Raises:
         Refusal: no engine has ever seen it.

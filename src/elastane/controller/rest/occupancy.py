@@ -1,4 +1,4 @@
-"""What is in use, and what is free."""
+"""The occupancy of pools."""
 
 from fastapi import APIRouter, Response
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["nodes"])
 
 @router.get("/occupancy", **says(Page[Occupancy]))
 def get_occupancy(caller: Asking) -> Response:
-    """Every pool, its devices, and how many of them jobs use: of all teams together."""
+    """List the pools with their devices, and how many of them the jobs of all teams use."""
     caller.must("documents.read", Target(name="pools"))
     with caller.reading() as tx:
         config = documents.read_declared_config(tx)

@@ -1,4 +1,4 @@
-"""Parameters that several endpoints have, and in words how those are written that have a form."""
+"""Parameters of several endpoints, their patterns, and descriptions of the patterns."""
 
 from typing import Annotated
 
@@ -37,4 +37,4 @@ WORDS = {
     PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",
     PROCESS: "agent, coordinator, fork-server or worker-N: worker-0",
 }
-"""What may be written where a parameter must have this form, with an example."""
+"""The description of each pattern, with an example."""

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, as ``application/problem+json`` with what happened, what it means and what to do."""
+"""Errors as ``application/problem+json``: what happened, what it means, and what to do."""
 
 import logging
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(ElastaneError):
-    """A request that is not done.
+    """A request is refused.
 
     Args:
         status: of HTTP.
         what: happened.
-        means: for whoever asked.
-        do: about it.
+        means: the consequence.
+        do: the remedy.
         headers: of the answer.
     """
 
@@ -58,7 +58,10 @@ class Refusal(ElastaneError):
 
 
 def missing(what: str) -> Refusal:
-    """There is no such thing, or it is not theirs to see: nobody can tell one from the other."""
+    """Return the refusal for something that does not exist, or that the caller may not see.
+
+    The two cases have the same answer.
+    """
     return Refusal(
         HTTPStatus.NOT_FOUND,
         f"there is no {what}",
@@ -75,11 +78,11 @@ STATUS: tuple[tuple[type[ElastaneError], HTTPStatus], ...] = (
     (BadInput, HTTPStatus.BAD_REQUEST),
     (StoreFull, HTTPStatus.INSUFFICIENT_STORAGE),
     (StoreBusy, HTTPStatus.SERVICE_UNAVAILABLE),
-    # Who asks again gets the same answer, until somebody has mended it.
+    # Not 503: a repeated request gets the same answer until an operator has repaired the record.
     (UnreadableRecord, HTTPStatus.INTERNAL_SERVER_ERROR),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
-"""The first row that fits."""
+"""The first matching row counts."""
 
 
 def status_of(error: ElastaneError) -> HTTPStatus:
@@ -95,7 +98,7 @@ def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", f
         type="about:blank",
         title=status.phrase,
         status=status,
-        # Requests are quoted in it.
+        # These texts may quote the request.
         detail=escape_line(detail, LONGEST_DETAIL),
         means=escape_line(means, LONGEST_DETAIL),
         do=escape_line(do, LONGEST_DETAIL),
@@ -113,11 +116,11 @@ def answer(problem_: Problem, headers: dict[str, str] | None = None) -> Response
 
 
 def answer_refusal(error: ElastaneError) -> Response:
-    """What is not done, to whoever asked for it."""
+    """Build the answer to a request that failed with this error."""
     status = status_of(error)
     headers = error.headers if isinstance(error, Refusal) else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        # A store that is not used needs a person, so that clients need not try for long.
+        # A store that must not be used needs an operator, so clients should wait longer.
         wait_s = LONG_S if isinstance(error, StoreUnusable) else 1
         headers = {"Retry-After": str(wait_s)} | headers
     field = getattr(error, "field", "")
@@ -125,7 +128,7 @@ def answer_refusal(error: ElastaneError) -> Response:
 
 
 def of_parameters(error: RequestValidationError) -> Problem:
-    """A path, query or header that is not as described."""
+    """Build the problem of a path, query or header that does not match the description."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if words := WORDS.get(first.get("ctx", {}).get("pattern", "")):
@@ -146,14 +149,14 @@ def of_parameters(error: RequestValidationError) -> Problem:
 
 
 def methods_of(description: Mapping[str, Any], path: str) -> list[str]:
-    """Methods that a path takes, by the OpenAPI description. The framework knows those of one route only."""
+    """Return the methods of a path, from the OpenAPI description. FastAPI knows only those of one route."""
     paths: Mapping[str, Mapping[str, Any]] = description["paths"]
     fitting = [verbs for template, verbs in paths.items() if compile_path(template)[0].match(path)]
     return sorted({verb.upper() for verbs in fitting for verb in verbs})
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Every error that can be raised below becomes a problem."""
+    """Turn every error of a request into a problem."""
 
     @app.exception_handler(ElastaneError)
     def known(_: Request, error: ElastaneError) -> Response:
@@ -175,7 +178,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def unknown(request: Request, error: Exception) -> Response:
-        # What it was is for the log only: a traceback may hold what the caller must not see.
+        # Only the log has the error: a traceback may hold values that the caller must not see.
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return answer(
             problem(

@@ -1,4 +1,4 @@
-"""Refusals on their way to the audit log: counted for each token, and written when they are due."""
+"""Refusals for the audit log: counted for each token, and written when they are due."""
 
 import threading
 from datetime import UTC, datetime
@@ -13,32 +13,32 @@ from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreError
 
 MOST_TALLIES = 10_000
-"""Tokens that are counted at one time; beyond, what is pending of the longest quiet one is written."""
+"""Largest number of tallies. Beyond it, the pending refusals of the longest unused tally are written."""
 
 
 class Refusals:
-    """Writes refusals to the audit log, a bounded number of lines for each token. For several threads.
+    """A writer of refusals to the audit log, with a bounded number of lines for each token. Thread-safe.
 
-    A line that is about to be written is marked as written first, so that no two threads write it; if that
-    fails, its refusals are pending again.
+    Refusals are marked as written before their line is written, so that no two threads write it. If writing
+    fails, they are pending again.
 
     Args:
-        store: that has the audit log.
+        store: has the audit log.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # By token and whether the refusals were visible; the one that was refused last comes last.
+        # By token, and whether the refusals were visible. The most recent refusal is last.
         self._tallies: dict[tuple[str, bool], tuple[Principal, Tally]] = {}
         self._lock = threading.Lock()
 
     def add(self, principal: Principal, refused: Refused, team: str, now_s: float) -> None:
-        """Counts a refusal, and writes it if it is due.
+        """Count a refusal, and write it if it is due.
 
         Args:
-            principal: who was refused.
-            refused: what.
-            team: of what was asked for.
+            principal: that was refused.
+            refused: the refusal.
+            team: of the target.
             now_s: the time.
 
         Raises:
@@ -61,11 +61,11 @@ class Refusals:
             raise
 
     def write_ended(self, now_s: float, *, all_of_them: bool = False) -> None:
-        """Writes what is pending of windows that have ended, and forgets those windows.
+        """Write the pending refusals of windows that have ended, and drop these windows.
 
         Args:
             now_s: the time.
-            all_of_them: also of windows that go on, because the controller ends.
+            all_of_them: also of windows that have not ended, because the controller ends.
 
         Raises:
             StoreError: it could not be written; it stays pending.
@@ -91,7 +91,7 @@ class Refusals:
             raise
 
     def _give_back(self, principal: Principal, tally: Tally) -> None:
-        """What could not be written is pending again, beside what has been counted meanwhile."""
+        """Make unwritten refusals pending again, together with those counted since."""
         key = principal.token, tally.last.visible
         with self._lock:
             _, newer = self._tallies.get(key, (principal, None))
@@ -103,18 +103,18 @@ class Refusals:
 
 
 def _team_of_sum(principal: Principal, tally: Tally) -> str:
-    """Who sees a line for several requests: the token's team; of what it may not see, operators alone."""
+    """Return the team of a line for several requests: that of the token; empty, for operators, if hidden."""
     return principal.team if tally.last.visible else ""
 
 
 def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, now_s: float) -> None:
-    """Writes one line for all that are pending.
+    """Write one line for all pending refusals.
 
     Args:
         tx: a transaction that writes.
-        principal: who was refused.
-        tally: with something pending.
-        team: of what was asked for, if it is one request.
+        principal: that was refused.
+        tally: has pending refusals.
+        team: of the target, if one refusal is pending.
         now_s: the time.
     """
     last, several = tally.last, tally.pending > 1

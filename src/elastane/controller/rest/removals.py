@@ -1,7 +1,7 @@
-"""What operators may not take away: what others stand on.
+"""Checks that a removed declaration is not in use.
 
-These are documents that others name, pools that jobs hold devices of, priority classes that jobs name, and
-teams that have jobs or tokens.
+In use are documents that other documents name, pools with jobs, priority classes that jobs name, and teams
+with jobs or tokens.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import jobs, tokens
 
 SHOWN = 5
-"""Of those who are in the way."""
+"""Number of users that a message names."""
 
 
 def check_mentions(standing: Config, kind: Kind, name: str) -> None:
-    """Goes on if no other document names this one, which is to go alone.
+    """Check that no other document names this one, which is to be removed alone.
 
     Raises:
-        Refusal: one does.
+        Refusal: another document names it.
     """
     users = list_mentions(standing, kind, name)
     if users and kind == "cohorts":
@@ -43,12 +43,12 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
 
 
 def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
-    """Goes on if no job and no token stands on what these changes remove.
+    """Check that no job and no token uses the documents that these changes remove.
 
-    They are named, whosever they are: who may declare may see them all.
+    The message names jobs and tokens of all teams: callers that may declare may see them all.
 
     Raises:
-        Refusal: one does.
+        Refusal: one of the documents is in use.
     """
     for one in changes:
         if one.change != "remove":
@@ -67,10 +67,10 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
 
 
 def _check_class(tx: Connection, removed: Change) -> None:
-    """Goes on if no job is of the class, by name or because it names none.
+    """Check that no job is of the class: by its name, or by default.
 
     Raises:
-        Refusal: one is.
+        Refusal: the class is in use.
     """
     users = jobs.list_jobs_of_class(tx, removed.name)
     if removed.before is not None and removed.before.get("default"):
@@ -86,10 +86,10 @@ def _check_class(tx: Connection, removed: Change) -> None:
 
 
 def _check_team(tx: Connection, team: str, now_s: float) -> None:
-    """Goes on if the team has nothing left.
+    """Check that the team has no living jobs and no valid tokens.
 
     Raises:
-        Refusal: it has.
+        Refusal: it has some.
     """
     if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
@@ -111,7 +111,7 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """Who is in the way: ``a, b and 3 more are``."""
+    """List users with a verb: ``a, b and 3 more are``."""
     more = len(names) - SHOWN
     shown = ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"{shown} {'is' if len(names) == 1 else 'are'}"

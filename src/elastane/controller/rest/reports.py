@@ -1,4 +1,4 @@
-"""What others know and we do not: capacity, notices, metrics, prices."""
+"""Reports from outside of the cluster: capacity, prices, notices and metrics."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -23,7 +23,7 @@ LONGEST_S = 366 * 24 * 3600.0
 
 @router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
 def post_report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
-    """A pool's capacity or price, a node's end, or a metric that triggers watch. The newest word counts."""
+    """Report a pool's capacity or price, a node's end, or a metric for triggers. The newest report counts."""
     about = _check_report(said)
 
     def do(tx: Connection) -> Reply:
@@ -52,10 +52,10 @@ def post_report(caller: Changing, said: Annotated[Report, body(Report)]) -> Resp
 
 
 def _check_report(said: Report) -> str:
-    """What a report is about, once its numbers make sense.
+    """Check the fields of a report, and return its subject.
 
     Raises:
-        BadField: they do not.
+        BadField: a field has an impossible value.
     """
     match said:
         case Notice(node=node, in_s=in_s):
@@ -79,7 +79,7 @@ def _check_report(said: Report) -> str:
 
 
 def _describe_report(said: Report) -> str:
-    """For the audit log."""
+    """Describe a report for the audit log."""
     match said:
         case Notice(in_s=in_s):
             return f"will be taken away in {in_s:g} s"

@@ -1,4 +1,4 @@
-"""Bodies have a limit, so that nobody fills the controller's memory."""
+"""The size limit of bodies, which protects the controller's memory."""
 
 from http import HTTPStatus
 
@@ -12,7 +12,7 @@ class TooLarge(Exception):
 
 
 class SizeLimit:
-    """Middleware: refuses a body of more than so many bytes, announced or not."""
+    """Middleware that refuses larger bodies, by their announced or their received length."""
 
     def __init__(self, app: ASGIApp, largest: int) -> None:
         self._app = app
@@ -39,7 +39,7 @@ class SizeLimit:
         try:
             await self._app(scope, counted, send)
         except TooLarge:
-            # Bodies are read before anything is answered, so that an answer can still be given.
+            # Bodies are read before an answer begins, so this one can still be sent.
             await self._refuse(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:

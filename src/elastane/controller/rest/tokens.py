@@ -1,4 +1,4 @@
-"""Tokens: made, listed, revoked. A secret is told once, when it is made."""
+"""Tokens: make, list, revoke. A secret is shown once, when it is made."""
 
 import re
 from http import HTTPStatus
@@ -30,7 +30,7 @@ LONGEST_S = 10 * 366 * 24 * 3600.0
 
 @router.post("", **says(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
 def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response:
-    """A new token. Its secret is in this answer and nowhere else; a repeated request is not told it again."""
+    """Make a token. Only this answer has its secret; the answer to a repeated request lacks it."""
     _check_new_token(new)
     secret = new_secret()
     whom = f"team {new.team}" if new.team else f"token of {new.user}"
@@ -42,7 +42,7 @@ def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Re
         caps.check_tokens(tx, new.team, caller.now_s)
         token = tokens.insert_token(tx, new_id(), compute_digest(secret), new, caller.now_s)
         made.append(token)
-        # What is kept for a repeated request must not hold the secret.
+        # The reply that is stored for repeated requests must not hold the secret.
         return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
 
     answer = caller.change("token.make", f"{new.role} token of {new.user}", do)
@@ -55,7 +55,7 @@ def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Re
 
 @router.get("", **says(Page[Token]))
 def get_tokens(caller: Asking) -> Response:
-    """Tokens, without their secrets; of one's own team, an operator's of all."""
+    """List the tokens of your team, or all for an operator, without their secrets."""
     caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
     with caller.reading() as tx:
         found = tokens.list_tokens(tx, caller.teams, of_none=caller.of_the_cluster)
@@ -64,11 +64,11 @@ def get_tokens(caller: Asking) -> Response:
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
 def delete_token(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
-    """From now on the token counts no more."""
+    """Revoke a token at once."""
     name = f"token {token}"
 
     def do(tx: Connection) -> Reply:
-        # Those who may revoke no token at all are told so before anybody looks whether there is this one.
+        # First refuse callers that may revoke no token at all, without looking this one up.
         caller.must("tokens.write", Target(name=name, team=caller.principal.team))
         found = tokens.find_token(tx, token)
         if found is None:
@@ -81,10 +81,10 @@ def delete_token(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) 
 
 
 def _check_new_token(new: NewToken) -> None:
-    """Whether such a token makes sense.
+    """Check the fields of a new token.
 
     Raises:
-        BadField: it does not.
+        BadField: a field has an impossible value.
     """
     if not re.fullmatch(USER, new.user):
         raise BadField(

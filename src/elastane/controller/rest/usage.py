@@ -1,4 +1,4 @@
-"""Who used what, and what it cost; for people, and for spreadsheets."""
+"""Usage and its cost, as JSON and as CSV."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ def get_usage(
     until: Moment = None,
     form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
 ) -> Response:
-    """Device-seconds and cost; by default of the last 30 days, by team. Running jobs count up to now."""
+    """Return device-seconds and cost, by default of 30 days, by team. Running jobs count until now."""
     caller.must("usage.read", Target(name="usage", team=caller.principal.team))
     until_s = caller.now_s if until is None else min(until, caller.now_s)
     from_s = until_s - MONTH_S if begin is None else begin
@@ -58,14 +58,14 @@ def _format_time(at_s: float) -> str:
 
 
 def format_usage_csv(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
-    """Usage as RFC 4180 has it, with a heading."""
+    """Format usage as CSV (RFC 4180), with a header line."""
     out = io.StringIO()
     numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "cost")
     writer = csv.DictWriter(out, (*by, *numbers), extrasaction="ignore")
     writer.writeheader()
     for row in rows:
         fields = msgspec.structs.asdict(row)
-        # One row on one line, as programs that do not know quotes read it too.
+        # Each row stays on one line, for programs that do not understand quotes.
         writer.writerow(
             {name: escape_line(field) if isinstance(field, str) else field for name, field in fields.items()}
         )

@@ -1,4 +1,4 @@
-"""Server-sent events: what happens, as it happens."""
+"""Streams of events, as server-sent events."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -26,19 +26,19 @@ from elastane.controller.store import events, tokens
 router = APIRouter(prefix="/v1", tags=["events"])
 
 LOOK_S = 0.1
-"""A glance at a counter in memory; the database is asked only when it has moved."""
+"""Interval of looks at a counter in memory. The database is read only if the counter has changed."""
 BEAT_S = 15.0
 AT_ONCE = 500
 ALL = ("all", "")
 
 
 class Watchers:
-    """Streams that are served, and for whom. For the thread of the event loop alone.
+    """The number of open streams by token, user and team. Only the thread of the event loop may use it.
 
     Args:
-        most: streams at one time.
-        most_of_one: of them with one token.
-        most_of_user: of them with all tokens of one user; None: only the other limits count.
+        most: largest number of streams.
+        most_of_one: largest number with one token.
+        most_of_user: largest number with all tokens of one user; None: only the other limits count.
     """
 
     def __init__(self, most: int, most_of_one: int, most_of_user: int | None = None) -> None:
@@ -48,14 +48,14 @@ class Watchers:
 
     @contextmanager
     def one_more(self, caller: Principal, most_of_team: int) -> Iterator[None]:
-        """Counts a stream while it lasts. Nothing is awaited between the look and the count.
+        """Count a stream while it is open. Nothing is awaited between the check and the count.
 
         Args:
-            caller: who watches.
-            most_of_team: streams that its team may have; a token of no team has no such limit.
+            caller: opens the stream.
+            most_of_team: largest number of streams of its team; a token of no team has no such limit.
 
         Raises:
-            Refusal: there are too many.
+            Refusal: a limit is reached.
         """
         limits = [
             (("token", caller.token), self._most_of_one),
@@ -83,15 +83,15 @@ class Watchers:
         try:
             yield
         finally:
-            self._of -= keys  # which forgets whoever has none left
+            self._of -= keys  # drops counts of zero
 
 
 class EventStream(StreamingResponse):
-    """A stream that has a place among the watchers from before its first byte until after its last.
+    """A stream that counts as a watcher from before its first byte until after its last.
 
     Args:
         content: of the stream.
-        place: held meanwhile; it may be refused, and then a problem is the answer.
+        place: entered while the stream is open; if it raises a refusal, the answer is a problem.
     """
 
     def __init__(self, content: AsyncIterator[bytes], place: AbstractContextManager[None]) -> None:
@@ -118,7 +118,7 @@ async def get_watch(
         str, Header(pattern=EVENT, description="As browsers send it; wins over `after`.")
     ] = "",
 ) -> StreamingResponse:
-    """Events from now on, or from one that was seen; with `job`, its own only. A comment every 15 seconds."""
+    """Stream events from now on or after a given one, of one `job` or all. A comment follows every 15 s."""
     begin = int(last_event_id) if last_event_id else after
     seen, most_of_team = await to_thread.run_sync(_find_begin, caller, job, begin)
     watchers: Watchers = caller.request.app.state.watchers
@@ -126,7 +126,7 @@ async def get_watch(
 
 
 def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
-    """Number of the event to begin after, and how many streams the team may have.
+    """Return the number of the event to begin after, and the largest number of streams of the team.
 
     Raises:
         NotAllowed: the caller may not watch.
@@ -143,7 +143,7 @@ def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
 async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
     store = caller.controller.store
     looked, beaten = -1, anyio.current_time()
-    # With its number: whoever comes back before anything has happened goes on from here, not from then.
+    # It has a number, so that a client that reconnects before the first event continues from here.
     yield b"id: %d\n: from here on\n\n" % seen
     while not caller.request.app.state.closing.is_set():
         quiet = anyio.current_time() - beaten > BEAT_S
@@ -164,7 +164,7 @@ async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
 
 
 def _list_new_events(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
-    """What has happened since; None: their token counts no more, so that they are told nothing."""
+    """Return the new events; None: the caller's token has become invalid, so the stream ends."""
     controller = caller.controller
     with controller.store.reading() as tx:
         if not tokens.is_token_valid(tx, caller.principal.token, controller.clock()):
@@ -173,5 +173,5 @@ def _list_new_events(caller: Caller, job: str, seen: int) -> tuple[Event, ...] |
 
 
 def frame_event(event: Event) -> bytes:
-    """One event as the standard of server-sent events wants it; JSON has no line breaks."""
+    """Format one event as a server-sent event; its JSON has no line breaks."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
