@@ -25,7 +25,7 @@ class Checker:
     """Watches one history.
 
     Args:
-        shape: of the run.
+        shape: the shape of the run.
         workers: every worker that ever lived.
         began: training steps made in earlier attempts.
     """

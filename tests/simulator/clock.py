@@ -11,7 +11,7 @@ class Clock:
     """Time in seconds from 0. Deeds due at the same moment happen in the order they were asked for.
 
     Args:
-        seed: of every random choice of a history.
+        seed: the seed of every random choice of a history.
     """
 
     def __init__(self, seed: int) -> None:

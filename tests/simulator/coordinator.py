@@ -57,7 +57,7 @@ class SimCoordinator:
 
     Args:
         world: all it can reach.
-        term: of this one.
+        term: the term of this coordinator.
     """
 
     def __init__(self, world: CoordinatorWorld, term: int) -> None:

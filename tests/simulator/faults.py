@@ -98,8 +98,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A history before it happens.
 
     Args:
-        seed: of all chance in it.
-        shape: of the run.
+        seed: the seed of all random choices.
+        shape: the shape of the run.
         start: workers at the beginning.
         max_workers: limit of the run.
         faults: in order of time.

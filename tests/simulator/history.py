@@ -63,7 +63,7 @@ class History:
     """All that takes part in one history; `play` lets it happen.
 
     Args:
-        plan: of it.
+        plan: the plan of the history.
         listen: takes a line of the transcript, in all detail; None: nobody listens.
         origin: the checkpoint of an earlier attempt it goes on from; None: it begins anew.
 
@@ -309,7 +309,7 @@ def continue_run(
 
     Args:
         first: played to its end, whatever that was.
-        plan: of the second attempt; the run stays the first one's.
+        plan: the plan of the second attempt; both are attempts of one run.
         listen: as of `History`.
     """
     kept = first.vault.newest()

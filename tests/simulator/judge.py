@@ -18,9 +18,9 @@ class Judge:
     """Judges a history that has ended.
 
     Args:
-        plan: of the history.
+        plan: the plan of the history.
         checker: what it has seen.
-        files: of the run.
+        files: the files of the run.
         workers: every worker that ever lived.
         storage: the checkpoints of the run.
     """

@@ -67,8 +67,8 @@ class PeerNetwork:
     """All connections between workers.
 
     Args:
-        clock: of the history.
-        weather: of the network.
+        clock: the clock of the history.
+        weather: the weather of the network.
         ends: every worker that ever lived.
     """
 

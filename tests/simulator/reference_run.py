@@ -21,7 +21,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What the script of a simulated run does.
 
     Args:
-        layout: of the run.
+        layout: the layout of the run.
         steps: training steps.
         evaluate_every: training steps between two evaluations; 0: none.
         evaluation_size: virtual ranks of an evaluation.

@@ -46,7 +46,7 @@ class Reporter:
         """Where the worker stands, if that is news.
 
         Args:
-            state: of the worker.
+            state: the state of the worker.
             compute_s: median seconds per virtual rank; 0 while unknown.
         """
         member = self.member

@@ -25,7 +25,7 @@ class SimStorage:
     """The storage; it outlives every process.
 
     Args:
-        shape: of the run.
+        shape: the shape of the run.
     """
 
     shape: Shape

@@ -25,7 +25,7 @@ class TrainingThread:
         reporter: takes reports of steps.
 
     Attributes:
-        kind: of the round it is in.
+        kind: the kind of the round it is in.
         step: that it computes, or that comes after the evaluation it computes.
     """
 

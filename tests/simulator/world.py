@@ -21,10 +21,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         start_s: from the start of the process to its first step.
-        leaf_s: of a virtual rank.
-        apply_s: of the optimizer.
-        user_s: of the script's own code between two rounds.
-        measure_s: of norms and digests.
+        leaf_s: the compute time of a virtual rank.
+        apply_s: the time of a step of the optimizer.
+        user_s: the time of the script's own code between two rounds.
+        measure_s: the time of norms and digests.
     """
 
     start_s: float = 0.4

@@ -45,8 +45,8 @@ def cut_rectangles(
     the last. Each is contiguous in memory. A tensor without elements is one rectangle without elements.
 
     Args:
-        shape: of the whole tensor.
-        stride: of the whole tensor; dense, perhaps permuted.
+        shape: the shape of the whole tensor.
+        stride: the stride of the whole tensor; dense, perhaps permuted.
         start: first element, in memory order.
         stop: one past the last, at most the product of the shape.
 

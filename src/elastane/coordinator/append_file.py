@@ -28,7 +28,7 @@ class AppendFile:
     """Writes whole lines in order; lines that the disk refuses wait in memory for the next `flush`.
 
     Args:
-        path: of the file. A torn last line, left by a crash during a write, is cut off.
+        path: the path of the file. A torn last line, left by a crash during a write, is cut off.
         open_file: opens it; returns a file descriptor.
         write: as `os.write`.
 

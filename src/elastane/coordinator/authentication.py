@@ -29,7 +29,7 @@ class Authenticator:
     """All connections that have not presented the secret.
 
     Args:
-        secret: of the run; every connection presents it as a bearer token.
+        secret: the secret of the run; every connection presents it as a bearer token.
     """
 
     def __init__(self, secret: str) -> None:

@@ -29,7 +29,7 @@ class CheckpointState:
         existing: names of published checkpoints.
         announced: kind of event and name of a checkpoint, for each failure in the event log.
         cost_s: upper bound of what the last one took from training.
-        step: of the newest published checkpoint.
+        step: the step of the newest published checkpoint.
         wanted_after: a user has asked for a checkpoint of this step or a later one.
         failing: since when storage has refused a part of a checkpoint, by name.
         refusing: workers whose parts storage has refused for long, since the last published checkpoint.
@@ -58,8 +58,8 @@ def compute_interval_s(
     costs and ``M`` the mean time between interruptions, but never above a hundredth of the time.
 
     Args:
-        policy: of the run.
-        cost_s: of the last checkpoint; 0: none was made yet.
+        policy: the policy of the run.
+        cost_s: the cost of the last checkpoint; 0: none was made yet.
         undisturbed_s: since the run began.
         interruptions: deaths so far.
     """
@@ -82,8 +82,8 @@ class CheckpointInProgress:
     """A checkpoint that at least one worker has reported a part of.
 
     Args:
-        name: of the checkpoint.
-        step: of the checkpoint.
+        name: the name of the checkpoint.
+        step: the step of the checkpoint.
         writers: workers that must write a part.
         parts: reported ones, by worker.
         lost: writers that died before they had written.

@@ -22,7 +22,7 @@ def read_changes(path: Path) -> Iterator[EventLine]:
     """Yield the events about changes in order, and every event of the last mebibyte.
 
     Args:
-        path: of a file of whole lines.
+        path: the path of a file of whole lines.
 
     Raises:
         OSError: the file cannot be read.

@@ -22,7 +22,7 @@ class EventSummary:
         generation_started: highest number in a ``generation.started``.
         over: the outcome of the run, once it is written.
         checkpoints: names of published checkpoints.
-        checkpoint_step: of the newest one that this attempt of the run has published.
+        checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
     """
 
     worker_events: WorkerEvents = frozenset()

@@ -16,7 +16,7 @@ class Ledger:
     """``ledger.jsonl`` of a run. Every member reports every step; the first report of a step is its line.
 
     Args:
-        path: of the file; goes on after the last whole line in it.
+        path: the path of the file; writing continues after the last whole line in it.
         open_file: see `elastane.coordinator.append_file.AppendFile`.
         write: likewise.
     """

@@ -36,7 +36,7 @@ class Term:
         number: 1 for the first coordinator of a run.
         first: number of the first coordinator since the run began or was resumed.
         began: when this coordinator began.
-        pid: of its process.
+        pid: the process id of the worker.
         listening: it is not the first one and waits for reports of all processes; it decides nothing yet.
         waiting: inputs that it received meanwhile and handles afterwards.
     """
@@ -107,7 +107,7 @@ class StepProgress:
         step: highest committed step in any report.
         recorded: every step up to this one has been reported.
         early: reported steps beyond ``recorded``.
-        loss: of the last reported step.
+        loss: the loss of the last reported step.
     """
 
     origin: int = 0
@@ -142,7 +142,7 @@ class ModelOutput:
         writer: worker that was asked to write it, and when.
         refused: workers that could not write it, and why.
         written: the model exists.
-        files: of the model, by name.
+        files: the files of the model, by name.
     """
 
     writer: tuple[WorkerId, float] | None = None
@@ -157,7 +157,7 @@ class WrittenEvents:
 
     Args:
         of_workers: written ``worker.*`` events, by kind and worker.
-        keys: of written events that workers may report again, with their steps.
+        keys: the keys of written events that workers may report again, with their steps.
     """
 
     of_workers: WorkerEvents = frozenset()
@@ -169,8 +169,8 @@ class Roster:
     """The coordinator's state. Times are in seconds, on the clock of `decide_actions`.
 
     Args:
-        spec: of the run.
-        term: of this coordinator.
+        spec: the spec of the run.
+        term: the term of this coordinator.
         pinned: properties of the script, from the first worker that reported them.
         newest: proposed or reported generation with the highest number.
         known: other generations.
@@ -407,15 +407,15 @@ def create_roster(
     """Return the roster of a new coordinator: what the files of the run say, and no workers.
 
     Args:
-        spec: of the run.
+        spec: the spec of the run.
         term: 1 for the first coordinator of the run; a later one listens before it decides.
         now: in seconds.
-        pid: of its process.
+        pid: the process id of the worker.
         pinned: from ``run.json``, once an earlier coordinator has written it.
         events: changes in ``events.jsonl``.
         last: line of the ledger.
         origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
-        first_term: of this attempt's first coordinator; a later one listens before it decides.
+        first_term: the first term of this attempt's first coordinator; a later one listens before it decides.
     """
     past = summarize_events(events)
     step = origin if last is None else last.step

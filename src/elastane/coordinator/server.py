@@ -42,7 +42,7 @@ class Coordinator:
     """One term of a run's coordinator.
 
     Args:
-        run_dir: of the run; ``run.json`` and ``secret`` are there already.
+        run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
 
     Raises:

@@ -36,7 +36,7 @@ class FirstStep:
         generation: which begins with it.
         share: the largest number of virtual ranks that any worker computed in it.
         workers: that computed it.
-        step_s: of each healthy worker that has reported it, in seconds.
+        step_s: the step time of each healthy worker that has reported it, in seconds.
     """
 
     step: int

@@ -36,7 +36,7 @@ class TextFiles(TokenFile):
         length: tokens per window.
         separator: the token at the end of each document.
         documents: samples have a third part with the number of each position's document.
-        field: of a line, or column, that has the text.
+        field: the field of a line, or the column, that has the text.
         cache: folder; None: ``$XDG_CACHE_HOME/elastane/tokens``.
 
     Raises:

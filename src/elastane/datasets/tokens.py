@@ -24,7 +24,7 @@ class TokenFile:
     Args:
         path: ``.npy`` with one dimension, or raw tokens in native byte order.
         length: tokens per window.
-        dtype: of raw tokens; None: uint16. A ``.npy`` file has its own.
+        dtype: the data type of raw tokens; None: uint16. A ``.npy`` file has its own.
         separator: the token at the end of each document; None: samples have no document numbers.
 
     Raises:

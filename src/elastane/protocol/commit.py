@@ -101,7 +101,7 @@ def find_disagreement(
 
     Args:
         worker: number of this worker.
-        kind: of its round.
+        kind: the kind of its round.
         replicated: digests of values that all workers must share, by name; None before its vote.
         votes: received so far.
     """

@@ -21,7 +21,7 @@ class RoundEntered(msgspec.Struct, frozen=True):
     """The training thread has entered the next round.
 
     Args:
-        kind: of the round. A worker without state may only enter training.
+        kind: the kind of the round. A worker without state may only enter training.
         size: virtual ranks of the round.
         checkpoint: the script wants a checkpoint of the state after this round.
     """

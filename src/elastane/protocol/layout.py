@@ -21,7 +21,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         blocks: number of blocks gradients are summed in.
         units: number of units, the rest included.
         unit_bytes: size of each unit's optimizer state.
-        copies: of the optimizer state of each block; None: every worker keeps everything.
+        copies: the number of copies of each block of optimizer state; None: every worker has all.
         fetch_bytes: optimizer state that a joiner fetches at most during one step; at least one unit.
         digest_every: training steps between two digests of the state; 0: only when the run settles.
         compared: a second copy of each block is digested too, because copies must be equal to the bit.

@@ -22,7 +22,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         samples: their number.
         checksum: sum modulo 2**64 of `hash_sample` over the samples really loaded.
         untouched: numbers of parameters without a gradient.
-        sums: of an evaluation, in fp64.
+        sums: the sums of an evaluation, in fp64.
         weighted: its gradient is that of a sum, to be divided by the step's weight.
         cursor: position of its stream after its samples; None: the stream has not moved.
     """
@@ -57,7 +57,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
         samples: their number.
         checksum: over the samples really loaded, modulo 2**64.
         untouched: numbers of parameters without a gradient from any virtual rank.
-        sums: of an evaluation.
+        sums: the sums of an evaluation.
         norm_squared: of the gradient before clipping and division by ``weight``; None unless asked for.
         digests: per block, of parameters and optimizer state after the last step; empty unless due.
         next_generation: planned generation that begins at the next step; 0: none.
@@ -122,7 +122,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     Args:
         worker: that sends it.
         committed: last committed round; -1: it has no state at all yet.
-        outcome: of that round.
+        outcome: the outcome of that round.
         claims: virtual ranks of the next round that it has computed or computes in any case.
         leaves: all that it knows of the next round, its own and those from votes.
         rooted: blocks that it has the whole sum of.
@@ -164,14 +164,14 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
     Args:
         round: its number.
-        leaves: of the virtual ranks that the sender computed.
+        leaves: the leaves of the virtual ranks that the sender computed.
         norms: fp64 sum of squares of the summed gradient, per block that the sender owns.
         digests: of the state before this round, per block that the sender audits or is a witness of.
         ready: number of the planned generation that the sender is ready for; 0: none.
         stop: the sender was asked to stop.
         checkpoint: a checkpoint was requested, or the script wants one after this round.
         complete: the sender holds all it should.
-        kind: of the round, as the sender's script entered it.
+        kind: the kind of the round, as the sender's script entered it.
         replicated: digests of values outside the blocks that all workers must share, by name.
         refused: storage refused the sender's last part of a checkpoint: others should write the next one.
     """

@@ -24,7 +24,7 @@ def choose_holders(
     Args:
         blocks: their number.
         workers: members in order.
-        copies: of each block, >= 1.
+        copies: the number of copies of each block, >= 1.
         held: blocks that each worker holds now.
     """
     copies = min(copies, len(workers))

@@ -57,9 +57,9 @@ def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Statu
     """Return the statuses and, until a round is committed, the checkpoint of the beginning as one more.
 
     Args:
-        layout: of the run.
+        layout: the layout of the run.
         origin: outcome of the checkpoint, as of round 0.
-        statuses: of the workers.
+        statuses: the statuses of the workers.
     """
     if max(status.committed for status in statuses.values()) > 0:
         return dict(statuses)
@@ -78,9 +78,9 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     """Return the roles of a generation.
 
     Args:
-        layout: of the run.
+        layout: the layout of the run.
         generation: to assign roles in.
-        statuses: of its members and of those that leave with it.
+        statuses: the statuses of its members and of those that leave with it.
     """
     workers = generation.workers
     newest = max(status.committed for status in statuses.values())

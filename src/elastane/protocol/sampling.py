@@ -42,8 +42,8 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
 
     Args:
         position: ``0 <= position < length``.
-        length: of the dataset, in samples.
-        seed: of the run.
+        length: the length of the dataset, in samples.
+        seed: the seed of the run.
         epoch: from 0.
     """
     if not 0 <= position < length:

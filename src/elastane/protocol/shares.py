@@ -20,7 +20,7 @@ def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
 
     Args:
         size: V, the number of virtual ranks.
-        speeds: of the workers in the order of the generation, each > 0.
+        speeds: the speeds of the workers in the order of the generation, each > 0.
     """
     quotas = _quotas(size, speeds)
     floors = [int(quota + ROUNDING) for quota in quotas]
@@ -62,7 +62,7 @@ def assign_missing(
     Args:
         size: V.
         claims: virtual ranks that each worker has computed or computes in any case.
-        speeds: of the workers that may get more; others keep their claims.
+        speeds: the speeds of the workers that may get more; others keep their claims.
 
     Returns:
         Additional virtual ranks per worker; workers without any are left out.

@@ -54,10 +54,10 @@ def write_artifact(
     """Yield a path to write to; afterwards the file has its name in the folder of the step.
 
     Args:
-        folder: of all artifacts.
+        folder: the folder of all artifacts.
         step: the step just made.
         name: checked.
-        worker: own number.
+        worker: the number of this worker.
 
     Yields:
         The path, and a list that gets the size and checksum once the file is in place.

@@ -47,9 +47,9 @@ class TrainingParts(msgspec.Struct, frozen=True):
     """What one worker's training is made of.
 
     Args:
-        layout: of the model's state in blocks.
+        layout: the layout of the model's state in blocks.
         gradients: slots and sums.
-        scaling: of the losses; None: they are not scaled.
+        scaling: the scaling of the losses; None: they are not scaled.
         state: values and optimizer state.
     """
 
@@ -194,9 +194,9 @@ def build_checkpoint_writer(
     """Return the writer of this worker's part of every checkpoint.
 
     Args:
-        settings: of the worker; the run has checkpoints.
-        state: of the training.
-        member: of the protocol.
+        settings: the settings of the worker; the run has checkpoints.
+        state: the training state.
+        member: the member of the protocol.
         reporter: the way to the coordinator.
         post: tells the protocol that a copy is made, or that the storage refuses one.
     """

@@ -7,7 +7,7 @@ class CheckpointSchedule:
     """The times of a checkpoint policy, asked between steps.
 
     Args:
-        policy: of the run; None: the run has no checkpoints.
+        policy: the policy of the run; None: the run has no checkpoints.
 
     Attributes:
         each_epoch: at the end of each epoch.

@@ -23,13 +23,13 @@ class Evaluation:
     The sums are exact and the same on every worker.
 
     Args:
-        trainer: of the run.
+        trainer: the trainer of the run.
         dataset: map-style.
         microbatch: samples of each batch.
         collate: makes a batch of a list of samples; None: PyTorch's default.
 
     Attributes:
-        sums: of all added values, by name; complete after the iteration.
+        sums: the sums of all added values, by name; complete after the iteration.
 
     Raises:
         BadInput: the dataset has no samples by position, or the microbatch is not a number of samples.

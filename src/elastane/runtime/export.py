@@ -41,7 +41,7 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
     """Return the trained model that a run has written.
 
     Args:
-        files: of the run.
+        files: the files of the run.
         optimizer: with the state of its optimizer.
 
     Raises:

@@ -43,7 +43,7 @@ class ForkServerLoop:
     """The server's loop over three descriptors: requests, ended workers, the agent's lifeline.
 
     Args:
-        run_dir: of the run.
+        run_dir: the directory of the run.
         lifeline: read end of a pipe that no process writes to; it closes when the agent ends.
         streams: descriptors of the workers' standard input, output and error; empty: input is empty, and the
             others go to the worker's log.

@@ -14,8 +14,8 @@ class GradientScale(msgspec.Struct, frozen=True):
     """How a step treats its summed gradient.
 
     Args:
-        factor: of every gradient.
-        norm: of the whole gradient before clipping; None unless it is clipped.
+        factor: the factor of every gradient.
+        norm: the norm of the whole gradient before clipping; None unless it is clipped.
         skipped: the scaled gradient overflowed, so the optimizer does not run.
     """
 
@@ -31,7 +31,7 @@ def compute_gradient_scale(
 
     Args:
         outcome: of the step, with the squared norm of the gradient if clipping or scaling needs it.
-        scaling: of the losses; None: losses are not scaled.
+        scaling: the scaling of the losses; None: losses are not scaled.
         largest_norm: to clip to; None: the gradient is not clipped.
     """
     squared = outcome.norm_squared

@@ -26,7 +26,7 @@ class Payloads:
     Args:
         gradients: slots and sums.
         state: values and optimizer state.
-        member: of the protocol.
+        member: the member of the protocol.
         shared: peers read each other's arenas; otherwise payloads travel with the messages.
         find_arenas: returns the arenas that a peer has announced in its handshake.
 

@@ -34,7 +34,7 @@ class Reporter:
     """One worker's line to the rest of the run; silent when it trains alone.
 
     Args:
-        settings: of this process.
+        settings: the settings of this process.
 
     Attributes:
         checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.

@@ -34,10 +34,10 @@ def rehearse_restore(
     """Restore a checkpoint on several workers, all in this process.
 
     Args:
-        storage: of the run's checkpoints.
-        manifest: of the checkpoint.
+        storage: the storage of the run's checkpoints.
+        manifest: the manifest of the checkpoint.
         workers: their number.
-        copies: of the optimizer state; None: all.
+        copies: the number of copies of the optimizer state; None: all.
 
     Raises:
         BadInput: the checkpoint does not describe its model, or the state does not fit into memory.

@@ -399,7 +399,7 @@ class Run:
         as ``artifacts/step-N/NAME`` in the run directory; under plain ``python``, in the working directory.
 
         Args:
-            name: of the file: letters, digits, dots, underscores and hyphens.
+            name: the name of the file: letters, digits, dots, underscores and hyphens.
 
         Raises:
             BadInput: the name cannot be used, the script wrote nothing, or no step has been made that the

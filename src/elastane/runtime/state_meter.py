@@ -29,7 +29,7 @@ class StateMeter:
         """Return squared norms of some blocks' sums, and digests of the state of other blocks.
 
         Args:
-            ticket: of the request; the answer carries it.
+            ticket: the ticket of the request; the answer carries it.
             norms: blocks.
             digests: blocks.
         """

@@ -37,7 +37,7 @@ class TrainingStep:
     microbatch is computed twice, to find out whether the script's loop computes the same each time.
 
     Attributes:
-        loss: of the whole step, the same on every worker; known after the iteration.
+        loss: the loss of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
         cut_short: the user has stopped the run before its last step.
         skipped: the scaled gradient overflowed, so the step left the parameters as they were.

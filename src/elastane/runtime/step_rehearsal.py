@@ -22,7 +22,7 @@ class _Pass(msgspec.Struct, frozen=True):
     Args:
         loss: its bits.
         gradients: digest of each parameter's gradient.
-        attributes: of the modules, after the pass.
+        attributes: the attributes of the modules, after the pass.
         caches: buffers that are not persistent or not averaged, after the pass.
         logged: values that the script has logged.
     """
@@ -38,8 +38,8 @@ class StepRehearsal:
     """One or two passes over a microbatch that leave no trace.
 
     Args:
-        state: of the training.
-        gradients: of the training.
+        state: the training state.
+        gradients: the gradients of the training.
         compared: the passes must be the same to the bit.
     """
 

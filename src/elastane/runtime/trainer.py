@@ -41,7 +41,7 @@ class AppliedStep(msgspec.Struct, frozen=True):
     """How a committed step was applied.
 
     Args:
-        norm: of the gradient before clipping; None unless it is clipped.
+        norm: the norm of the gradient before clipping; None unless it is clipped.
         skipped: the scaled gradient overflowed, so the optimizer did not run.
         learning_rates: see `elastane.api.records.LedgerLine`.
     """
@@ -55,7 +55,7 @@ class Trainer:
     """One worker's copy of the training.
 
     Args:
-        settings: of this process.
+        settings: the settings of this process.
         heartbeat: moved by the training thread.
         reporter: the way to the coordinator.
         model: as given to ``prepare``.
@@ -71,10 +71,10 @@ class Trainer:
         initial: the run begins with this worker.
         compares: this worker computes a microbatch twice before it begins, to compare.
         record: what the script records of the step just made.
-        seeds: of what the script draws outside microbatches.
+        seeds: the seeds of what the script draws outside microbatches.
         schedule: when the run takes checkpoints by itself.
         iterating: what the script is iterating and must iterate to its end, such as a step; empty: nothing.
-        digest: of the state, when last computed.
+        digest: the digest of the state, when last computed.
         origin: the checkpoint that this attempt resumes from; None: it begins anew.
 
     Raises:

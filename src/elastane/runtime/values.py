@@ -58,7 +58,7 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
     """Refuse names that the ledger cannot carry.
 
     Args:
-        names: of the values.
+        names: the names of the values.
         function: name of the function that the script has called, for the message.
 
     Raises:

@@ -40,8 +40,8 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     """Take part in a run as its worker number ``worker``.
 
     Args:
-        run_dir: of the run.
-        worker: own number.
+        run_dir: the directory of the run.
+        worker: the number of this worker.
         lifeline: read end of a pipe; when it closes, the agent is gone, and this process ends.
 
     Returns:

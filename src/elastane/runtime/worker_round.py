@@ -27,7 +27,7 @@ class WorkerRound:
     Args:
         reactor: drives the protocol, and sends directives to this thread.
         heartbeat: moved while computing and while waiting.
-        kind: of the round.
+        kind: the kind of the round.
         size: number of virtual ranks.
         checkpoint: the run keeps the state after the round.
 

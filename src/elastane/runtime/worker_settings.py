@@ -12,8 +12,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that `elastane.join` reads.
 
     Args:
-        spec: of the run; the defaults when alone, so that both train the same bytes.
-        worker: own number.
+        spec: the spec of the run; the defaults when alone, so that both train the same bytes.
+        worker: the number of this worker.
         run_dir: None alone.
         resumed: what this attempt of the run began with; None: it is its first.
     """

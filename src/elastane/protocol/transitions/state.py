@@ -43,8 +43,8 @@ class RoundState:
         announced: blocks with partial sums that this worker has announced to their owners.
         ready: announced partial sums, by block, then by worker.
         votes: received votes and the own one, by worker.
-        measure_ticket: of the measurement that was asked for; 0: none.
-        snapshot_ticket: of the snapshot that was asked for; 0: none.
+        measure_ticket: the ticket of the measurement that was asked for; 0: none.
+        snapshot_ticket: the ticket of the snapshot that was asked for; 0: none.
         snapshot_taken: the shell has made the snapshot.
     """
 
@@ -85,7 +85,7 @@ class MemberState:
 
     Args:
         worker: number of this worker.
-        layout: of the run.
+        layout: the layout of the run.
         origin: outcome of the checkpoint that the run begins with; None: the run begins without one.
 
     Attributes:
@@ -94,7 +94,7 @@ class MemberState:
         planned: generations that may begin at a later step, by number.
         next: the planned generation that all votes agreed on; it begins with the next training step.
         committed: last committed round; `FRESH`: this worker has no state at all.
-        outcome: of that round.
+        outcome: the outcome of that round.
         applied: the optimizer has run for that round.
         released: the script has run on since the last training step. True for a newcomer too.
         released_at: members with scripts that had run on when the generation began in the middle of a round.
@@ -111,7 +111,7 @@ class MemberState:
         statuses: received for the present and later generations: by number, then by worker.
         begun: all statuses of ``generation`` are here.
         cannot_commit: this generation cannot commit: some state is lost, or scripts disagree.
-        roles: of ``generation``.
+        roles: the roles in ``generation``.
         rooted_at: blocks that each member had whole sums of when the generation began.
         claims_at: virtual ranks that each member had computed or was computing then.
         known_at: virtual ranks with leaves that some member knew then.

@@ -1,1 +1,4 @@
-"""The state as files that `torch.distributed.checkpoint` reads too, and back."""
+"""Checkpoints of a worker's state: writing them, reading them, and the files in between.
+
+`torch.distributed.checkpoint` can read the files too.
+"""

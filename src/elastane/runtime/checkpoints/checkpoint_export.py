@@ -1,4 +1,4 @@
-"""A checkpoint as the source of an export: tensors by name, read and verified on demand."""
+"""A checkpoint as the source of an export; it reads and verifies tensors by name, on demand."""
 
 from collections.abc import Mapping
 
@@ -16,12 +16,12 @@ from elastane.runtime.finished.optimizer_state import PREFIX, OptimizerState
 def read_trained_model(
     reader: CheckpointReader, manifest: Manifest, *, max_shard_bytes: int, optimizer: bool
 ) -> TrainedModel:
-    """Return the model in a checkpoint.
+    """Return the trained model of a checkpoint.
 
     Args:
-        reader: of the checkpoint, open for as long as the result is used.
-        manifest: of the checkpoint.
-        max_shard_bytes: of weights in one safetensors file.
+        reader: the reader of the checkpoint, which must stay open while the result is in use.
+        manifest: the manifest of the checkpoint.
+        max_shard_bytes: the limit of weights, in bytes, in one safetensors file.
         optimizer: include the state of the optimizer.
 
     Raises:

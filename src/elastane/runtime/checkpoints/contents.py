@@ -20,7 +20,7 @@ MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
 
 
 def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
-    """Yield the state of some blocks as views. Block 0 also stands for tensors that are not trained."""
+    """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained."""
     layout, tensors = state.layout, state.arena.tensors
     blocks = tuple(blocks)
     with state.placement.aside():
@@ -28,7 +28,7 @@ def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorS
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
             entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
-            # In the type that the model has: readers of the file expect it.
+            # Readers of the file expect the type that the model has.
             dtype = layout.buffer_dtypes[piece.number]
             yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
         for piece in layout.pieces[block]:
@@ -57,7 +57,7 @@ def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Ext
 
 
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
-    """Yield frozen parameters and constant buffers, for foreign readers; the script makes its own."""
+    """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
     layout = state.layout
     elsewhere = {extent.name for extent in (*layout.extents, *layout.buffer_extents)} | find_aliases(
         state
@@ -76,14 +76,14 @@ def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
 
 
 def find_aliases(state: TrainingState) -> dict[str, str]:
-    """Return second names of tied tensors, each with the name that the tensor is stored under."""
+    """Return the second names of tied tensors, each with the name under which the file has the tensor."""
     first = {id(p): name for name, p in state.model.named_parameters()}
     everyone = state.model.named_parameters(remove_duplicate=False)
     return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
 
 
 def find_host_keys(state: TrainingState) -> list[str]:
-    """Return keys of optimizer state that is on the host although the model is on a device (counters)."""
+    """Return the keys of optimizer state on the host if the model is on a device (counters)."""
     for block, pieces in enumerate(state.layout.pieces):
         for piece in pieces:
             if kept := state.shards.piece_state(block, piece):
@@ -93,7 +93,7 @@ def find_host_keys(state: TrainingState) -> list[str]:
 
 
 def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return optimizer state that is no tensor, of the parameters that begin in these blocks."""
+    """Return the plain values of optimizer state, for the parameters that begin in these blocks."""
     found: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for piece in state.layout.pieces[block]:
@@ -112,11 +112,11 @@ class StateReader:
     """Reads units of a worker's state from a checkpoint.
 
     Args:
-        reader: of the checkpoint.
-        manifest: of the checkpoint.
+        reader: the reader of the checkpoint.
+        manifest: the manifest of the checkpoint.
 
     Raises:
-        BadInput: the checkpoint is of another model.
+        BadInput: the checkpoint belongs to another model.
     """
 
     def __init__(self, reader: CheckpointReader, manifest: Manifest) -> None:
@@ -134,12 +134,12 @@ class StateReader:
         """Read the values of some units and the optimizer state of others, in place.
 
         Returns:
-            Bytes read.
+            The number of bytes read.
 
         Raises:
-            BadInput: the checkpoint is of another model.
-            Damaged: the data has changed since it was written.
-            StorageError: the storage does not answer.
+            BadInput: the checkpoint belongs to another model.
+            Damaged: the data has changed since the write.
+            StorageError: the storage does not respond.
         """
         values = tuple(values)
         requests: list[ReadRequest] = []
@@ -173,7 +173,7 @@ class StateReader:
         return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
     def _redirect_to_host(self, requests: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
-        """Redirect reads into a device or into a wider type through memory on the host."""
+        """Yield the requests, with host memory in place of memory of a device or of a wider type."""
         for request in requests:
             dtype = getattr(torch, self._facts[request.key].dtype)
             narrower = WIDENED.get(dtype) == request.into.dtype
@@ -248,20 +248,20 @@ def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:
 
 
 class _ReplicatedFields(msgspec.Struct, frozen=True):
-    """The fields of the replicated state that are read before `TrainingState` checks all of them."""
+    """The fields of the replicated state that this module needs before `TrainingState` checks all fields."""
 
     groups: tuple[dict[str, Any], ...]
     untrained: dict[str, Any]
 
 
 def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
-    """Return the replicated state of a checkpoint, as `ReplicatedState.describe` gave it.
+    """Return the replicated state of a checkpoint, as `ReplicatedState.describe` returned it.
 
     Raises:
-        Damaged: the manifest does not have it.
+        Damaged: the manifest lacks it.
     """
     try:
-        # As text: the best value of a plateau schedule may be infinite, which only Python's own JSON has.
+        # A text inside the JSON: the best value of a plateau schedule may be infinite, which JSON lacks.
         rest = decode_object(manifest.plain["rest"])
         msgspec.convert(rest, _ReplicatedFields)
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:

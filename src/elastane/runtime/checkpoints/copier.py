@@ -1,4 +1,4 @@
-"""The thread that copies a worker's part of the state; the vote of the round waits for the copy."""
+"""The thread that copies a worker's part of the state; the vote of the round waits for it."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ from elastane.runtime.state.state import TrainingState
 
 
 class PlainState(msgspec.Struct, frozen=True):
-    """State that is no tensor, at the moment of a snapshot."""
+    """The plain values of the state at the moment of a snapshot."""
 
     plain: dict[str, Any]
     metrics: dict[str, float]
@@ -41,13 +41,13 @@ class StateCopier:
     """Copies this worker's part of a snapshot into its staging buffer.
 
     Args:
-        worker: own number.
-        state: of the training.
-        part_writer: gets the copies that are committed.
-        reports: of the parts.
-        resumed: how often the run has been resumed.
-        describe: returns the state that is no tensor; called from the reactor's thread.
-        snapped: called with the ticket of a snapshot whose copy is made.
+        worker: the number of this worker.
+        state: the training state.
+        part_writer: receives the committed copies.
+        reports: the reports of the parts.
+        resumed: the number of times that the run has been resumed.
+        describe: returns the plain values of the state; called from the reactor's thread.
+        snapped: called with the ticket of a snapshot after its copy.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class StateCopier:
         """Reserve memory for a share of the state, then call a function from the copier's thread.
 
         Args:
-            share: of the whole state, 0 to 1.
-            then: the function.
+            share: this worker's share of the state, from 0 to 1.
+            then: the function to call.
         """
 
         def reserve() -> None:
@@ -86,11 +86,11 @@ class StateCopier:
         self._tasks.put(reserve)
 
     def take(self, snapshot: TakeSnapshot) -> None:
-        """Queue the copy of a snapshot; the state that is no tensor is described at once."""
+        """Describe the plain values of the state, and queue the copy of a snapshot."""
         self._tasks.put(_CopyTask(snapshot, self._describe(), time.monotonic()))
 
     def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
-        """Report that this worker cannot take its part in a checkpoint of the settled state."""
+        """Report that this worker cannot contribute its part to a checkpoint of the settled state."""
         report = self._start_report(snapshot, attempt=self._attempt)
         self._reports.report(msgspec.structs.replace(report, state="abandoned", error=why))
 
@@ -98,19 +98,19 @@ class StateCopier:
         """Begin another attempt at the last checkpoint; the next snapshot belongs to it.
 
         Returns:
-            False if this attempt or a later one has begun already.
+            False if this attempt or a later one has already begun.
         """
         newer = attempt > self._attempt
         self._attempt = max(attempt, self._attempt)
         return newer
 
     def commit(self) -> None:
-        """Hand the last copy to the part writer: its round cannot be undone."""
+        """Pass the last copy to the part writer: its round has committed."""
         part, self._pending = self._pending, None
         if part is None:
             return
         self._part_writer.write(part)
-        # A worker that leaves from now on waits for this part.
+        # From now on this worker does not leave before the part is written.
         self._reports.report(msgspec.structs.replace(part.report, state="writing"))
 
     def _run(self) -> None:

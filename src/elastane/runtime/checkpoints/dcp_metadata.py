@@ -1,4 +1,4 @@
-"""The metadata of ``torch.distributed.checkpoint``, which makes a checkpoint readable with plain PyTorch."""
+"""The metadata of ``torch.distributed.checkpoint``, with which plain PyTorch can read a checkpoint."""
 
 import io
 import pickle
@@ -37,11 +37,11 @@ def split_key(key: str) -> Path:
 
 
 def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainPartItem, ...]]:
-    """Encode values that are no tensors as the content of the file `PLAIN`.
+    """Encode plain values as the content of the file `PLAIN`.
 
     Args:
-        values: by path, ``("optimizer", "param_groups", 0, "lr")``; plain Python values only, so that they
-            load with ``weights_only=True``.
+        values: plain Python values, so that they load with ``weights_only=True``, by path, such as
+            ``("optimizer", "param_groups", 0, "lr")``.
 
     Returns:
         The buffers to write, and the position of each value in them.
@@ -64,10 +64,10 @@ def encode_metadata(
     """Return the content of `METADATA`.
 
     Args:
-        parts: of all writers.
-        plain: positions that `encode_values` returned.
-        aliases: second names of tied tensors, with the key each is stored under; the bytes are stored once
-            and listed twice.
+        parts: the parts of all writers.
+        plain: the positions that `encode_values` returned.
+        aliases: the second names of tied tensors, each with the key of its data; the metadata lists the data
+            twice, and the file has it once.
     """
     facts: dict[str, TensorFacts] = {}
     items: dict[str, list[tuple[str, PartItem]]] = {}

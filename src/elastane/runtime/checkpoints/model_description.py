@@ -1,4 +1,4 @@
-"""The model and optimizer as a checkpoint describes them, so that it can be used without their script."""
+"""The description of model and optimizer in a checkpoint, which makes it usable without the script."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ KEY = "outline"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Names and texts of a model; stored in a manifest's ``plain`` under `KEY`.
+    """The names and texts of a model, stored in a manifest's ``plain`` under `KEY`.
 
     Args:
-        names: all of the model's state dict, in its order.
-        carried: those that training changes: parameters and buffers in the order of the flat state.
-        groups: names of the parameters of each group of the optimizer, frozen ones too, in its order.
-        optimizer: class of the optimizer.
-        texts: configuration files from which other libraries build the model.
-        adapter: of a model with an adapter of ``peft``: key in the adapter's file to name without what
-            ``torch.compile`` adds.
-        adapter_problem: why ``adapter`` is empty although the model has one.
+        names: all names of the model's state dict, in its order.
+        carried: the names that training changes: parameters and buffers in the order of the flat state.
+        groups: the names of the parameters in each group of the optimizer, in its order, with frozen ones.
+        optimizer: the class of the optimizer.
+        texts: the configuration files from which other libraries build the model.
+        adapter: for a model with an adapter of ``peft``, each key in the adapter's file with its name,
+            without the prefix that ``torch.compile`` adds.
+        adapter_problem: why ``adapter`` is empty although the model has an adapter.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained(self) -> frozenset[str]:
-        """Names of the trained parameters."""
+        """The names of the trained parameters."""
         return frozenset(self.carried) & frozenset(name for group in self.groups for name in group)
 
 
@@ -49,8 +49,8 @@ def describe_model(state: TrainingState, adapter: Adapter | None) -> ModelDescri
     """Describe a model in training.
 
     Args:
-        state: with the model.
-        adapter: of the model, see `adapter_of`.
+        state: the training state, with the model.
+        adapter: the adapter of the model, see `describe_adapter`.
     """
     names = {parameter: name for name, parameter in state.model.named_parameters()}
     layout = state.layout
@@ -72,8 +72,8 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
     """Return the description in a checkpoint.
 
     Raises:
-        BadInput: there is none; another program wrote the checkpoint.
-        Damaged: it is not valid.
+        BadInput: the checkpoint has no description; another program wrote it.
+        Damaged: the description is not valid.
     """
     if KEY not in manifest.plain:
         raise BadInput(
@@ -91,7 +91,7 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
 def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Build a model and an optimizer with the names and shapes of a checkpoint, without values.
 
-    Neither can compute anything. A `TrainingState` of them can be restored.
+    Neither can compute anything, but a `TrainingState` of them can be restored.
     """
     model, facts, trained = nn.Module(), manifest.tensors, outline.trained
     tensors: dict[str, nn.Parameter] = {}

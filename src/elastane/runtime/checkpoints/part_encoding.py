@@ -1,4 +1,4 @@
-"""A part file: items that `torch.load` reads, around bytes that are written without a copy."""
+"""The encoding of a part file: items that `torch.load` can read, written without a copy of the elements."""
 
 import functools
 import io
@@ -48,10 +48,10 @@ def _find_address(data: memoryview) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]) -> Envelope:
-    """Return the envelope of any tensor of this type and shape.
+    """Return the envelope of every tensor of this type and shape.
 
-    `torch.save` makes it from a tensor with untouched memory. Without the CRC-32 of the zip
-    format, which torch does not check, it does not depend on the elements.
+    `torch.save` writes it around a tensor with untouched memory. The envelope does not depend on the
+    elements, because it lacks the CRC-32 of the zip format, which torch does not check.
     """
     tensor = torch.empty_strided(sizes, stride, dtype=dtype)
     file = _EnvelopeRecorder(tensor)
@@ -81,14 +81,14 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 class EncodedPart:
-    """A part file as a stream of buffers: views of the state, or one copy laid out as the file.
+    """A part file as a stream of buffers: views of the state, or a copy laid out as the file.
 
     Args:
-        name: of the file.
-        slices: in the order of the file.
+        name: the name of the file.
+        slices: the slices, in the order of the file.
 
     Attributes:
-        bytes: size the file will have.
+        bytes: the size of the file, once written.
     """
 
     def __init__(self, name: str, slices: Sequence[TensorSlice]) -> None:
@@ -121,10 +121,10 @@ class EncodedPart:
             )
 
     def lay_out(self, memory: torch.Tensor) -> None:
-        """Copy the whole file into memory; it is written from there, and the state may change.
+        """Copy the whole file into memory, from which it is written; then the state may change.
 
         Args:
-            memory: at least `bytes` long, of bytes on the CPU; must not change before `part` has returned.
+            memory: at least `bytes` bytes on the CPU, which must not change before `part` returns.
         """
         image, pieces = view_bytes(memory[: self.bytes]), []
         for piece in self._pieces:
@@ -137,9 +137,9 @@ class EncodedPart:
         self._image, self._pieces = image, pieces
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Yield every byte of the file; the state, or the copy, must not change until `part` has returned."""
+        """Yield every byte of the file; the state, or the copy, must not change until `part` returns."""
         self._checksums = []
-        # In another thread: at 10 GB/s it would otherwise add a seventh to the time of a fast disk.
+        # Hash in another thread: at 10 GB/s it would add a seventh to the time of a fast disk.
         with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
             for piece in self._pieces:
                 raw = view_bytes(piece.elements)
@@ -152,13 +152,13 @@ class EncodedPart:
                 yield self._image
 
     def part(self, written: WrittenFile) -> PartFile:
-        """Return the description of the file for the manifest, once it is written.
+        """Return the description of the written file for the manifest.
 
         Args:
-            written: size and checksum that the storage returned.
+            written: the size and checksum that the storage returned.
 
         Raises:
-            ValueError: another file was written.
+            ValueError: the storage wrote another file.
         """
         if written.bytes != self.bytes or len(self._checksums) != len(self._pieces):
             raise ValueError(f"{self.name} has {self.bytes} bytes, and {written.bytes} were written")
@@ -187,7 +187,7 @@ class EncodedPart:
 
 def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
     if elements.device.type == "cpu":
-        # Elements start at any byte of a file; torch's copy then takes 1.4 times as long (600 MB, one core).
+        # Elements may start at any byte; torch's copy then takes 1.4 times as long (600 MB, one core).
         np.copyto(into.numpy(), elements.numpy())
     else:
         into.copy_(elements)
@@ -197,7 +197,7 @@ def view_bytes(flat: torch.Tensor) -> memoryview:
     """Return the bytes of a 1-D contiguous tensor without a copy.
 
     Raises:
-        ValueError: it is not contiguous.
+        ValueError: the tensor is not contiguous.
     """
     if not flat.is_contiguous():
         raise ValueError("a tensor that is not contiguous has no bytes of its own")

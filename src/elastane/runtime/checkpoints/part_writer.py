@@ -1,4 +1,4 @@
-"""The thread that writes a worker's parts of checkpoints while the training goes on."""
+"""The thread that writes a worker's parts of checkpoints during the training."""
 
 import os
 import threading
@@ -17,25 +17,25 @@ from elastane.storage.catalog import Catalog
 
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
-"""For a write that makes no progress; after that the new checkpoint is abandoned and training goes on."""
+"""The longest wait for a write without progress; then the worker abandons the new checkpoint."""
 
 REMEMBERED_PARTS = 8
-"""Parts that may be written before the first of them is published, if the coordinator is away."""
+"""How many parts a worker may write before the first is published, while the coordinator is down."""
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
 EXCUSED_S = 600.0
-"""How long a worker whose storage has refused a part is left out while others can write in its place."""
+"""How long others write in place of a worker after its storage has refused a part."""
 
 
 class PartRecord(msgspec.Struct, frozen=True):
-    """What the publisher must know of a part; a file beside the part until the checkpoint is published.
+    """The facts about a part that the publisher needs; a file beside the part until publication.
 
     Args:
-        part: the file.
-        scalars: optimizer state that is no tensor, of the parameters that begin in this part.
-        plain: the other state that is no tensor, the same in every part.
-        metrics: of the checkpoint, the same in every part.
+        part: the description of the file.
+        scalars: the plain values of optimizer state, for the parameters that begin in this part.
+        plain: the other plain values of the state; the same in every part.
+        metrics: the metrics of the checkpoint; the same in every part.
     """
 
     part: PartFile
@@ -45,13 +45,13 @@ class PartRecord(msgspec.Struct, frozen=True):
 
 
 class CopiedPart(msgspec.Struct, frozen=True):
-    """A part that is copied and not yet written.
+    """A part that is copied but not written yet.
 
     Args:
-        checkpoint: its name.
+        checkpoint: the name of the checkpoint.
         file: the copy, laid out as the file.
-        record: of the part, without size and checksum.
-        report: to the coordinator.
+        record: the record of the part, without size and checksum.
+        report: the report for the coordinator.
     """
 
     checkpoint: str
@@ -66,13 +66,13 @@ def name_record(worker: int) -> str:
 
 
 class PartReports:
-    """How far this worker's parts of the last few checkpoints are.
+    """The progress of this worker's parts of the last few checkpoints.
 
     Args:
-        changed: called when `parts` have changed.
+        changed: called after a change of `parts`.
 
     Attributes:
-        parts: oldest first.
+        parts: the reports, oldest first.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class PartReports:
         self.parts: tuple[CheckpointPart, ...] = ()
 
     def report(self, part: CheckpointPart) -> None:
-        """Add a part, or replace the report of the same checkpoint."""
+        """Add a report, or replace the report of the same checkpoint."""
         with self._lock:
             others = [other for other in self.parts if other.name != part.name]
             self.parts = (*others, part)[-REMEMBERED_PARTS:]
@@ -96,14 +96,14 @@ class PartReports:
 class PartWriter:
     """Writes parts and publishes checkpoints, one after the other, in a thread of low priority.
 
-    Memory holds one copy: the next copy waits until the part is written (`make_way`).
+    Memory holds only one copy: the next copy waits until the part is written (`make_way`).
 
     Args:
-        worker: own number.
-        catalog: of the run's checkpoints.
-        reports: of the parts.
+        worker: the number of this worker.
+        catalog: the catalog of the run's checkpoints.
+        reports: the reports of the parts.
         publish: publishes a checkpoint; called from the thread.
-        report_refusal: called with True when storage refuses a part, with False when it takes one again.
+        report_refusal: called with True when storage refuses a part, with False when it accepts one again.
     """
 
     def __init__(
@@ -124,21 +124,21 @@ class PartWriter:
         threading.Thread(target=self._run, name="elastane-writer", daemon=True).start()
 
     def write(self, part: CopiedPart) -> None:
-        """Queue a part."""
+        """Queue a part for writing."""
         with self._state:
             self._busy, self._stop_retrying = True, False
             self._queue.append(part)
             self._state.notify_all()
 
     def publish(self, order: PublishCheckpoint) -> None:
-        """Queue the publication of a checkpoint whose parts are all written."""
+        """Queue the publication of a checkpoint; all its parts are written."""
         with self._state:
             if order not in self._queue:
                 self._queue.append(order)
             self._state.notify_all()
 
     def is_idle(self) -> bool:
-        """Whether no part is being written or retried: the memory of the copy is free."""
+        """Return whether the memory of the copy is free: no part is being written or retried."""
         with self._state:
             return not self._busy
 
@@ -156,7 +156,7 @@ class PartWriter:
             return free
 
     def leave_to_others(self) -> None:
-        """Abandon a part that storage refuses, for others write this state; take part again after a while."""
+        """Abandon a part that storage refuses, because others write this state; contribute again later."""
         with self._state:
             since, waiting = self._refused_at_s, self._busy
             self._stop_retrying = waiting

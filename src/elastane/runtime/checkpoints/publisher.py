@@ -1,4 +1,4 @@
-"""Publication: a checkpoint comes to exist once all its parts are written."""
+"""The publication of a checkpoint, after all its parts are written; before that it does not exist."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ _decode_record = Decoder[PartRecord](PartRecord, at_most_bytes=LARGEST_MANIFEST_
 
 
 class CheckpointPublisher:
-    """Publishes checkpoints, and deletes those that are no longer retained.
+    """Publishes checkpoints, and deletes those beyond the retention.
 
     Args:
-        worker: own number.
-        state: of the training.
-        catalog: of the run's checkpoints.
-        resumed: how often the run has been resumed.
-        retention: which checkpoints are retained.
+        worker: the number of this worker.
+        state: the training state.
+        catalog: the catalog of the run's checkpoints.
+        resumed: the number of times that the run has been resumed.
+        retention: which checkpoints to retain.
         seconds_since_copy: returns the age of this worker's copy of a checkpoint.
         report: called with the result of each publication.
     """
@@ -48,16 +48,16 @@ class CheckpointPublisher:
         report: Callable[[CheckpointKept], None],
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
-        # Described now: publication runs beside the training.
+        # Described here, because publication runs beside the training.
         self._adapter = describe_adapter(state.model)
         self._resumed, self._retention = resumed, retention
         self._seconds_since_copy, self._report = seconds_since_copy, report
 
     def publish(self, order: PublishCheckpoint) -> None:
-        """Publish a checkpoint and report it, or report why it cannot be published."""
+        """Publish a checkpoint and report it, or report why that failed."""
         kept = CheckpointKept(worker=self._worker, name=order.name, step=order.step)
         try:
-            # A publisher before this one may have died between its work and its report.
+            # An earlier publisher may have died after its work and before its report.
             manifest = self._catalog.find_published(order.name) or self._publish(order)
         except ElastaneError as error:
             self._report(msgspec.structs.replace(kept, error=error.what))
@@ -67,7 +67,7 @@ class CheckpointPublisher:
             self._catalog.delete_leftovers(manifest)
             self._catalog.prune(self._retention, trusted=frozenset({order.name}))
         except StorageError:
-            # Leftovers cost space, not correctness; the next publication deletes them.
+            # Remaining files cost space, not correctness; the next publication deletes them.
             return
 
     def _publish(self, order: PublishCheckpoint) -> Manifest:
@@ -105,12 +105,12 @@ class CheckpointPublisher:
 def list_foreign_values(
     layout: ModelLayout, groups: Sequence[dict[str, Any]], scalars: Mapping[str, dict[str, Any]]
 ) -> dict[Path, Any]:
-    """Return hyperparameters and scalars under the names that ``get_optimizer_state_dict`` gives them.
+    """Return hyperparameters and scalars, by the names that ``get_optimizer_state_dict`` gives them.
 
     Args:
-        layout: of the model.
-        groups: hyperparameters of each parameter group.
-        scalars: optimizer state that is no tensor, by parameter.
+        layout: the layout of the model.
+        groups: the hyperparameters of each parameter group.
+        scalars: the plain values of optimizer state, by parameter.
     """
     found: dict[Path, Any] = {}
     for number, group in enumerate(groups):
@@ -127,19 +127,19 @@ def list_foreign_values(
 def publish_checkpoint(
     catalog: Catalog, manifest: Manifest, values: Mapping[Path, Any] | None = None
 ) -> Manifest:
-    """Write the files for foreign readers, then manifest and marker.
+    """Write the files for foreign readers, then the manifest and the marker.
 
     Args:
-        catalog: of the run's checkpoints.
-        manifest: with the parts of the writers, without the files written here.
-        values: that are no tensors, for foreign readers, by path in the nested state dict.
+        catalog: the catalog of the run's checkpoints.
+        manifest: the manifest with the parts of the writers, without the files that this function writes.
+        values: plain values for foreign readers, by path in the nested state dict.
 
     Returns:
-        The manifest as published.
+        The published manifest.
 
     Raises:
-        BadInput: elements are missing; the checkpoint was not published.
-        StorageError: a file could not be written; the checkpoint was not published.
+        BadInput: elements are missing, so the checkpoint was not published.
+        StorageError: a write failed, so the checkpoint was not published.
     """
     buffers, items = encode_values(values or {})
     others = []

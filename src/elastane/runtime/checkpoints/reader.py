@@ -1,4 +1,4 @@
-"""Reading tensors of a checkpoint, verified on the way; nothing is unpickled."""
+"""A reader of a checkpoint's tensors, which verifies them and unpickles nothing."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +15,17 @@ from elastane.runtime.checkpoints.part_encoding import view_bytes
 from elastane.storage.interface import Storage, StoredFile
 
 IN_CACHE_BYTES = 1 << 20
-"""Read and hashed at a time, so that the hash finds the bytes in the processor's cache."""
+"""The size of a piece to read and hash, so that the hash finds the bytes in the processor's cache."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Elements to read.
+    """A request for elements of one tensor.
 
     Args:
-        key: of the tensor.
-        start: first element, in the memory order of the tensor as it was saved.
-        stop: one past the last.
-        into: 1-D, contiguous, of the saved data type, ``stop - start`` elements.
+        key: the key of the tensor.
+        start: the first element, in the memory order of the saved tensor.
+        stop: one past the last element.
+        into: receives the elements: 1-D, contiguous, of the saved data type, ``stop - start`` elements.
     """
 
     key: str
@@ -35,13 +35,13 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class CheckpointReader(AbstractContextManager["CheckpointReader"]):
-    """The tensors of one checkpoint. Every element returned is verified against its checksum.
+    """The tensors of one checkpoint; it verifies the checksum of every element that it returns.
 
-    The checksum is XXH3-64 per item: with one per file, a reader of few tensors would have to read all.
+    Each item has a checksum (XXH3-64). With one per file, a reader of few tensors would have to read all.
 
     Args:
-        storage: of the run's checkpoints.
-        manifest: of the checkpoint.
+        storage: the storage of the run's checkpoints.
+        manifest: the manifest of the checkpoint.
     """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
@@ -66,19 +66,19 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
         """Read elements ``[start, stop)`` of one tensor; see `ReadRequest`.
 
         Raises:
-            Damaged: they have changed since they were written.
-            StorageError: the storage does not answer.
-            ValueError: there is no such tensor, or ``into`` does not fit it.
+            Damaged: the elements have changed since the write.
+            StorageError: the storage does not respond.
+            ValueError: the checkpoint has no such tensor, or ``into`` does not fit it.
         """
         self.restore([ReadRequest(key, start, stop, into)])
 
     def restore(self, wants: Iterable[ReadRequest]) -> None:
-        """Read many tensors at once, in the order of the files, several pieces at a time.
+        """Read many tensors in the order of the files, several pieces at a time.
 
         Raises:
-            Damaged: data has changed since it was written; some tensors may be partly overwritten.
-            StorageError: the storage does not answer.
-            ValueError: there is no such tensor, or the memory for one does not fit it.
+            Damaged: data has changed since the write; some tensors may be partly overwritten.
+            StorageError: the storage does not respond.
+            ValueError: the checkpoint lacks a tensor, or the memory for one does not fit it.
         """
         jobs = [job for want in wants for job in self._plan_jobs(want)]
         jobs.sort(key=lambda job: (job.file, job.item.raw_offset))
@@ -127,7 +127,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
         return self._files[name]
 
     def _read_item(self, job: "_Job") -> None:
-        # The checksum covers a whole item, so a part of one is read through a buffer of the whole.
+        # The checksum covers a whole item, so reading a part of it needs a buffer for all of it.
         partial = len(job.view) != job.nbytes
         view = memoryview(bytearray(job.nbytes)) if partial else job.view
         checksum, file = xxhash.xxh3_64(), self._files[job.file]
@@ -147,7 +147,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
 
 
 class _Job:
-    """One item to read, wholly or in part."""
+    """The reading of one item, or of a part of it."""
 
     __slots__ = ("file", "item", "nbytes", "skip", "view")
 

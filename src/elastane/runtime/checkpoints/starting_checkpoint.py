@@ -1,4 +1,4 @@
-"""The checkpoint an attempt of the run begins with."""
+"""The checkpoint with which an attempt of the run begins."""
 
 import time
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from elastane.storage.catalog import Catalog
 
 
 class StartingCheckpoint:
-    """Loads the manifest when the script is ready, and the state when the first generation begins.
+    """The checkpoint at the start; it loads the manifest first, and the state with the first generation.
 
     Args:
-        catalog: of the run.
-        name: of the checkpoint.
-        state: to be restored.
-        restored: called with the bytes read and the seconds it took.
+        catalog: the catalog of the run.
+        name: the name of the checkpoint.
+        state: the training state to restore.
+        restored: called with the bytes and the seconds of the restore.
 
     Attributes:
         outcome: the checkpoint as the outcome of round 0.
@@ -43,7 +43,7 @@ class StartingCheckpoint:
         self.ending: str = self._manifest.plain.get("ending", "")
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
-        """Read units in place; see `StateReader.restore`."""
+        """Restore units in place; see `StateReader.restore`."""
         begun = time.perf_counter()
         with CheckpointReader(self._catalog.storage, self._manifest) as reader:
             nbytes = StateReader(reader, self._manifest).restore(self._state, values, states)

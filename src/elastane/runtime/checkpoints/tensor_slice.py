@@ -1,4 +1,4 @@
-"""A slice of a tensor that goes into a checkpoint."""
+"""A slice of a tensor, for a checkpoint."""
 
 import msgspec
 import torch
@@ -8,12 +8,12 @@ class TensorSlice(msgspec.Struct, frozen=True):
     """Elements ``[start, stop)`` of one tensor, in the memory order of the whole tensor.
 
     Args:
-        key: name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
-        shape: of the whole tensor.
-        stride: of the whole tensor as it lies in memory; dense, perhaps permuted.
-        start: first element held.
-        stop: one past the last.
-        data: those elements, 1-D and contiguous, on the CPU.
+        key: the name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
+        shape: the shape of the whole tensor.
+        stride: the strides of the whole tensor in memory; dense, perhaps permuted.
+        start: the first element of the slice.
+        stop: one past the last element.
+        data: the elements, 1-D and contiguous, on the CPU.
     """
 
     key: str
@@ -31,7 +31,7 @@ def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
     if dense.is_contiguous():
         flat = dense.reshape(-1)
     else:
-        # Channels last and similar formats are dense too: their memory is used as it is.
+        # Channels last and similar formats are dense too, so their memory needs no copy.
         order = sorted(
             range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
         )

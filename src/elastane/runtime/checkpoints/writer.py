@@ -1,7 +1,8 @@
-"""A worker's part of checkpoints: copied under a step, written while the following steps run.
+"""A worker's work for checkpoints: it copies its part during a step and writes it during the next steps.
 
-Two threads: the copier, for which the vote of a round waits, and the part writer, at low priority. Memory
-holds one copy: a new one waits for the part writer (back-pressure), and replaces a part that storage refuses.
+Two threads do it: the copier, for which the vote of a round waits, and the part writer, at low priority.
+Memory holds one copy. A new copy waits for the part writer (back-pressure) and replaces a part that storage
+refuses.
 """
 
 from collections.abc import Callable
@@ -17,19 +18,19 @@ from elastane.storage.catalog import Catalog
 
 
 class CheckpointWriter:
-    """Takes this worker's part in every checkpoint: copier, part writer and publisher.
+    """Contributes this worker's part to every checkpoint, with a copier, a part writer and a publisher.
 
     Args:
-        worker: own number.
-        state: of the training.
-        catalog: of the run's checkpoints.
-        resumed: how often the run has been resumed.
-        retention: which checkpoints are retained when a newer one exists.
-        describe: returns the state that is no tensor; called from the reactor's thread.
-        snapped: called with the ticket of a snapshot whose copy is made.
+        worker: the number of this worker.
+        state: the training state.
+        catalog: the catalog of the run's checkpoints.
+        resumed: the number of times that the run has been resumed.
+        retention: which checkpoints to retain when a newer one exists.
+        describe: returns the plain values of the state; called from the reactor's thread.
+        snapped: called with the ticket of a snapshot after its copy.
         kept: called with the report of a publication.
-        refused: called with True when storage refuses a part, with False when it takes one again.
-        changed: called when `parts` have changed.
+        refused: called with True when storage refuses a part, with False when it accepts one again.
+        changed: called after a change of `parts`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class CheckpointWriter:
 
     @property
     def parts(self) -> tuple[CheckpointPart, ...]:
-        """How far this worker's parts of the last few checkpoints are, oldest first."""
+        """The reports of this worker's parts of the last few checkpoints, oldest first."""
         return self._reports.parts
 
     def prepare(self, share: float, then: Callable[[], None]) -> None:
@@ -79,11 +80,11 @@ class CheckpointWriter:
         self._copier.prepare(share, then)
 
     def take(self, snapshot: TakeSnapshot) -> None:
-        """Copy the blocks that a snapshot names; see `StateCopier.take`."""
+        """Copy the blocks of a snapshot; see `StateCopier.take`."""
         self._copier.take(snapshot)
 
     def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
-        """Report that this worker cannot take its part in a checkpoint of the settled state."""
+        """Report that this worker cannot contribute its part to a checkpoint of the settled state."""
         self._copier.refuse(snapshot, why)
 
     def begin_attempt(self, attempt: int) -> bool:
@@ -91,9 +92,9 @@ class CheckpointWriter:
         return self._copier.begin_attempt(attempt)
 
     def committed(self) -> None:
-        """Write the last copy: its round cannot be undone."""
+        """Write the last copy: its round has committed."""
         self._copier.commit()
 
     def publish(self, order: PublishCheckpoint) -> None:
-        """Publish a checkpoint whose parts are all written."""
+        """Publish a checkpoint; all its parts are written."""
         self._part_writer.publish(order)

@@ -52,7 +52,7 @@ class Batch(msgspec.Struct, frozen=True):
     Args:
         inputs: the collated samples; None: there are none.
         samples: their number.
-        checksum: of their indices, for the ledger.
+        checksum: the checksum of their indices, for the ledger.
         cursor: position of the virtual rank's stream after them; None: not a stream.
     """
 
@@ -66,13 +66,13 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a dataset is divided into steps and virtual ranks; the same on every worker.
 
     Args:
-        length: of the dataset, in samples; 0: a stream, whose length is unknown.
+        length: the length of the dataset, in samples; 0: a stream, whose length is unknown.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
         virtual_ranks: V.
         steps: number of steps; 0: the run ends when a stream has ended ``epochs`` times.
-        epochs: of a stream; 0: the run ends after ``steps``.
-        seed: of the run.
+        epochs: the epochs of a stream; 0: the run ends after ``steps``.
+        seed: the seed of the run.
     """
 
     length: int
@@ -149,12 +149,12 @@ def make_plan(
     """Return the plan for the numbers that the script asks for.
 
     Args:
-        length: of the dataset, in samples; 0: a stream.
+        length: the length of the dataset, in samples; 0: a stream.
         global_batch: samples per step.
         microbatch: samples per virtual rank, unless ``virtual_ranks`` is given.
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
         virtual_ranks: V; None: it follows from the microbatch.
-        seed: of the run.
+        seed: the seed of the run.
 
     Raises:
         BadInput: numbers that do not fit together.
@@ -222,7 +222,7 @@ class MapBatchSource(BatchSource):
 
     Args:
         dataset: map-style.
-        plan: of the run.
+        plan: the plan of the run.
         collate: makes a batch of a list of samples; None: PyTorch's default.
         loaders: processes that load ahead; 0: this process loads each batch when it needs it.
         prefetch: batches that each loader loads ahead.

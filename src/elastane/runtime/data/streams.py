@@ -126,7 +126,7 @@ class StreamBatchSource(BatchSource):
 
     Args:
         source: the stream.
-        plan: of the run.
+        plan: the plan of the run.
         collate: makes a batch of a list of samples; None: PyTorch's default.
         loaders: 0; a stream has no positions that loader processes could load.
 

@@ -37,7 +37,7 @@ class TrainedModel:
         model: the weights.
         optimizer: its state, if it is to be exported too.
         texts: files that tell others how to build the model, by name; see `model_texts`.
-        max_shard_bytes: of weights in one safetensors file.
+        max_shard_bytes: the limit of weights, in bytes, in one safetensors file.
         adapter: what ``peft`` saves of a model with an adapter, by its own keys.
         adapter_problem: why there is no ``adapter`` although the model has one.
     """

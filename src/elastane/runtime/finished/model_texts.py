@@ -17,6 +17,6 @@ def read_model_texts(model: nn.Module, adapter: Adapter | None) -> dict[str, byt
 
     Args:
         model: any.
-        adapter: of this model, see `adapter_of`.
+        adapter: the adapter of this model, see `adapter_of`.
     """
     return read_configs(getattr(model, COMPILED, model)) if adapter is None else dict(adapter.texts)

@@ -29,7 +29,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
 
     Args:
         state: after the last step.
-        files: of the run.
+        files: the files of the run.
         spec: with the options of the files.
 
     Returns:

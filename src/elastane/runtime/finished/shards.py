@@ -35,8 +35,8 @@ def plan_model_files(
     """Return what writes each file of the model, by name, and which of them is the marker of the set.
 
     Args:
-        tensors: of the model.
-        most_bytes: of weights in one file.
+        tensors: the tensors of the model.
+        most_bytes: the limit of weights, in bytes, in one file.
         metadata: free text for the header of each file.
     """
     write = partial(write_model_file, tensors, metadata=metadata or {})

@@ -23,7 +23,7 @@ class StoredTensors:
     """All tensors of some safetensors files, in the order given; `NamedTensors`.
 
     Args:
-        paths: of the files.
+        paths: the paths of the files.
         order: names in the order wanted; without it, that of the files.
 
     Raises:

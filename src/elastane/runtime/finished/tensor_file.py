@@ -33,7 +33,7 @@ def write_tensors(
     Args:
         file: empty, open for writing.
         tensors: where they come from.
-        names: of those to write.
+        names: the names of the tensors to write.
         metadata: free text by name.
 
     Raises:

@@ -27,7 +27,7 @@ class CoordinatorLink:
 
     Args:
         run_dir: has the endpoint and the secret.
-        worker: own number.
+        worker: the number of this worker.
         report: returns the current report; called from this class's thread.
         receive: takes the coordinator's messages; called from this class's thread.
     """

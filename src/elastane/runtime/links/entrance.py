@@ -39,7 +39,7 @@ class Candidate:
     """A connection that has not proved itself.
 
     Args:
-        selector: of the mesh.
+        selector: the selector of the mesh.
         sock: a new socket.
         handshake: not begun yet.
         dialled: the worker that was dialled; None: accepted.

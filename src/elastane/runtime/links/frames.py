@@ -31,7 +31,7 @@ class FrameStream:
 
     Args:
         sock: connected, or connecting; non-blocking.
-        limits: of frames to be received; may be changed between two frames.
+        limits: the limits of frames to be received; may be changed between two frames.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits) -> None:

@@ -57,7 +57,7 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """What a peer needs in order to read this worker's memory.
 
     Args:
-        pid: of its process.
+        pid: the process id of the worker.
         sums: descriptor of the arena of summed gradients, in that process.
         values: descriptor of the arena of parameters, likewise.
     """
@@ -89,8 +89,8 @@ class Credentials:
     """What one worker uses in every handshake.
 
     Args:
-        worker: own number.
-        secret: of the run.
+        worker: the number of this worker.
+        secret: the secret of the run.
         process: what proven peers learn about this process.
     """
 
@@ -111,7 +111,7 @@ class Handshake:
     """One side of one handshake.
 
     Args:
-        mine: of this worker.
+        mine: the greeting of this worker.
         acceptor: address at which the accepting side listens.
         dialled: the worker that this side dials; None: this side accepts.
     """

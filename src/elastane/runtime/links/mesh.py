@@ -45,8 +45,8 @@ class Mesh:
     """All connections of one worker; one thread owns and drives them, except for `wake`.
 
     Args:
-        worker: own number.
-        secret: of the run.
+        worker: the number of this worker.
+        secret: the secret of the run.
         host: address to listen on.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""Modules that a script has beside the prepared one: a teacher, a target network, an average.
+"""Modules that a script uses beside the prepared one: a teacher, a target network, an average.
 
-Every worker makes them by running the script, which is enough as long as they do not change. If the script
-changes one that is not in ``run.keep``, a worker that joins has other values in it.
+Every worker creates them by running the script, which is enough as long as they do not change. If the script
+changes one that is not in ``run.keep``, a worker that joins later has other values in it.
 """
 
 import weakref
@@ -20,12 +20,12 @@ class _AuxiliaryModule:
     """An auxiliary module with the marks of its tensors.
 
     Args:
-        module: with parameters or persistent buffers.
+        module: a module with parameters or persistent buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
         tensors = module.state_dict(keep_vars=True).items()
-        # Some entries of a state dict are no tensors, and a lazy tensor has no memory yet.
+        # A state dict may have entries other than tensors, and a lazy tensor has no memory yet.
         self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
         self._marker = ChangeDetector()
         self._before = self._marks()
@@ -42,8 +42,8 @@ class AuxiliaryModules:
     """Modules with tensors of their own that are not part of the model.
 
     Args:
-        model: of the run.
-        kept: the modules in ``run.keep``.
+        model: the model of the run.
+        kept: returns the modules in ``run.keep``.
     """
 
     def __init__(self, model: nn.Module, kept: Callable[[], Iterable[nn.Module]]) -> None:
@@ -56,7 +56,7 @@ class AuxiliaryModules:
         modules = find_live_objects(nn.Module)
         parts = {id(part) for module in modules for part in module.children()}
         for module in modules:
-            # A wrapper of the model, or a part of another module, is not an auxiliary module of its own.
+            # A wrapper of the model and a part of another module are not auxiliary modules of their own.
             if id(module) in parts or any(id(part) in mine for part in module.modules()):
                 continue
             if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
@@ -66,7 +66,7 @@ class AuxiliaryModules:
         """Check that no module has changed since the run began.
 
         Raises:
-            BadInput: one that is not in ``run.keep`` has changed.
+            BadInput: a module that is not in ``run.keep`` has changed.
         """
         kept = {id(part) for module in self._kept() for part in module.modules()}
         for module, auxiliary in self._found.items():

@@ -1,4 +1,4 @@
-"""Detection of changed tensors: marks that are cheap, and digests that are certain."""
+"""Detection of changed tensors: cheap marks, which may miss a change, and digests, which miss none."""
 
 from collections.abc import Hashable
 
@@ -12,12 +12,12 @@ SAMPLED_BYTES = 64
 
 
 class ChangeMark(msgspec.Struct, frozen=True):
-    """A mark of a tensor that differs after most changes.
+    """A mark of a tensor; after most changes the tensor has another mark.
 
     Args:
-        address: of its elements; changes when ``.data`` is assigned.
-        version: autograd's count of changes in place; changes of ``.data`` do not count.
-        sample: some bytes of its elements, on the host only.
+        address: the address of its elements; assigning ``.data`` changes it.
+        version: autograd's count of in-place changes, which does not count those of ``.data``.
+        sample: some bytes of its elements; empty for tensors that are not on the host.
     """
 
     address: int
@@ -26,17 +26,17 @@ class ChangeMark(msgspec.Struct, frozen=True):
 
 
 class ChangeDetector:
-    """Marks tensors; it remembers a view of the bytes of each."""
+    """Marks tensors; remembers a view of the bytes of each."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, tuple[int, memoryview]] = {}
 
     def mark(self, key: Hashable, tensor: torch.Tensor) -> ChangeMark:
-        """Return the mark of a tensor as it is now.
+        """Return the mark of a tensor's present content.
 
         Args:
-            key: of the tensor, the same each time.
-            tensor: on any device.
+            key: identifies the tensor; the same in every call.
+            tensor: the tensor, on any device.
         """
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():

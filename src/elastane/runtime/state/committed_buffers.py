@@ -1,4 +1,4 @@
-"""The buffers of a model that travel: as committed, while forward passes change copies of them."""
+"""The committed values of the model's buffers; forward passes change copies of them."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from elastane.runtime.state.placement import Placement
 
 
 class CommittedBuffers:
-    """Buffers as the last committed step left them, in the arena; the model works on copies.
+    """Buffers with the values of the last committed step, in the arena; the model works on copies.
 
-    The arena stays readable at any moment, also while a forward pass changes the copies.
+    Peers can read the arena at any moment, also while a forward pass changes the copies.
 
     Args:
-        layout: of the model.
-        placement: with the arena.
+        layout: the layout of the model.
+        placement: the placement that has the arena.
 
     Attributes:
         tensors: the committed buffers, in the order of the layout.
@@ -36,19 +36,19 @@ class CommittedBuffers:
             self._layout.buffers, self.tensors, self._working, strict=True
         ):
             working.copy_(committed, non_blocking=True)
-            # A module may have replaced its buffer by a new tensor instead of writing into it.
+            # A module may have replaced its buffer with a new tensor instead of writing into it.
             module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
         self._placement.complete()
 
     @torch.no_grad()
     def commit(self) -> None:
-        """Commit the buffers of the model as they are."""
+        """Commit the present values of the model's buffers."""
         for committed, working in zip(self.tensors, self._read_model(), strict=True):
             committed.copy_(working)
 
     @torch.no_grad()
     def take_changes(self) -> list[torch.Tensor]:
-        """Return what the last forward pass added to the buffers, and restore them."""
+        """Return the changes that the last forward pass made to the buffers, and restore the buffers."""
         changes = [
             buffer.to(committed.dtype) - committed
             for buffer, committed in zip(self._read_model(), self.tensors, strict=True)
@@ -57,16 +57,16 @@ class CommittedBuffers:
         return changes
 
     def make_zeros(self) -> list[torch.Tensor]:
-        """Return the changes of a virtual rank without samples."""
+        """Return the changes of a virtual rank without samples: all zeros."""
         return [torch.zeros_like(buffer) for buffer in self.tensors]
 
     def apply(self, sums: tuple[torch.Tensor, ...], blocks: Iterable[int], virtual_ranks: int) -> None:
-        """Add the mean change to the committed buffers, then restore the model's.
+        """Add the mean change to the committed buffers, then restore the model's buffers.
 
         Args:
             sums: sections of the summed changes.
-            blocks: of buffers, to be updated.
-            virtual_ranks: how many had samples.
+            blocks: the blocks of buffers to update.
+            virtual_ranks: the number of virtual ranks with samples.
         """
         for number in blocks:
             block = self._layout.blocks[number]
@@ -80,11 +80,11 @@ class CommittedBuffers:
         self.restore()
 
     def _settle_flags(self, number: int, change: torch.Tensor) -> None:
-        """Set flags that any virtual rank has set, clear those that any has cleared: a flag has no mean.
+        """Set flags that any virtual rank has set and clear those that any has cleared: flags have no mean.
 
         Args:
-            number: of a block of buffers, whose values have taken the mean.
-            change: the sum of its changes.
+            number: a block of buffers that already has the mean change.
+            change: the sum of the block's changes.
         """
         block = self._layout.blocks[number]
         for piece in self._layout.buffer_pieces[number]:

@@ -1,4 +1,4 @@
-"""What a script finds in ``.grad`` of a trained parameter once the run has taken the gradient."""
+"""The tensor in ``.grad`` of a trained parameter after the run has taken its gradient."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,17 +14,17 @@ CONVERSIONS = frozenset(
         *("is_floating_point", "is_complex", "dim", "_has_compatible_shallow_copy_type"),
     }
 )
-"""What ``Module.to`` and similar methods call on each gradient."""
+"""Functions that ``Module.to`` and similar methods call on each gradient."""
 
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class ConsumedGradient(torch.Tensor):
-    """Replaces a gradient that the run has taken; refuses every use by the script."""
+    """A stand-in for a gradient that the run has taken; it refuses every use by the script."""
 
     @classmethod
     def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return one for each parameter, of its shape; they share almost all their memory."""
+        """Return a stand-in of each parameter's shape; the stand-ins share almost all their memory."""
         zeros: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         found: list[torch.Tensor] = []
         for parameter in parameters:
@@ -42,7 +42,7 @@ class ConsumedGradient(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - any result of torch
         name = getattr(func, "__name__", str(func))
-        # The compiler reads the .grad of the parameters it compiles for, and Module.to converts it.
+        # The compiler reads .grad of the parameters that it compiles for, and Module.to converts .grad.
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as torch's own subclasses do
             if name in CONVERSIONS or CompileContext.try_get() is not None:
                 return func(*args, **(kwargs or {}))

@@ -1,6 +1,6 @@
 """The GPU of a worker, and the settings that make its kernels give the same bits every time.
 
-Nothing here touches CUDA in the fork server: a process that has cannot fork workers.
+Nothing here initialises CUDA in the fork server: a process that has initialised CUDA cannot fork workers.
 """
 
 import os
@@ -12,15 +12,15 @@ from elastane.runtime.state.gpu_locks import find_lock_directory, lock_gpu
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED_WORKSPACE = ":4096:8"
-"""Buffers of a fixed size: cuBLAS otherwise picks kernels by the stream they run on (cuBLAS, "Results
-reproducibility")."""
+"""Workspaces of a fixed size. Without them cuBLAS chooses kernels by the stream that they run on (cuBLAS,
+"Results reproducibility")."""
 
 
 def assign_gpu(worker: int) -> None:
-    """Make one GPU of the agent visible to this process, which no other worker of this machine has.
+    """Make one GPU of the agent, which no other worker of this machine uses, visible to this process.
 
-    Call it before CUDA is initialised. The script's ``"cuda"`` is then the GPU of this worker; if there are
-    more workers than GPUs, several share one. Without a GPU nothing happens.
+    Call this before CUDA is initialised. The script's ``"cuda"`` is then the GPU of this worker. If there are
+    more workers than GPUs, workers share GPUs. Without a GPU nothing happens.
     """
     count = torch.cuda.device_count()
     if count:
@@ -33,20 +33,20 @@ def list_gpu_names(count: int, visible: str | None) -> list[str]:
     """Return the visible GPUs as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Args:
-        count: how many, at least 1.
-        visible: the variable as the agent has it: numbers or UUIDs; None: not set.
+        count: the number of GPUs, at least 1.
+        visible: the agent's value of the variable, numbers or UUIDs; None: it is not set.
     """
     names = visible.split(",") if visible else map(str, range(count))
     return [name.strip() for name in names][:count]
 
 
 def pin_libraries() -> None:
-    """Set environment variables that libraries read at first use; the user's own values stay."""
+    """Set environment variables that libraries read at first use; keep values that the user has set."""
     os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE)
 
 
 def pin_kernels(device: torch.device) -> None:
-    """Select deterministic kernels on a GPU; those of the CPU are deterministic anyway.
+    """Select deterministic kernels on a GPU; the kernels of the CPU are deterministic already.
 
     Torch raises a RuntimeError for an operation that has no deterministic kernel, and names it.
     """
@@ -59,7 +59,7 @@ def pin_kernels(device: torch.device) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """Describe the device as far as bits depend on it; a worker with another description is refused."""
+    """Describe the device as far as results depend on it; workers of a run need the same description."""
     if device.type != "cuda":
         return str(torch.backends.cpu.get_cpu_capability())
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def describe_numerics() -> str:
-    """Describe the settings of this process that bits of GPU kernels depend on; the script chooses TF32."""
+    """Describe the settings that decide the bits of GPU kernels; the script chooses whether to use TF32."""
     choices = {
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "benchmark": torch.backends.cudnn.benchmark,

@@ -1,4 +1,4 @@
-"""Locks on the GPUs of this machine, which the kernel releases when the worker ends."""
+"""Locks on the GPUs of this machine; the kernel releases them when the worker ends."""
 
 import fcntl
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 from elastane.api.run_as import GPU_CLAIMS
 
 OPENING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Other users may write to the folder of the locks: links are not followed, and pipes do not block."""
+"""Flags that do not follow links and do not block on pipes: other users may write to the folder."""
 
 _held: list[int] = []
 """Descriptors of the locks that this process holds until it ends."""
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_lock_directory() -> Path:
-    """Return the folder of the locks: that of the controller for the jobs of all users, else this user's.
+    """Return the folder of the locks: the controller's folder for jobs of all users, else this user's.
 
     Jobs of one cluster may run as different users and share the machine's GPUs.
     """
@@ -32,18 +32,18 @@ def find_lock_directory() -> Path:
 def lock_gpu(names: Sequence[str], worker: int, folder: Path) -> str:
     """Lock one GPU for this process, against all runs and jobs of this machine.
 
-    If all are locked, or the folder cannot be used, workers share GPUs in turn.
+    If all are locked, or the folder is not usable, workers share GPUs in turn.
 
     Args:
-        names: of the GPUs, at least one.
-        worker: its number; its search begins there.
-        folder: of the locks; made if it does not exist.
+        names: the names of the GPUs, at least one.
+        worker: the number of the worker, at which its search begins.
+        folder: the folder of the locks; created if missing.
     """
     turn = names[worker % len(names)]
     try:
         opened = _open_folder(folder)
     except OSError as error:
-        # Another user may have made the folder first; this user's workers still need GPUs.
+        # Another user may have created the folder first; this user's workers still need GPUs.
         logger.warning("cannot lock a GPU in %s (%s); this worker shares GPU %s", folder, error, turn)
         return turn
     try:
@@ -57,17 +57,17 @@ def lock_gpu(names: Sequence[str], worker: int, folder: Path) -> str:
 
 
 def _open_folder(path: Path) -> int:
-    """Open the folder of the locks, if no other user can have prepared its content.
+    """Open the folder of the locks, unless another user may have prepared its content.
 
     Raises:
-        OSError: it cannot be made or opened, or another user could change its content.
+        OSError: the folder cannot be created or opened, or another user could change its content.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)
     is_private = found.st_uid == os.getuid() and not found.st_mode & 0o022
-    # Root makes the shared folder; its sticky bit keeps users from removing each other's files.
+    # Root creates the shared folder; its sticky bit keeps users from removing each other's files.
     is_shared = found.st_uid == 0 and bool(found.st_mode & stat.S_ISVTX)
     if not is_private and not is_shared:
         os.close(folder)
@@ -79,7 +79,7 @@ def _lock_file(name: str, folder: int) -> bool:
     try:
         descriptor = _open_file(name, folder)
     except OSError:
-        # Something else has this name; it cannot be locked and tells nothing about the GPU.
+        # Something other than a file has this name; it says nothing about the GPU.
         return False
     try:
         # A record lock belongs to the process: forked children do not inherit it.
@@ -95,10 +95,10 @@ def _open_file(name: str, folder: int) -> int:
     """Open the file of a GPU, which any user of the folder may lock.
 
     Raises:
-        OSError: it cannot be made or opened.
+        OSError: the file cannot be created or opened.
     """
     with suppress(FileExistsError):
-        # Not in one call with O_CREAT: the kernel refuses it for others' files in a folder open to all.
+        # O_CREAT in one call fails: in a folder open to all, the kernel refuses it for others' files.
         descriptor = os.open(name, OPENING | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         if os.fstat(folder).st_mode & stat.S_ISVTX:
             os.fchmod(descriptor, 0o666)

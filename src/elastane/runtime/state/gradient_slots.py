@@ -1,7 +1,7 @@
 """Partial sums of gradients: a binary counter over virtual ranks, in slots of memory that peers read.
 
-A worker whose virtual ranks are an aligned power of two ends with one slot and uses at most ``log2 V + 1`` on
-the way. Slot 0 is where complete sums end up, and the gradient that the optimizer reads.
+A worker that has an aligned power of two of virtual ranks needs at most ``log2 V + 1`` slots, and ends with
+one. Complete sums end up in slot 0, from which the optimizer reads the gradient.
 """
 
 import threading
@@ -15,21 +15,21 @@ from elastane.runtime.state.memory import Arena
 from elastane.runtime.state.model_layout import ModelLayout
 
 PORTION = 1 << 22
-"""Elements; larger gradients are added in portions."""
+"""A number of elements; larger gradients are added in portions of this size."""
 
 
 class GradientSlots:
     """The slots of one worker.
 
     Args:
-        layout: of the model.
-        exact: sum in the fixed tree; otherwise add everything to slot 0 as it comes.
+        layout: the layout of the model.
+        exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
 
     Attributes:
         lock: held while a slot is written; the training thread (or the carrier's) adds gradients while the
             reactor thread stores sums that peers have completed.
-        rooted: blocks of slot 0 that hold complete sums and must not be added to.
-        arenas: memory of each slot.
+        rooted: blocks of slot 0 that hold complete sums, to which nothing may be added.
+        arenas: the memory of each slot.
     """
 
     def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
@@ -45,7 +45,7 @@ class GradientSlots:
 
     @property
     def sums(self) -> tuple[torch.Tensor, ...]:
-        """Sections of slot 0."""
+        """The sections of slot 0."""
         return self.arenas[0].tensors
 
     @property
@@ -53,26 +53,26 @@ class GradientSlots:
         return self.arenas[0].fd
 
     def find(self, fd: int) -> tuple[torch.Tensor, ...]:
-        """Return the sections of the slot that peers know by this number."""
+        """Return the sections of the slot that peers know by this file descriptor."""
         return next(arena.tensors for arena in self.arenas if arena.fd == fd)
 
     def touch(self) -> None:
-        """Make the kernel provide the memory of slot 0 now, not during the first step."""
+        """Touch slot 0, so that the kernel provides its memory now instead of during the first step."""
         for tensor in self.sums:
             tensor.zero_()
 
     def begin_round(self, size: int) -> None:
-        """Forget all sums: the round before has committed, so no worker reads them.
+        """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
-            size: virtual ranks of the round.
+            size: the number of virtual ranks of the round.
         """
         self.rooted.clear()
         self._nodes.clear()
         self._size = size
 
     def list_parts(self) -> tuple[PartialSum, ...]:
-        """Return the partial sums of this worker, as announced to the owners of the blocks."""
+        """Return the partial sums of this worker, as it announces them to the owners of the blocks."""
         if not self.exact:
             ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
             return (PartialSum(find_spans(ranks), self.arenas[0].fd),)
@@ -81,7 +81,7 @@ class GradientSlots:
     # -- slots of a virtual rank ---------------------------------------------------------------------------
 
     def has_sibling(self, rank: int, following: int | None) -> bool:
-        """Whether the virtual rank ``following`` is the right sibling of ``rank`` in the tree."""
+        """Return whether the virtual rank ``following`` is the right sibling of ``rank`` in the tree."""
         if not self.exact or following != rank + 1:
             return False
         return find_sibling((rank, rank + 1), self._size) == (rank + 1, rank + 2)
@@ -94,7 +94,7 @@ class GradientSlots:
             with_sibling: its left sibling goes into the slot together with it.
 
         Returns:
-            The slot; whether to add to it; and the merges of slots, ``(target, source)``, that follow.
+            The slot, whether to add to it, and the merges of slots, ``(target, source)``, that follow.
         """
         node = (rank, rank + 1)
         other = find_sibling(node, self._size) if self.exact else None
@@ -111,11 +111,11 @@ class GradientSlots:
         return slot, add, self._plan_merges(node, slot)
 
     def _plan_merges(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
-        """Record ``node`` in ``slot``, merged with its full siblings; return those merges."""
+        """Record ``node`` in ``slot`` and merge it with its complete siblings; return these merges."""
         plan = []
         while self.exact and (other := find_sibling(node, self._size)) in self._nodes:
             there = self._nodes.pop(other)
-            # Complete sums end up in slot 0, so the lower slot survives.
+            # Complete sums end up in slot 0, so the lower slot remains.
             plan.append((min(slot, there), max(slot, there)))
             node, slot = (min(node[0], other[0]), max(node[1], other[1])), min(slot, there)
         self._nodes[node] = slot
@@ -139,13 +139,13 @@ class GradientSlots:
         """Add the sum of two virtual ranks to the sum of their sibling; None counts as zeros.
 
         The sum passes through memory that stays in the processor's cache. Adding in place to one of the two
-        would be faster, but the gradient of another parameter may be in the same memory: for
+        would be faster, but the gradient of another parameter may share its memory: for
         ``a.reshape(3) + b.reshape(3)`` autograd gives both parameters the same tensor.
 
         Args:
-            target: 1-D.
-            one: 1-D and as long.
-            other: likewise.
+            target: the sum of the sibling, 1-D.
+            one: the gradient of the left virtual rank, 1-D and of the same length.
+            other: the gradient of the right virtual rank, likewise.
         """
         if one is None:
             one, other = other, None
@@ -168,8 +168,8 @@ class GradientSlots:
         """Sum all parts of a block into slot 0, in the order of the tree.
 
         Args:
-            block: its number.
-            parts: the virtual ranks, the elements and whether this worker may write there, of each part.
+            block: the number of the block.
+            parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
         """
         nodes = [part[0][0] for part in parts]
         plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
@@ -180,7 +180,7 @@ class GradientSlots:
                 if mine[merge.target]:
                     held[merge.target].add_(held[merge.source])
                 elif mine[merge.source]:
-                    # Addition of two numbers commutes to the bit.
+                    # Addition of two floating-point numbers commutes exactly.
                     held[merge.target] = held[merge.source].add_(held[merge.target])
                     mine[merge.target] = True
                 else:
@@ -193,7 +193,7 @@ class GradientSlots:
             self.rooted.add(block)
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
-        """Store the complete sum of a block that a peer has computed."""
+        """Store the complete sum of a block, which a peer has computed."""
         with self.lock:
             self.layout.block(self.sums, block).copy_(sums)
             self.rooted.add(block)

@@ -1,8 +1,8 @@
-"""Gradients on their way from autograd into the slots, taken by hooks while the backward pass goes on.
+"""The path of gradients from autograd into the slots; hooks take them during the backward pass.
 
-A gradient leaves its parameter only once no more can be added to it. Gradients of backward passes that the
+A hook takes a gradient only when nothing more can be added to it. Gradients of backward passes that the
 script runs itself, and of backward passes inside a backward pass (``torch.utils.checkpoint`` with
-``use_reentrant=True``), add up in ``.grad`` until the pass that `Gradients.backward` runs is over.
+``use_reentrant=True``), accumulate in ``.grad`` until the pass that `Gradients.backward` runs ends.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ class Gradients:
     """Takes the gradients of a worker's backward passes into its slots.
 
     Args:
-        layout: of the model.
-        exact: sum in the fixed tree; otherwise everything into one slot as it comes.
-        carrier: brings gradients to the host; None: that is where they are.
+        layout: the layout of the model.
+        exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
+        carrier: copies gradients to the host; None: they are on the host already.
 
     Attributes:
-        slots: with the partial sums.
+        slots: the slots with the partial sums.
     """
 
     def __init__(self, layout: ModelLayout, *, exact: bool, carrier: Carrier | None = None) -> None:
@@ -41,14 +41,14 @@ class Gradients:
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         self._touched: set[int] = set()
-        # Autograd's number of the current backward pass; None outside of one.
+        # Autograd's number of the current backward pass; None outside a backward pass.
         self._pass: int | None = None
-        # The backward pass of the microbatch is over.
+        # The backward pass of the microbatch has ended.
         self._complete = False
-        # Parameters whose gradients come in several parts: those of this pass, and those of any pass so far.
+        # Parameters that got their gradients in several parts: in this pass, and in any pass so far.
         self._late: set[int] = set()
         self._in_parts: set[int] = set()
-        # In a rehearsal, where nothing is delivered: how many parts each gradient came in.
+        # In a rehearsal, which delivers nothing: the number of parts of each gradient.
         self._parts: Counter[int] = Counter()
         self._taken = ConsumedGradient.make(layout.parameters)
         for number, parameter in enumerate(layout.parameters):
@@ -57,11 +57,11 @@ class Gradients:
 
     @runs_script
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
-        """Run the backward pass of the virtual rank at hand; its gradients go to the slots.
+        """Run the backward pass of the current virtual rank; its gradients go to the slots.
 
         Args:
             loss: a scalar.
-            gradient: of the loss; None: 1.
+            gradient: the gradient of the loss; None: 1.
         """
 
         def begun(_gradient: torch.Tensor) -> None:
@@ -82,21 +82,21 @@ class Gradients:
         self._complete = True
 
     def forget(self) -> None:
-        """Drop gradients that the script has computed between the steps."""
+        """Drop gradients that the script computed between the steps."""
         self._complete = False
         for parameter in self.layout.parameters:
             parameter.grad = None
 
     def refuse(self) -> None:
-        """Put `ConsumedGradient` into ``.grad``, after the gradients have become a step."""
+        """Put a `ConsumedGradient` into each ``.grad``, after the step has used the gradients."""
         for parameter, taken in zip(self.layout.parameters, self._taken, strict=True):
             parameter.grad = taken
 
     def begin_round(self, size: int) -> None:
-        """Forget all sums: the round before has committed, so no worker reads them.
+        """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
-            size: virtual ranks of the round.
+            size: the number of virtual ranks of the round.
         """
         self.slots.begin_round(size)
         self._waiting = None
@@ -104,12 +104,12 @@ class Gradients:
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     def begin_leaf(self, rank: int, announce: Announce | None, following: int | None = None) -> None:
-        """Begin a virtual rank: the next backward pass is its own.
+        """Begin a virtual rank: the next backward pass belongs to it.
 
         Args:
             rank: a virtual rank of the round.
-            announce: takes blocks as they become final, if this is the worker's last virtual rank; else None.
-            following: the virtual rank that this worker computes next, if it is known.
+            announce: receives blocks as they become final; None: not the worker's last virtual rank.
+            following: the virtual rank that this worker computes next; None: not known.
         """
         self._touched.clear()
         self.forget()
@@ -120,7 +120,7 @@ class Gradients:
             self._leaf = LeafWriter(self.slots, rank, announce, waiting)
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Return digests of the gradients of a rehearsal's backward pass."""
+        """Return digests of the gradients that a rehearsal's backward pass has computed."""
         return tuple(
             xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
             if parameter.grad is not None
@@ -129,13 +129,13 @@ class Gradients:
         )
 
     def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[int, ...]:
-        """Complete the virtual rank: add zeros for parameters without a gradient, and changes of buffers.
+        """End the virtual rank: add zeros for parameters without a gradient, and the changes of buffers.
 
         Returns:
             The parameters that got no gradient.
 
         Raises:
-            BadInput: the script ran a backward pass of its own after that of the virtual rank.
+            BadInput: the script ran its own backward pass after that of the virtual rank.
         """
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
@@ -169,7 +169,7 @@ class Gradients:
                 self._parts[number] += 1
                 return
             if number in self._touched:
-                # Its first part is in a slot already, and perhaps announced to the owner.
+                # The first part is already in a slot, and its block may be announced to the owner.
                 raise _too_late(self.layout.extents[number].name)
             if number in self._in_parts or _current_pass() != self._pass:
                 self._late.add(number)
@@ -179,14 +179,14 @@ class Gradients:
         return accumulated
 
     def _deliver(self, number: int) -> None:
-        """Move the complete gradient of a parameter towards a slot."""
+        """Send the complete gradient of a parameter to a slot."""
         parameter = self.layout.parameters[number]
         gradient, parameter.grad = parameter.grad, self._taken[number]
         if gradient is None:
             return
         self._touched.add(number)
         assert self._leaf is not None, "only a virtual rank's gradients are delivered"  # noqa: S101
-        # Sums are dense: a block is one slice of memory, also for sparse gradients.
+        # Sums are dense even for sparse gradients: a block is one slice of memory.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         if self._carrier is None:
             self._leaf.add(number, dense)

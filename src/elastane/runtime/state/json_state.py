@@ -1,4 +1,4 @@
-"""State as JSON and tensors, and back in its types: nothing that travels is unpickled."""
+"""The encoding of state as JSON and tensors, and its decoding to the original types, without pickle."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 TENSOR = "elastane.tensor"
-"""The JSON key that refers to a tensor, by its name among the tensors that travel beside."""
+"""The JSON key of a reference to a tensor, by its name among the tensors beside the JSON."""
 
 ITEMS = "elastane.items"
-"""The JSON key for a dict with keys that are not all strings: its items, in order."""
+"""The JSON key of a dict that has keys other than strings, as a list of its items."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with a state dict: schedulers, scalers, modules and optimizers have one."""
+    """An object with a state dict, such as a scheduler, scaler, module or optimizer."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
@@ -27,10 +27,10 @@ class Stateful(Protocol):
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """Return the value as lists, dicts, strings, numbers and None.
 
-    Tensors of one element become numbers; functions become None, as every worker has them from the script.
+    Tensors of one element become numbers. Functions become None: every worker has them from the script.
 
     Raises:
-        TypeError: a value in it is none of these.
+        TypeError: it contains a value of another type.
     """
     return json.loads(to_json_text(value))
 
@@ -60,11 +60,11 @@ def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) ->
 
     Args:
         value: nested dicts, lists and tuples of tensors and of values for `to_json`.
-        name: of the value; names of its tensors begin with it.
-        tensors: the tensors are added to it, by name.
+        name: the name of the value, and the prefix of its tensors' names.
+        tensors: receives the tensors, by name.
 
     Raises:
-        TypeError: a value in it is none of these.
+        TypeError: it contains a value of another type.
     """
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach()
@@ -82,7 +82,7 @@ def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) ->
 
 
 def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
-    """Return the value that `split_tensors` has described, with lists in place of tuples."""
+    """Return the value that `split_tensors` described, with lists in place of tuples."""
     if isinstance(described, dict):
         if TENSOR in described:
             return tensors[described[TENSOR]]
@@ -100,7 +100,7 @@ def _restore_key(encoded: Any) -> Any:  # noqa: ANN401 - likewise
 
 
 def restore_types(mine: object, encoded: Any) -> Any:  # noqa: ANN401 - likewise
-    """Return a decoded value in the types that this process's own value has.
+    """Return a decoded value, converted to the types of this process's own value.
 
     JSON has no tuples, no keys that are numbers and no functions; ``mine`` shows where they belong
     (``betas``, the milestones of ``MultiStepLR``, the phases of ``SWALR``).

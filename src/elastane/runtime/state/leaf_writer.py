@@ -1,8 +1,8 @@
-"""One virtual rank (a leaf of the tree) on its way into the slots.
+"""The writing of one virtual rank's gradients (a leaf of the tree) into the slots.
 
-Where the sibling of a virtual rank comes right after it, its gradients wait where autograd left them. Then
-both are added on the way into a slot, their own or that of the pair's sibling: one pass over memory instead
-of two or three.
+If the right sibling of a virtual rank follows directly, its gradients wait where autograd left them. Then the
+writer adds both while it writes them into a slot, their own or that of the pair's sibling: one pass over
+memory instead of two or three.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from elastane.runtime.state.gradient_slots import GradientSlots
 from elastane.runtime.state.model_layout import Extent, Piece
 
 Announce: TypeAlias = Callable[[tuple[int, ...]], None]
-"""Takes blocks whose partial sums are final."""
+"""Receives the numbers of blocks that have final partial sums."""
 
 
 class WaitingLeaf:
-    """A virtual rank whose gradients wait for those of its sibling."""
+    """The gradients of a virtual rank while they wait for those of its sibling."""
 
     def __init__(self) -> None:
         self.gradients: dict[int, torch.Tensor | None] = {}
@@ -35,9 +35,9 @@ class LeafWriter:
     """Writes the gradients of a virtual rank, and of the sibling that waited for it, into the slots.
 
     Args:
-        slots: of this worker.
+        slots: the slots of this worker.
         rank: the virtual rank.
-        announce: takes blocks as they become final, if this is the last virtual rank of the worker.
+        announce: receives blocks as they become final, if this is the last virtual rank of the worker.
         waiting: the left sibling, if its gradients wait.
     """
 
@@ -75,7 +75,7 @@ class LeafWriter:
     ) -> None:
         """Store or add the sum of the sibling's gradient and this one; None counts as zeros.
 
-        A zero is added, not left out: -0.0 + 0.0 is 0.0, wherever the sum is made.
+        It adds zeros instead of leaving them out: -0.0 + 0.0 is 0.0, and every worker must get the same bits.
         """
         if waited is not None and gradient is not None:
             torch.add(waited, gradient, out=target)
@@ -93,7 +93,7 @@ class LeafWriter:
             target.copy_(gradient)
 
     def _write_around(self, number: int, waited: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
-        """Write the blocks of a parameter that do not hold complete sums yet."""
+        """Write the blocks of a parameter that do not have complete sums yet."""
         extent = self._layout.extents[number]
         for block in self._layout.blocks_of[number]:
             for piece in self._layout.pieces[block]:
@@ -135,7 +135,7 @@ class LeafWriter:
             into.add_(self._layout.block(arenas[source].tensors, block))
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
-        """Add what the forward passes changed in the buffers, and merge slots."""
+        """Add the changes that the forward passes made to the buffers, and merge slots."""
         slots = self._slots
         blocks = range(len(self._layout.blocks))
         of_buffers = [block for block in blocks if self._layout.is_buffers(block)]

@@ -1,4 +1,4 @@
-"""Search for objects of the script among all objects of the process."""
+"""A search for objects of the script among all objects of the process."""
 
 import gc
 from typing import TypeVar
@@ -9,6 +9,6 @@ Kind = TypeVar("Kind")
 def find_live_objects(kind: type[Kind]) -> list[Kind]:
     """Return every object of a type, or of one derived from it, that is alive in this process.
 
-    Looks at each object's type, not at its class: a proxy may import or warn when it is asked for that.
+    Compares `type(object)`, not `object.__class__`: a proxy may import or warn when its class is read.
     """
     return [some for some in gc.get_objects() if issubclass(type(some), kind)]

@@ -1,7 +1,7 @@
 """Loss scaling for fp16: the user's own ``GradScaler``, updated by decisions that all workers share.
 
-Every virtual rank's gradient is that of its loss times the scale, and so is their sum. Votes carry the norms
-of the whole sums, so that all workers know alike whether one of them overflowed.
+Each virtual rank computes the gradient of its loss times the scale, so the sum of gradients carries the scale
+too. Votes carry the norms of the whole sums. From them all workers decide alike whether a sum overflowed.
 """
 
 from functools import partial
@@ -23,22 +23,22 @@ def _refuse(method: str, *_args: object, **_options: object) -> NoReturn:
 
 
 class LossScaling:
-    """A scaler and the optimizer it serves.
+    """A scaler and its optimizer.
 
     Args:
-        scaler: enabled; it stays the user's, and its state has the scale.
-        optimizer: the user's.
-        device: of the losses.
+        scaler: the user's scaler, enabled; its state contains the scale.
+        optimizer: the user's optimizer.
+        device: the device of the losses.
     """
 
     def __init__(self, scaler: GradScaler, optimizer: Optimizer, device: torch.device) -> None:
         self.scaler = scaler
         self._optimizer = optimizer
-        # The scaler makes its tensors at the first loss; a worker without a loss in a step updates the scale
-        # with the others.
+        # The scaler creates its tensors at the first loss. A worker without a loss in a step needs them too:
+        # it updates the scale with the others.
         self._found = torch.zeros((), dtype=torch.float32, device=device)
         scaler.scale(self._found)
-        # On this object only: the run calls the methods of its class.
+        # Only on this object: the run itself calls the methods of the class.
         for name in ("scale", "unscale_", "step", "update"):
             setattr(scaler, name, partial(_refuse, name))
 
@@ -47,9 +47,9 @@ class LossScaling:
 
     @property
     def inverse(self) -> float:
-        """The factor that removes the scale from a gradient; exact for powers of two.
+        """The factor that removes the scale from a gradient; exact if the scale is a power of two.
 
-        Rounded to fp32 as ``GradScaler.unscale_`` rounds it.
+        It is rounded to fp32, as ``GradScaler.unscale_`` does.
         """
         return torch.tensor(1.0 / self.scaler.get_scale(), dtype=torch.float32).item()
 
@@ -57,13 +57,13 @@ class LossScaling:
         """Move the scale as ``GradScaler.update`` does after a step.
 
         Args:
-            overflowed: some element of the gradient was not finite, so the step was skipped.
+            overflowed: an element of the gradient was not finite, so the step was skipped.
 
         Raises:
-            RunFailed: no scale is small enough.
+            RunFailed: the scale has fallen to zero.
         """
         self._found.fill_(float(overflowed))
-        # Where GradScaler.unscale_ leaves what it has found; here the gradients lie with all workers.
+        # GradScaler.unscale_ would set this flag, but it sees the gradients of one worker only.
         found = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
         found["found_inf_per_device"] = {self._found.device: self._found.clone()}
         type(self.scaler).update(self.scaler)

@@ -1,7 +1,7 @@
-"""Arenas: memory that holds one tensor per section and that peers on this machine can read.
+"""Arenas: memory with one tensor per section, which peers on this machine can read.
 
-An arena is a memfd: a peer opens it through ``/proc/PID/fd/FD``, the kernel frees it with its last user, and
-nothing remains after a ``kill -9``. Memory of a dead worker stays readable for peers that have mapped it.
+An arena is a memfd. A peer opens it through ``/proc/PID/fd/FD``. The kernel frees it with its last user, so
+nothing remains after a ``kill -9``. Peers that have mapped the memory of a dead worker can still read it.
 """
 
 import mmap
@@ -15,11 +15,11 @@ import torch
 
 PAGE = 4096
 ADDRESS = struct.Struct("<QQ")
-"""Address of a letter: descriptor and size in bytes."""
+"""The address of a letter: file descriptor and size in bytes."""
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One flat buffer: a data type and a length in elements."""
+    """The description of a flat buffer: a data type and a length in elements."""
 
     dtype: torch.dtype
     elements: int
@@ -45,12 +45,12 @@ class Arena:
     """The arena of this worker.
 
     Args:
-        name: shown in ``/proc/PID/maps``.
-        sections: each at least one element long.
+        name: the name in ``/proc/PID/maps``.
+        sections: the sections, each at least one element long.
 
     Attributes:
         tensors: one 1-D tensor per section, page-aligned, zero at first.
-        fd: of the memfd; peers are told this number.
+        fd: the descriptor of the memfd, which this worker sends to its peers.
     """
 
     def __init__(self, name: str, sections: Sequence[Section]) -> None:
@@ -64,7 +64,7 @@ class PeerArenas:
     """Arenas of peers, mapped on first use.
 
     Args:
-        sections: the same on every worker.
+        sections: the sections of an arena; the same on every worker.
     """
 
     def __init__(self, sections: Sequence[Section]) -> None:
@@ -72,13 +72,13 @@ class PeerArenas:
         self._mapped: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
     def tensors(self, pid: int, fd: int) -> tuple[torch.Tensor, ...]:
-        """Return the sections of the arena that process ``pid`` has as ``fd``.
+        """Return the sections of the arena that is descriptor ``fd`` of process ``pid``.
 
         Raises:
-            OSError: the process is gone and the arena was never mapped.
+            OSError: the process has ended, and this worker never mapped the arena.
         """
         if (pid, fd) not in self._mapped:
-            # O_RDWR: torch has no read-only tensors. Workers never write to a peer's arena.
+            # O_RDWR because torch has no read-only tensors. Workers never write to a peer's arena.
             opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
             try:
                 self._mapped[pid, fd] = _view_sections(mmap.mmap(opened, 0), self._sections)
@@ -87,7 +87,7 @@ class PeerArenas:
         return self._mapped[pid, fd]
 
     def forget(self, pid: int) -> None:
-        """Unmap the arenas of a process that is gone."""
+        """Unmap the arenas of a process that has ended."""
         self._mapped = {key: views for key, views in self._mapped.items() if key[0] != pid}
 
 
@@ -95,10 +95,10 @@ class Letter:
     """Bytes that a peer on this machine reads once; freed with this object.
 
     Args:
-        payload: pieces, in order.
+        payload: the pieces of the content, in order.
 
     Attributes:
-        address: from which the peer reads it.
+        address: the address that the peer passes to `read_letter`.
     """
 
     def __init__(self, payload: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -115,10 +115,10 @@ class Letter:
 
 
 def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
-    """Map the letter of process ``pid``: a copy would be slower, as it touches new memory.
+    """Map the letter of process ``pid``; a copy would be slower, because it touches new memory.
 
     Raises:
-        OSError: the process is gone.
+        OSError: the process has ended.
     """
     fd, size = ADDRESS.unpack(address)
     opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
@@ -129,6 +129,6 @@ def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor, without a copy if it is contiguous and on the host."""
+    """Return the bytes of a tensor; copy only if it is not contiguous or not on the host."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The flat layout of a model: the position of each parameter and buffer, and the blocks that cut it."""
+"""The flat layout of a model: the position of each parameter and buffer, and the division into blocks."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -21,19 +21,19 @@ WIDENED = {
     torch.int8: torch.int32,
     torch.int16: torch.int32,
 }
-"""Types of buffers too narrow to sum changes in, with the type in which they are summed and stored."""
+"""Buffer types too narrow to sum changes in, with the wider type for the sums and for storage."""
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """One tensor of the model: elements ``[start, stop)`` of a section, in its own memory order.
+    """The position of one tensor: elements ``[start, stop)`` of a section, in the tensor's memory order.
 
     Args:
-        name: of the parameter or buffer in the model.
-        section: number of the flat buffer.
-        start: first element.
-        stop: one past the last.
-        shape: of the tensor.
-        stride: of the tensor, dense.
+        name: the name of the parameter or buffer in the model.
+        section: the number of the flat buffer.
+        start: the first element.
+        stop: one past the last element.
+        shape: the shape of the tensor.
+        stride: the strides of the tensor, which are dense.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Extent(msgspec.Struct, frozen=True):
     stride: tuple[int, ...]
 
     def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return the tensor inside an arena's sections."""
+        """Return a view of this tensor in an arena's sections."""
         return tensors[self.section].as_strided(self.shape, self.stride, self.start)
 
     def flattened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of this shape, 1-D, in the extent's memory order; a view if possible."""
+        """Return a tensor of this shape as 1-D, in the extent's memory order; a view if possible."""
         if tensor.stride() == self.stride:
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         dense = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
@@ -56,7 +56,7 @@ class Extent(msgspec.Struct, frozen=True):
         return dense
 
     def flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return the elements inside an arena's sections, 1-D, in memory order."""
+        """Return a 1-D view of this tensor's elements in an arena's sections, in memory order."""
         return tensors[self.section][self.start : self.stop]
 
 
@@ -69,7 +69,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def _find_device(optimizer: torch.optim.Optimizer) -> torch.device:
-    """Return the device of the first trained parameter; all others must be on it too."""
+    """Return the device of the first trained parameter; all others must be on the same device."""
     trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     return next((parameter.device for parameter in trained), torch.device("cpu"))
 
@@ -93,21 +93,21 @@ def _cut_pieces(block: Block, extents: list[Extent]) -> Iterator[Piece]:
 
 
 class ModelLayout:
-    """Trained parameters first, a section per data type and parameter group, then buffers by data type.
+    """The layout: a section per parameter group and data type, then a section of buffers per data type.
 
     Args:
         model: any module; parameters shared between modules count once.
-        optimizer: its parameter groups list the trained parameters.
+        optimizer: the optimizer that has the trained parameters in its groups.
 
     Attributes:
-        device: of all trained parameters and carried buffers.
-        parameters: trained parameters, in order; tied ones once.
-        extents: of each parameter.
-        groups: the parameter group of each.
+        device: the device of all trained parameters and laid-out buffers.
+        parameters: the trained parameters, in order; tied ones once.
+        extents: the extent of each parameter.
+        groups: the number of each parameter's group.
         buffers: ``(module, name)`` of every buffer that training may change.
-        buffer_extents: of each buffer.
-        sections: of parameters and buffers.
-        parameter_sections: how many of them are of parameters.
+        buffer_extents: the extent of each buffer.
+        sections: the sections of parameters, then those of buffers.
+        parameter_sections: the number of sections of parameters.
         blocks: fixed slices of the sections.
         pieces: per block, the parts of parameters in it; empty for blocks of buffers.
         buffer_pieces: per block, the parts of buffers in it; empty for blocks of parameters.
@@ -180,7 +180,7 @@ class ModelLayout:
                 kind = (
                     kept_as.is_floating_point or kept_as.is_complex or kept_as in (torch.int64, torch.int32)
                 )
-                # Non-persistent buffers are caches, as torch defines them: every worker has its own.
+                # Torch defines non-persistent buffers as caches, so every worker has its own.
                 if constant or not kind or buffer.numel() == 0 or id(buffer) in seen:
                     continue
                 seen.add(id(buffer))
@@ -222,11 +222,11 @@ class ModelLayout:
 
     @property
     def elements(self) -> int:
-        """Trained elements."""
+        """The number of trained elements."""
         return sum(section.elements for section in self.sections[: self.parameter_sections])
 
     def block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
-        """Block ``number`` inside an arena's sections, 1-D."""
+        """Return a 1-D view of block ``number`` in an arena's sections."""
         block = self.blocks[number]
         return tensors[block.section][block.start : block.stop]
 
@@ -237,13 +237,13 @@ class ModelLayout:
         """Check that the script has not changed the model's layout since `run.prepare`.
 
         Args:
-            optimizer: the user's.
-            values: sections that the parameters are views of.
+            optimizer: the user's optimizer.
+            values: the sections of which the parameters are views.
 
         Raises:
-            BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
+            BadInput: the script replaced parts of the model, moved or unfroze parameters, or changed groups.
         """
-        # Added and removed parts show in the module that contains them.
+        # A change shows in the module that contains the added or removed part.
         structure = _describe_structure(self._modules.values())
         if structure != self._structure:
             extents = zip(self._modules, structure, self._structure, strict=True)
@@ -281,7 +281,7 @@ class ModelLayout:
             )
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, shapes, data types, block borders and values of frozen parameters."""
+        """Return the SHA-256 of names, shapes, types and block borders, and of frozen parameters' values."""
         described = [
             *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.extents),
             *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_extents),
@@ -304,7 +304,7 @@ def _refuse_lazy(model: nn.Module) -> None:
 
 
 def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
-    """Identify parameters, modules and persistent buffers of each module: a script may not replace them."""
+    """Identify the parts of each module that a script may not replace: parameters, modules, buffers."""
     return [
         (
             *map(id, module._parameters.values()),  # noqa: SLF001 - torch has no accessor as quick as these
@@ -316,7 +316,7 @@ def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
 
 
 def check_dense(layout: ModelLayout) -> None:
-    """Check that extents tile their sections; a mistake here would silently train the wrong elements."""
+    """Check that extents tile their sections; a gap or overlap would silently train wrong elements."""
     for section in range(len(layout.sections)):
         extents = [p for p in (*layout.extents, *layout.buffer_extents) if p.section == section]
         borders = [(p.start, p.stop) for p in extents]

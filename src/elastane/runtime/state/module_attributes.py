@@ -1,4 +1,4 @@
-"""Numbers and tensors in plain attributes of modules, which no state dict has."""
+"""Numbers and tensors in plain attributes of modules, which no state dict contains."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ class ModuleAttributes:
         self._found = {key: _copy(value) for key, value in _list_attributes(model)}
 
     def restore(self) -> None:
-        """Restore all of them, and remove those that were added since."""
+        """Restore all attributes, and remove those that were added since."""
         modules = dict(self._model.named_modules())
         now = dict(_list_attributes(self._model))
         for path, name in now.keys() - self._found.keys():
@@ -31,7 +31,7 @@ class ModuleAttributes:
                 setattr(modules[path], name, value)
 
     def changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
-        """Return those that differ from an earlier moment or are new, with their values now."""
+        """Return the attributes that are new or differ from an earlier moment, with their values here."""
         earlier = since._found  # noqa: SLF001 - another one of this class
         return {
             key: value
@@ -41,7 +41,7 @@ class ModuleAttributes:
 
 
 def set_attributes(model: nn.Module, values: Mapping[Key, Any]) -> None:
-    """Set attributes of modules; attributes of missing modules are left out."""
+    """Set attributes of modules; skip attributes of modules that the model does not have."""
     modules = dict(model.named_modules())
     for (path, name), value in values.items():
         if path in modules:
@@ -52,14 +52,14 @@ def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
     return [
         ((path, name), value)
         for path, module in model.named_modules()
-        # A copy: the reactor may read while a forward pass adds an attribute to the module.
+        # A copy of the items: the reactor may read while a forward pass adds an attribute to the module.
         for name, value in list(vars(module).items())
         if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
     ]
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any value of the script
-    # Without its history: a tensor that a forward pass leaves behind may hold a whole graph.
+    # Detached: a tensor that a forward pass leaves behind may hold a whole autograd graph.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 

@@ -1,4 +1,4 @@
-"""Refusal of optimizers that the script steps, and of gradients that it sets to zero.
+"""The refusal of optimizer steps and of ``zero_grad`` calls by the script.
 
 Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run. Another optimizer
 may exist for one microbatch, or between two steps: a joining worker would lack the state of one that exists
@@ -18,15 +18,15 @@ from elastane.api.errors import BadInput
 
 
 class OptimizerGuard:
-    """Watches which optimizers step.
+    """Watches which optimizers the process steps.
 
     Args:
-        optimizer: the one given to ``prepare``.
-        kept: whether an optimizer of the script is in ``run.keep``.
-        model: of the run.
+        optimizer: the optimizer given to ``prepare``.
+        kept: returns whether an optimizer of the script is in ``run.keep``.
+        model: the model of the run.
 
     Attributes:
-        position: of the script; another value in each microbatch and between any two steps.
+        position: the position of the script; it differs in each microbatch and between any two steps.
     """
 
     def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
@@ -35,17 +35,17 @@ class OptimizerGuard:
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_pre_hook(self._stepping)
-        # Torch has no hook for zero_grad. Saved or copied optimizers do not have this attribute.
+        # Torch has no hook for zero_grad. Saved and copied optimizers lack this attribute.
         vars(optimizer)["zero_grad"] = _refuse_zero_grad
 
     def remove(self) -> None:
-        """Remove the hook: the run is over."""
+        """Remove the hook at the end of the run."""
         self._hook.remove()
         vars(self._optimizer).pop("zero_grad", None)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Allow steps inside the block: the run makes them."""
+        """Allow the run to step the optimizer inside the block."""
         self._ours = True
         try:
             yield

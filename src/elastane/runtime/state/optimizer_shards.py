@@ -1,8 +1,8 @@
 """The optimizer state of a worker: the user's optimizer on whole parameters, or a copy of it on blocks.
 
-``WholeOptimizer`` serves any optimizer that updates each parameter by itself. ``ShardedOptimizer`` serves the
-elementwise ones: it runs the same class, with the same implementation, on the pieces of parameters in the
-blocks that the worker holds.
+``WholeOptimizer`` supports any optimizer that updates each parameter independently. ``ShardedOptimizer``
+supports elementwise optimizers. It runs the same class, with the same implementation, on the pieces of
+parameters in the blocks that the worker holds.
 """
 
 import copy
@@ -35,7 +35,7 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
 
 
 def is_of_torch(optimizer: optim.Optimizer) -> bool:
-    """Whether it is an optimizer of torch, all of which update each parameter by itself."""
+    """Return whether the optimizer is one of torch's, all of which update each parameter independently."""
     return type(optimizer).__module__.partition(".")[0] == "torch"
 
 
@@ -55,20 +55,20 @@ def _refuse_unsupported(optimizer: optim.Optimizer) -> None:
 
 
 def _copy_into(spare: object, entry: object, parameter: torch.Tensor) -> object:
-    """Return the entry, copied into the spare memory if it fits."""
+    """Return the entry, copied into the spare memory if it fits there."""
     if not isinstance(entry, torch.Tensor):
         return entry
     if isinstance(spare, torch.Tensor) and (spare.shape, spare.dtype) == (entry.shape, entry.dtype):
         return spare.copy_(entry)
     if entry.shape == parameter.shape:
-        # Fused kernels require state with the memory format of its parameter.
+        # Fused kernels require that state has the memory format of its parameter.
         like = torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype, device=entry.device)
         return like.copy_(entry)
     return entry.clone()
 
 
 def _fits(entry: object, parameter: torch.Tensor) -> bool:
-    """Whether the state has one element for each element of the parameter."""
+    """Return whether the state has one element for each element of the parameter."""
     return isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim() > 0
 
 
@@ -78,13 +78,13 @@ def _flatten(dense: torch.Tensor) -> torch.Tensor:
 
 
 class OptimizerShards(Protocol):
-    """The optimizer state of a worker, whole or in blocks; a unit is the smallest part of it that moves."""
+    """The optimizer state of a worker, whole or in blocks; a unit is the smallest part that moves."""
 
     units: int
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        """Estimated bytes of optimizer state of each unit; the last one, replicated state, has none."""
+        """An estimate of each unit's optimizer state in bytes; 0 for the last one, the replicated state."""
         ...
 
     def apply(
@@ -98,7 +98,7 @@ class OptimizerShards(Protocol):
         ...
 
     def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
-        """Return the blocks with values of these units, perhaps repeated; replicated state has none."""
+        """Return the blocks with values of these units, with repetitions; the replicated state has none."""
         ...
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
@@ -114,11 +114,11 @@ class OptimizerShards(Protocol):
         ...
 
     def is_elementwise(self, piece: Piece, key: str) -> bool:
-        """Whether an entry has one element for each element of the piece."""
+        """Return whether an entry has one element for each element of the piece."""
         ...
 
     def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
-        """Return the pieces of the model's tensors that a unit consists of."""
+        """Return the pieces of the model's tensors that form a unit."""
         ...
 
     def make_room(
@@ -131,10 +131,10 @@ class OptimizerShards(Protocol):
         """Allocate state for a piece, to be filled in.
 
         Args:
-            piece: of a trained parameter.
-            elementwise: data types of the elementwise entries.
-            others: the other tensors, dense; they become the state.
-            plain: entries that are no tensors.
+            piece: a piece of a trained parameter.
+            elementwise: the data types of the elementwise entries, by key.
+            others: the other tensors, dense; they become part of the state.
+            plain: the entries that are not tensors.
 
         Returns:
             The memory of each tensor, 1-D.
@@ -143,7 +143,7 @@ class OptimizerShards(Protocol):
 
 
 class WholeOptimizer:
-    """Every worker holds all state; a unit is a parameter."""
+    """The optimizer of a worker that holds all state; a unit is a parameter."""
 
     def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout) -> None:
         _refuse_unsupported(optimizer)
@@ -156,7 +156,7 @@ class WholeOptimizer:
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        """Estimated bytes of optimizer state of each unit: twice its values, as with Adam."""
+        """An estimate of each unit's optimizer state in bytes: twice its values, as with Adam."""
         return (*(2 * p.numel() * p.element_size() for p in self._layout.parameters), 0)
 
     @runs_script
@@ -179,13 +179,13 @@ class WholeOptimizer:
             self._layout.parameters[n].grad = None
 
     def skip(self, held: frozenset[int]) -> None:
-        """Skip a step whose gradient overflowed."""
+        """Skip a step after an overflow of its gradient."""
         if len(held) > self.units:
             self._spare.clear()
 
     @runs_script
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
-        """Step once with zero gradients and no learning rate; keep the allocated state to overwrite it."""
+        """Step once with zero gradients and a learning rate of zero; keep the allocated state for reuse."""
         before = self.shared.snapshot()
         kept = [tensor.clone() for tensor in values]
         for group in self._optimizer.param_groups:
@@ -260,10 +260,10 @@ class WholeOptimizer:
 
 
 class ShardedOptimizer:
-    """A unit is a block, held by its owner and its backups.
+    """The optimizer of a worker that holds some blocks; a unit is a block, held by its owner and its backups.
 
     Raises:
-        BadInput: the optimizer is not elementwise, so its result would depend on how blocks are cut.
+        BadInput: the optimizer is not elementwise, so its result would depend on the borders of blocks.
     """
 
     def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, values: Sections) -> None:
@@ -281,7 +281,7 @@ class ShardedOptimizer:
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
-        # A learning-rate scheduler wraps step() of the user's object; the copy must not have that.
+        # A learning-rate scheduler wraps step() of the user's object; the copy must not have the wrapper.
         self._optimizer.__dict__.pop("step", None)
         self._optimizer.state = defaultdict(dict)
         optimizer.state = RefusedState()  # type: ignore[assignment]
@@ -294,7 +294,7 @@ class ShardedOptimizer:
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
-        """Step on the pieces of the held blocks; free the state of blocks no longer held."""
+        """Step on the pieces of the held blocks; free the state of blocks that the worker has given away."""
         self._forget(held)
         groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
         for piece, values in self._held_pieces(held):
@@ -314,7 +314,7 @@ class ShardedOptimizer:
                 values.grad = None
 
     def skip(self, held: frozenset[int]) -> None:
-        """Skip a step whose gradient overflowed; free the state of blocks no longer held."""
+        """Skip a step after an overflow; free the state of blocks that the worker has given away."""
         self._forget(held)
 
     def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:

@@ -1,7 +1,8 @@
 """Tensors and plain values as bytes that one worker sends to another.
 
-A length of 8 bytes, a JSON header, then the tensors' own memory, one after the other. Packing copies nothing:
-the sender's state does not change before the receiver has everything, for its vote is awaited.
+The payload is a length of 8 bytes, a JSON header, then the memory of one tensor after another. Packing copies
+nothing: the sender's state cannot change before the receiver has everything, because no step commits without
+the receiver's vote.
 """
 
 import json
@@ -22,8 +23,8 @@ def pack_state(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) ->
     """Return the pieces of a payload, in order.
 
     Args:
-        tensors: of any data type, dense.
-        plain: values that JSON has.
+        tensors: dense tensors of any data type, by name.
+        plain: values that JSON can hold, by name.
     """
     placed, views, start = {}, [], 0
     for name, tensor in tensors.items():
@@ -39,7 +40,7 @@ def unpack_state(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, A
     """Return the tensors, as views of the payload, and the plain values.
 
     Raises:
-        Malformed: `pack_state` has not made this.
+        Malformed: the payload does not come from `pack_state`.
     """
     try:
         return _unpack(payload)

@@ -1,13 +1,14 @@
-"""Where the model's tensors are while it trains, and how they reach the memory that peers read.
+"""The place of the model's tensors during training, and copies to and from the memory that peers read.
 
-Sums, votes, digests and everything between workers happen on the host, in arenas that peers on this
-machine read. On the CPU the model trains in that very memory (`InPlace`). On a GPU it trains there, and the
-arena is the place of exchange (`Mirrored`): gradients come down as they are computed, whole sums go up before
-the optimizer runs, values go up when a peer has computed them and come down when a peer reads them.
+Sums, votes, digests and all exchange between workers use host memory: arenas that peers on this machine read.
+On the CPU the model trains in the arena itself (`InPlace`). On a GPU it trains in device memory and the
+arena is a mirror (`Mirrored`). Gradients are copied to the host as they are computed, and complete sums to
+the device before the optimizer runs. Values are copied to the device when a peer has computed them, and to
+the host before a peer reads them.
 
 The protocol orders reads and writes by events that the two threads of a worker post. That order holds on a
-device too, because every call here that takes part in it has finished its copies when it returns; streams
-only keep those copies from waiting behind unrelated kernels.
+device too, because every call here that takes part in it returns only when its copies are complete. Streams
+only keep these copies from waiting behind unrelated kernels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,12 +27,12 @@ Deliver: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class InPlace:
-    """Parameters are views of the arena; nothing is copied.
+    """The placement on the CPU: parameters are views of the arena, and nothing is copied.
 
     Attributes:
-        arena: what peers read: all parameters and, as committed, all buffers.
-        values: sections that model and optimizer work on.
-        carrier: None; gradients are on the host as they come.
+        arena: the memory that peers read: all parameters, and the committed values of all buffers.
+        values: the sections on which the model and the optimizer work.
+        carrier: None, because gradients are on the host already.
     """
 
     def __init__(self, layout: ModelLayout) -> None:
@@ -40,28 +41,28 @@ class InPlace:
         self.carrier: Carrier | None = None
 
     def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
-        """Return the complete sums where the optimizer can read them."""
+        """Return the complete sums in memory that the optimizer can read."""
         return sums
 
     def spare(self, sums: Sections) -> Sections:
-        """Return the memory that `gradients` would return; all zeros, as ``sums`` are."""
+        """Return the memory that `gradients` would return; it is all zeros if ``sums`` are."""
         return sums
 
     def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors of the model's device as tensors on the host."""
+        """Return tensors of the model's device as tensors on the host; here they are the same tensors."""
         return list(tensors)
 
     def computed(self, blocks: Iterable[int]) -> None:
-        """Note that the optimizer has computed new values for these blocks."""
+        """Note that the optimizer has computed new values of these blocks."""
 
     def show(self, blocks: Iterable[int]) -> None:
-        """Copy the values of these blocks to the arena, where peers, digests and copies read them."""
+        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
 
     def taken(self, view: View) -> None:
-        """Copy new values from the arena to the model; ``view`` selects them."""
+        """Copy new values from the arena to the model; ``view`` selects the values."""
 
     def complete(self) -> None:
-        """Wait until the device has done what this thread has queued."""
+        """Wait until the device has completed the work that this thread has queued."""
 
     def aside(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses tensors of the model's device."""
@@ -69,13 +70,13 @@ class InPlace:
 
 
 class Mirrored:
-    """Parameters and optimizer state are on a device; the arena is updated before it is read.
+    """The placement on a device, with the parameters and optimizer state; the arena is updated before reads.
 
-    Buffers need no mirror: committed buffers are computed and stored on the host only.
+    Buffers have no mirror: committed buffers are computed and stored on the host only.
 
     Args:
-        layout: of the model; says on which device. On the CPU the mirror is more memory of the CPU: that
-            differs from a GPU only in that copies are synchronous.
+        layout: the layout of the model, with its device. On the CPU the mirror is other memory of the CPU,
+            which differs from a GPU only in that copies are synchronous.
     """
 
     def __init__(self, layout: ModelLayout) -> None:
@@ -84,21 +85,21 @@ class Mirrored:
         self.values: Sections = self._on_device(self.arena.tensors)
         self.carrier: Carrier | None = Carrier(layout.device)
         self._sums: Sections | None = None
-        # Blocks with older values in the arena than on the device.
+        # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
         self._aside = _open_stream(layout.device)
 
     def _on_device(self, host: Sections) -> Sections:
-        """Allocate the parameters' sections; sections of buffers stay on the host."""
+        """Allocate the sections of parameters on the device; sections of buffers stay on the host."""
         trained = self._layout.parameter_sections
         return (*(torch.zeros_like(s, device=self._layout.device) for s in host[:trained]), *host[trained:])
 
     def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:
-        """Return the complete sums where the optimizer can read them.
+        """Return the complete sums in memory that the optimizer can read.
 
         Args:
             sums: sections on the host.
-            blocks: those needed.
+            blocks: the blocks that the optimizer needs.
         """
         there = self.spare(sums)
         for block in self._trained(blocks):
@@ -106,13 +107,13 @@ class Mirrored:
         return there
 
     def spare(self, sums: Sections) -> Sections:
-        """Return the memory that `gradients` would return; zeros until that is called."""
+        """Return the memory that `gradients` would return; it is zeros until that is called."""
         if self._sums is None:
             self._sums = self._on_device(sums)
         return self._sums
 
     def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return copies on the host; they are complete on return."""
+        """Return copies on the host; the copies are complete on return."""
         copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
         self.complete()
         return copies
@@ -123,25 +124,25 @@ class Mirrored:
         self._stale |= self._trained(blocks)
 
     def show(self, blocks: Iterable[int]) -> None:
-        """Copy the values of these blocks to the arena, where peers, digests and copies read them."""
+        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
         for block in self._stale & self._trained(blocks):
             shown = self._layout.block(self.arena.tensors, block)
             shown.copy_(self._layout.block(self.values, block))
             self._stale.discard(block)
 
     def taken(self, view: View) -> None:
-        """Copy new values from the arena to the model; ``view`` selects them."""
+        """Copy new values from the arena to the model; ``view`` selects the values."""
         view(self.values).copy_(view(self.arena.tensors))
 
     def complete(self) -> None:
-        """Wait until the device has done what this thread has queued."""
+        """Wait until the device has completed the work that this thread has queued."""
         if self._layout.device.type == "cuda":
             torch.cuda.current_stream(self._layout.device).synchronize()
 
     def aside(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses tensors of the model's device.
 
-        It has its own stream: a copy that a peer waits for would otherwise wait for a whole backward pass.
+        The context has its own stream; on another one, a peer's copy would wait for a whole backward pass.
         """
         return nullcontext() if self._aside is None else torch.cuda.stream(self._aside)
 
@@ -158,20 +159,20 @@ def choose_placement(layout: ModelLayout) -> Placement:
 
 
 class Carrier:
-    """Brings gradients to the host while the backward pass goes on.
+    """Copies gradients to the host during the backward pass.
 
-    A copy is queued on a stream of its own, behind the kernel that computes the gradient, and ends in pinned
-    memory, which torch's allocator keeps for the next step. A thread waits for it, so that only a gradient
-    that has arrived is added to a slot, and only a block whose gradients have all arrived is announced.
+    Each copy is queued on a separate stream, behind the kernel that computes the gradient. It goes to pinned
+    memory, which torch's allocator reuses in the next step. A thread waits for each copy. So a gradient is
+    added to a slot only after it has arrived, and a block is announced only after all its gradients have.
 
     Args:
-        device: of the gradients.
+        device: the device of the gradients.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = _open_stream(device)
-        # One thread: gradients are added in the order in which the backward pass came to them.
+        # One thread, so that gradients are added in the order in which the backward pass computes them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
         self._under_way: list[Future[None]] = []
 
@@ -193,7 +194,7 @@ class Carrier:
         """Wait until every gradient is delivered.
 
         Raises:
-            BaseException: that ``deliver`` raised.
+            BaseException: ``deliver`` raised it.
         """
         under_way, self._under_way = self._under_way, []
         for delivery in under_way:

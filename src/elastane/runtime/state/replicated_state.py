@@ -1,4 +1,4 @@
-"""State that every worker holds, beside blocks: hyperparameters, schedules, flags, ``run.keep``."""
+"""State outside the blocks, which every worker holds: hyperparameters, schedules, flags, ``run.keep``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -28,24 +28,25 @@ from elastane.runtime.state.shared_optimizer_state import SharedOptimizerState
 from elastane.runtime.state.untrained_tensors import UntrainedTensors
 
 UNTRAINED = "untrained"
-"""Key of the untrained tensors that the script has changed."""
+"""The key of the untrained tensors that the script has changed."""
 
 
 class ReplicatedState:
     """The state that is the same on every worker.
 
     Args:
-        model: of the run.
-        optimizer: the user's.
-        layout: of the model.
-        scheduler: the user's, stepped once after every training step unless it needs a figure for that.
-        scaling: of the loss; None: gradients are not scaled.
+        model: the model of the run.
+        optimizer: the user's optimizer.
+        layout: the layout of the model.
+        scheduler: the user's schedule; the run steps it once after every training step, unless the step
+            needs a metric.
+        scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
 
     Attributes:
-        metrics: of checkpoints: the loss, and the last measurements of the script.
-        recorded: digest of the values that the script recorded in the last step; empty: none.
-        untrained: tensors of the model that no block holds.
+        metrics: the metrics of checkpoints: the loss, and the last measurements of the script.
+        recorded: the digest of the values that the script recorded in the last step; empty: none.
+        untrained: the tensors of the model that no block holds.
     """
 
     def __init__(
@@ -68,22 +69,22 @@ class ReplicatedState:
         self._schedule_before = ""
         self._flags = self._current_flags()
         self._groups_before = ""
-        # Plain attributes of modules as the script made them, and those that a forward pass sets.
+        # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
         self._attributes = ModuleAttributes(model)
         self._excluded: frozenset[Key] = frozenset()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Return the state as JSON, and the tensors that the JSON refers to.
 
-        Hyperparameters, schedule, scaler, flags of the model, ``run.keep``, and the untrained tensors that
-        the script has changed.
+        It contains hyperparameters, schedule, scaler, flags of the model, ``run.keep``, and the untrained
+        tensors that the script has changed.
 
         Raises:
             BadInput: a value in it cannot be described.
         """
         tensors: dict[str, torch.Tensor] = {}
         rest = self._plain() | {
-            # A copy: one thread reads it while another adds to it.
+            # A copy, because one thread reads it while another adds to it.
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
             "attributes": [
@@ -98,7 +99,7 @@ class ReplicatedState:
         return {**rest, "keep": kept, "optimizer": shared}, tensors
 
     def _plain(self) -> dict[str, Any]:
-        """Return hyperparameters, schedule, scaler and flags as JSON: small, and compared in every vote.
+        """Return hyperparameters, schedule, scaler and flags as JSON; every vote compares them.
 
         Raises:
             BadInput: a hyperparameter or a value of the schedule is not a number, string, list or None.
@@ -111,7 +112,7 @@ class ReplicatedState:
             "groups": groups,
             "schedule": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaling.scaler.state_dict() if self._scaling is not None else None,
-            # As they are between microbatches: the running microbatch may switch them.
+            # The flags between microbatches: the running microbatch may switch them.
             "training": _encode_flags(self._flags[0]),
             "requires_grad": _encode_flags(self._flags[1]),
         }
@@ -129,7 +130,7 @@ class ReplicatedState:
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load what `describe` returned on another worker or in an earlier attempt of the run."""
+        """Load the result of `describe` on another worker or in an earlier attempt of the run."""
         for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
@@ -154,13 +155,13 @@ class ReplicatedState:
         kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         self._keep.take(rest["keep"], kept)
         self.metrics = dict(rest["metrics"])
-        # Checkpoints of earlier versions have none.
+        # Checkpoints of earlier versions lack it.
         self.recorded = rest.get("recorded", "")
 
     # -- equality of workers --------------------------------------------------------------------
 
     def replicated(self) -> dict[str, str]:
-        """Return digests of the state that all workers must share, beside blocks; compared in every vote."""
+        """Return digests of the shared state outside the blocks; every vote compares them."""
         plain = self._plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
@@ -169,7 +170,7 @@ class ReplicatedState:
         return found | {"run.keep": self._keep.digest()} | recorded
 
     def digest(self) -> tuple[str, str]:
-        """Return digests of the tensors beside blocks, and of optimizer state of no single parameter."""
+        """Return digests of the tensors outside the blocks, and of the shared optimizer state."""
         kept = self._keep.describe()[1]
         values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in kept.items()}
         values |= self.untrained.digests()
@@ -182,21 +183,21 @@ class ReplicatedState:
     # -- checks of the script ------------------------------------------------------------------
 
     def exclude_attributes(self, attributes: Iterable[Key]) -> None:
-        """Exclude plain attributes that a forward pass sets: they do not travel."""
+        """Exclude plain attributes that a forward pass sets; joining workers do not receive them."""
         self._excluded = frozenset(attributes)
 
     def remember_flags(self) -> None:
-        """Remember flags and hyperparameters as those of the step."""
+        """Remember the present flags and hyperparameters as those of the step."""
         self._flags = self._current_flags()
         self._groups_before = self._groups_text()
 
     def restore_flags(self) -> None:
-        """Restore the flags of the step: a microbatch may have switched some.
+        """Restore the flags of the step, some of which a microbatch may have switched.
 
-        A worker without a microbatch in the step would otherwise have other flags.
+        Otherwise a worker without a microbatch in the step would have other flags.
 
         Raises:
-            BadInput: the script has changed a hyperparameter inside the step.
+            BadInput: the script changed a hyperparameter inside the step.
         """
         if self._flags != self._current_flags():
             modes, gradients = self._flags
@@ -219,19 +220,19 @@ class ReplicatedState:
 
     @runs_script
     def step_schedule(self) -> None:
-        """Step the schedule, as a plain loop does after each step."""
+        """Step the schedule, as a plain training loop does after each step."""
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
 
     def remember_schedule(self) -> None:
-        """Remember the schedule as that of the step."""
+        """Remember the present state of the schedule as that of the step."""
         self._schedule_before = self._read_schedule()
 
     def check_schedule(self) -> None:
         """Check that the script has not stepped the schedule that the run steps.
 
         Raises:
-            BadInput: it has.
+            BadInput: the script has stepped it.
         """
         if self._read_schedule() != self._schedule_before:
             raise BadInput(
@@ -250,12 +251,12 @@ class ReplicatedState:
         """Check that the run knows every schedule of the optimizer.
 
         Raises:
-            BadInput: it does not know one.
+            BadInput: the optimizer has a schedule that the run does not know.
         """
         found = find_live_objects(LRScheduler)
         mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
         known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
-        # Parts of a schedule refer to the optimizer too.
+        # The parts of a schedule refer to the optimizer too.
         known += [part for some in found for part in _list_parts(some)]
         for some in mine:
             if all(some is not other for other in known):
@@ -268,7 +269,7 @@ class ReplicatedState:
 
 
 def _list_parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
-    """Yield the schedules that a schedule consists of."""
+    """Yield the parts of a schedule that are schedules."""
     for value in vars(schedule).values():
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, LRScheduler):

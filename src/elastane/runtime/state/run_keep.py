@@ -1,4 +1,4 @@
-"""``run.keep``: values of the script that travel to joining workers with all other state."""
+"""``run.keep``: values of the script that joining workers receive with all other state."""
 
 from collections.abc import Callable, Iterator, MutableMapping
 from types import MappingProxyType
@@ -23,22 +23,22 @@ def do_nothing() -> None:
 
 
 class RunKeep(MutableMapping[str, Any]):
-    """The script's own values by name: values that JSON has, tensors, and objects with a ``state_dict``.
+    """The script's own values by name: values that JSON can hold, tensors, and objects with a ``state_dict``.
 
     Values change between steps only, and in the same way on all workers; the votes check that. Lists become
     tuples and dicts become read-only, so that no change goes unnoticed. Tensors, modules and other objects
-    are stored as they are, and change in place.
+    stay the same objects, and change in place.
 
     Attributes:
-        locked: a step is under way; nothing may be changed.
-        before_read: called before a value is read: a joining worker may have to receive the values first.
+        locked: a step is running, so no value may change.
+        before_read: called before each read; a joining worker may have to receive the values first.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
         # Values with a state of their own: tensors, modules, schedules, optimizers.
         self._objects: dict[str, torch.Tensor | Stateful] = {}
-        # States that arrived before the script has made their object.
+        # States that arrived before the script created their object.
         self._waiting: dict[str, Any] = {}
         self.locked = False
         self.before_read: Callable[[], None] = do_nothing
@@ -81,7 +81,7 @@ class RunKeep(MutableMapping[str, Any]):
         """Refuse a change inside a step.
 
         Raises:
-            BadInput: a step is under way.
+            BadInput: a step is running.
         """
         if self.locked:
             raise BadInput(
@@ -91,7 +91,7 @@ class RunKeep(MutableMapping[str, Any]):
             )
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Return it as JSON, ``{"values": ..., "states": ...}``, and the tensors the JSON refers to."""
+        """Return all values as JSON, ``{"values": ..., "states": ...}``, and the tensors it refers to."""
         tensors: dict[str, torch.Tensor] = {}
         values = {name: kept for name, kept in self._values.items() if name not in self._objects}
         states = {name: _read_state(kept) for name, kept in self._objects.items()} | self._waiting
@@ -99,7 +99,7 @@ class RunKeep(MutableMapping[str, Any]):
         return {"values": to_json(values), "states": described}, tensors
 
     def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Load what `describe` returned on another worker or in an earlier run; it keeps the tensors."""
+        """Load the result of `describe` on another worker or in an earlier attempt; keep the tensors."""
         mine, self._objects = self._objects, {}
         self._values = {name: _freeze(value) for name, value in there["values"].items()}
         self._waiting = {}
@@ -113,7 +113,7 @@ class RunKeep(MutableMapping[str, Any]):
                 self._waiting[name] = state
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return the tensors and parameters in it, not copies."""
+        """Return the tensors themselves, and the parameters and buffers of the modules."""
         found: list[torch.Tensor] = []
         for kept in self._objects.values():
             if isinstance(kept, torch.Tensor):
@@ -123,7 +123,7 @@ class RunKeep(MutableMapping[str, Any]):
         return found
 
     def digest(self) -> str:
-        """Return the first 8 bytes of the SHA-256 of all but elements of tensors; empty without values."""
+        """Return a `digest_text` of everything but the elements of tensors; empty without values."""
         if not self._values and not self._waiting:
             return ""
         described, _ = self.describe()
@@ -136,7 +136,7 @@ def _read_state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - any sta
 
 @torch.no_grad()
 def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
-    """Load a state, in place where possible, since the script may have other references to the object."""
+    """Load a state, in place if possible: the script may have other references to the object."""
     if not isinstance(mine, torch.Tensor):
         mine.load_state_dict(restore_types(mine.state_dict(), state))
         return mine

@@ -1,4 +1,4 @@
-"""Optimizer state that belongs to no single parameter: own attributes, and shared entries of ``state``."""
+"""Optimizer state that belongs to no single parameter: attributes, and shared entries of ``state``."""
 
 import copy
 import logging
@@ -16,7 +16,7 @@ NAME = "optimizer"
 
 
 class RefusedState(dict[Any, Any]):
-    """Replaces the state of a sharded optimizer; refuses every use by the script."""
+    """A stand-in for the state of a sharded optimizer; it refuses every use by the script."""
 
     def _refuse(self, *_args: object) -> NoReturn:
         raise BadInput(
@@ -34,10 +34,10 @@ class SharedOptimizerState:
     """The shared state of one optimizer, which may be of the user's own class.
 
     Args:
-        optimizer: the user's.
+        optimizer: the user's optimizer.
 
     Raises:
-        BadInput: one of its attributes cannot be given to a joining worker.
+        BadInput: an attribute of the optimizer cannot be sent to a joining worker.
     """
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
@@ -52,10 +52,10 @@ class SharedOptimizerState:
             _describe(value, f"{NAME}.{name}", {})
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Return it as JSON, ``{"attributes": ..., "state": ...}``, with the tensors that the JSON refers to.
+        """Return the state as JSON, ``{"attributes": ..., "state": ...}``, and the tensors it refers to.
 
         Raises:
-            BadInput: something in it cannot be given to a joining worker.
+            BadInput: a value in it cannot be sent to a joining worker.
         """
         tensors: dict[str, torch.Tensor] = {}
         attributes = {
@@ -68,7 +68,7 @@ class SharedOptimizerState:
         return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load what `describe` returned on another worker or in an earlier attempt of the run."""
+        """Load the result of `describe` on another worker or in an earlier attempt of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)
             setattr(self._optimizer, name, restore_types(mine, join_tensors(described, tensors)))
@@ -77,11 +77,11 @@ class SharedOptimizerState:
             self._optimizer.state[key] = restore_types(mine, state)
 
     def snapshot(self) -> "OptimizerSnapshot":
-        """Copy everything that running the optimizer may change, the state of parameters included."""
+        """Copy everything that a step of the optimizer may change, the state of parameters included."""
         return OptimizerSnapshot(self._optimizer, self._attributes())
 
     def _attributes(self) -> dict[str, Any]:
-        """Return attributes that torch's optimizers do not have and that are state."""
+        """Return the attributes that are state and that torch's own optimizers do not have."""
         return {
             name: value
             for name, value in vars(self._optimizer).items()
@@ -90,7 +90,7 @@ class SharedOptimizerState:
 
 
 class OptimizerSnapshot:
-    """An optimizer as it was at one moment."""
+    """A copy of an optimizer's state at one moment."""
 
     def __init__(self, optimizer: optim.Optimizer, attributes: Mapping[str, Any]) -> None:
         self._optimizer = optimizer
@@ -100,10 +100,10 @@ class OptimizerSnapshot:
         self._attributes = {name: copy.deepcopy(value) for name, value in attributes.items()}
 
     def restore(self) -> dict[Any, Any]:
-        """Restore all of it.
+        """Restore the optimizer.
 
         Returns:
-            State of parameters that was added since; its memory may be reused.
+            The state of parameters before the restore; the caller may reuse its memory.
         """
         spare = dict(self._optimizer.state)
         for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
@@ -122,7 +122,7 @@ def _is_parameter(key: object) -> bool:
 
 
 def _is_state(value: object) -> bool:
-    """Return False for values that never change, and for parameters, which the model has."""
+    """Return False for values that never change, and for parameters, which belong to the model."""
     if callable(value) or isinstance(
         value, ModuleType | torch.dtype | torch.device | logging.Logger | optim.lr_scheduler.LRScheduler
     ):

@@ -1,6 +1,6 @@
 """The training state of a worker: values, buffers, optimizer state, schedules.
 
-It moves between workers in units and is digested in blocks.
+Units of it move between workers; digests cover its blocks.
 """
 
 import hashlib
@@ -34,23 +34,24 @@ from elastane.runtime.state.run_keep import RunKeep
 class TrainingState:
     """The state of one worker's copy of the run.
 
-    A unit is a parameter (every worker holds all state) or a block (sharded); the last unit is the replicated
-    state.
+    A unit is a parameter if every worker holds all state, and a block if the state is sharded. The last unit
+    is the replicated state.
 
     Args:
-        model: its parameters are moved, in place, into the memory of the placement.
-        optimizer: the user's.
-        scheduler: the user's, stepped once after every training step unless it needs a figure for that.
-        layout: of the model.
-        copies: of the optimizer state; None: all.
-        scaling: of the loss; None: gradients are not scaled.
+        model: the model; its parameters move, in place, into the memory of the placement.
+        optimizer: the user's optimizer.
+        scheduler: the user's schedule; the run steps it once after every training step, unless the step
+            needs a metric.
+        layout: the layout of the model.
+        copies: the number of copies of the optimizer state; None: a copy on every worker.
+        scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
-        placement: where the model's tensors are.
+        placement: the placement of the model's tensors.
 
     Attributes:
-        buffers: as committed.
-        rest: state that every worker holds, beside blocks.
-        guard: refuses optimizers that the script steps.
+        buffers: the committed buffers.
+        rest: the state outside the blocks, which every worker holds.
+        guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
     """
 
@@ -122,14 +123,14 @@ class TrainingState:
 
     @torch.no_grad()
     def take_changes(self, *, first: bool, begins: bool) -> None:
-        """Add the changes that the script has made since the last step to the state.
+        """Add the changes that the script made since the last step to the state.
 
         Args:
             first: this process has made no step yet; until then every worker runs the same code.
-            begins: the run begins with this worker; it searches for objects that a joining worker would lack.
+            begins: the run begins with this worker, which searches for objects that joiners would lack.
 
         Raises:
-            BadInput: the script has made a change that a run does not support.
+            BadInput: the script made a change that a run does not support.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
         self.rest.remember_flags()
@@ -147,9 +148,9 @@ class TrainingState:
         """Show the script the state after the step; its changes from now on are between two steps.
 
         Raises:
-            BadInput: it has changed something inside the step.
+            BadInput: the script changed something inside the step.
         """
-        # Other workers may have sent some of them.
+        # Some of them may have come from other workers.
         self.buffers.restore()
         self.rest.remember_schedule()
         changed = self.rest.untrained.find_changed(caches=False)
@@ -164,13 +165,13 @@ class TrainingState:
         return counts + [tensor._version for tensor in self.keep.tensors()]  # noqa: SLF001
 
     def check_versions(self, before: list[int]) -> None:
-        """Check that a microbatch has changed nothing in place.
+        """Check that a microbatch changed nothing in place.
 
         Args:
             before: `versions` before the microbatch.
 
         Raises:
-            BadInput: it has changed a tensor that must not change inside a step.
+            BadInput: the microbatch changed a tensor that must not change inside a step.
         """
         now = self.versions()
         if now != before:
@@ -179,7 +180,7 @@ class TrainingState:
             raise inside_step_error(places[changed].name if changed < len(places) else "a tensor in run.keep")
 
     def content(self) -> dict[str, str]:
-        """Return digests of parameters and of tensors in run.keep; ``.data`` changes without a count."""
+        """Return digests of parameters and of run.keep's tensors: `versions` misses changes of ``.data``."""
         named = {
             extent.name: p for extent, p in zip(self.layout.extents, self.layout.parameters, strict=True)
         }
@@ -192,7 +193,7 @@ class TrainingState:
 
     @torch.no_grad()
     def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
-        """Run the optimizer once without effect, so that its code is warm and its memory allocated.
+        """Run the optimizer once without effect, to warm its code up and allocate its memory.
 
         Args:
             spare: sections of an unused arena, all zeros; they are zeros again afterwards.
@@ -217,11 +218,11 @@ class TrainingState:
         """Run the optimizer on the units held.
 
         Args:
-            outcome: of the step.
+            outcome: the outcome of the step.
             sums: sections of the summed gradients.
             held: units to update.
-            scale: factor of every gradient (clipping, weights, the scaler's).
-            virtual_ranks: how many had samples; buffers take the mean of their changes.
+            scale: the factor of every gradient (from clipping, weights and the scaler).
+            virtual_ranks: the number of virtual ranks with samples; buffers take the mean of their changes.
             skipped: the optimizer does not run, because the gradient overflowed. Buffers and the schedule go
                 on, as they do in a loop with a ``GradScaler``.
         """
@@ -242,14 +243,14 @@ class TrainingState:
         self.buffers.apply(sums, held_buffers, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
-        # Schedulers, including those of the script, would warn that the optimizer has not stepped.
+        # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
         self.rest.step_schedule()
 
     # -- moving --------------------------------------------------------------------------------------------
 
     def show(self, units: Iterable[int]) -> None:
-        """Copy the values of these units to the arena; call it before they are read there."""
+        """Copy the values of these units to the arena; call this before anything reads them there."""
         with self.placement.aside():
             self.placement.show(self.shards.blocks_of(units))
 
@@ -269,7 +270,7 @@ class TrainingState:
                 plain["rest"], extra = self.rest.describe()
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
-                    # When sharded, buffers are in blocks like all values.
+                    # With shards, buffers are in blocks like all values.
                     tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self.buffers.tensors)}
             else:
                 tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
@@ -277,7 +278,7 @@ class TrainingState:
             if unit != self.units - 1:
                 for key, entry in self.shards.state_of(unit).items():
                     if isinstance(entry, torch.Tensor):
-                        # A counter of an optimizer on a device may be on the host, and must stay on the host.
+                        # An optimizer on a device may have a counter on the host, which must stay there.
                         kind = "state" if entry.device == self.layout.device else "host"
                         tensors[f"{kind}/{unit}/{key}"] = entry.contiguous()
                     else:
@@ -287,10 +288,10 @@ class TrainingState:
 
     @torch.no_grad()
     def unpack(self, payload: Payload) -> None:
-        """Load what `pack` made of another worker's state."""
+        """Load the payload that another worker made with `pack`."""
         tensors, plain = unpack_state(payload)
         states: dict[int, dict[str, Any]] = {}
-        # Copies: the replicated state holds some of them, and the payload is freed.
+        # Copies, because the replicated state holds some of them and the payload is freed.
         extra = {
             key.removeprefix("extra/"): tensors.pop(key).clone()
             for key in [*tensors]
@@ -313,7 +314,7 @@ class TrainingState:
             self.placement.complete()
 
     def _place(self, entry: object, kind: str) -> object:
-        """Return an entry of the optimizer's state on the device that it had at the sender."""
+        """Return an entry of the optimizer's state, on the kind of device that it had at the sender."""
         if not isinstance(entry, torch.Tensor) or kind == "host":
             return entry
         with self.placement.aside():
@@ -321,7 +322,7 @@ class TrainingState:
 
     @property
     def nbytes(self) -> int:
-        """Estimated bytes of the state: values, and twice as much optimizer state, as with Adam."""
+        """An estimate of the state in bytes: values, and twice as much optimizer state, as with Adam."""
         return sum(section.nbytes for section in self.layout.sections) + sum(self.shards.unit_bytes)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -331,7 +332,7 @@ class TrainingState:
     # -- digests -------------------------------------------------------------------------------------------
 
     def digest(self, block: int) -> tuple[str, str]:
-        """Return the SHA-256 of the values and of the optimizer state of a block; equal on its holders."""
+        """Return the SHA-256 of a block's values and of its optimizer state; equal on all its holders."""
         values, states = hashlib.sha256(), hashlib.sha256()
         with self.placement.aside():
             self.placement.show((block,))
@@ -355,7 +356,7 @@ def inside_step_error(name: str) -> BadInput:
 
 
 def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
-    """Combine the digests of all blocks, and of the state beside blocks, into that of the whole state.
+    """Combine the digests of all blocks and of the state outside them into the digest of the whole state.
 
     See `TrainingState.digest` and `TrainingState.rest_digest`.
     """

@@ -1,7 +1,7 @@
-"""Tensors of a model that no block holds: frozen parameters, and non-persistent buffers, which are caches.
+"""Tensors of a model that no block holds, such as frozen parameters and non-persistent buffers.
 
-Every worker makes them by running the script, so they need not travel. A script may change them between two
-steps (a target network, a mask): from then on they travel like all other state.
+Every worker creates them by running the script, so they need not travel. If the script changes one between
+two steps (a target network, a mask), it travels from then on like all other state.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class UntrainedTensors:
     """The untrained tensors of one model.
 
     Args:
-        model: of the run.
-        layout: of its parameters and of the buffers that blocks hold.
+        model: the model of the run.
+        layout: the layout of its parameters and of the buffers that blocks hold.
 
     Attributes:
         changed: names of tensors that the script has changed since its loop began.
@@ -43,20 +43,20 @@ class UntrainedTensors:
         self.changed: set[str] = set()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return all of them as they are now, by name."""
+        """Return all untrained tensors, by name."""
         buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
         return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
     def changed_tensors(self) -> dict[str, torch.Tensor]:
-        """Return those that a joining worker must receive."""
+        """Return the tensors that a joining worker must receive, by name."""
         return {name: tensor for name, tensor in self.tensors().items() if name in self.changed}
 
     def remember(self) -> None:
-        """Remember them as they are now."""
+        """Remember the present state of the tensors."""
         self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.tensors().items()}
 
     def find_changed(self, *, caches: bool) -> list[str]:
-        """Return the names of tensors that were changed since `remember`.
+        """Return the names of the tensors that have changed since `remember`.
 
         Args:
             caches: include non-persistent buffers.
@@ -93,7 +93,7 @@ class UntrainedTensors:
         return {name: tensor.clone() for name, tensor in self.tensors().items() if name in self._buffers}
 
     def digests(self) -> dict[str, str]:
-        """Return the XXH3-128 of the elements, by name; of tensors on a device only if they changed."""
+        """Return the XXH3-128 of each tensor, by name; tensors on a device only if they have changed."""
         return {
             name: digest_tensor(tensor)
             for name, tensor in self.tensors().items()
