@@ -1,4 +1,4 @@
-"""Where a token may be sent."""
+"""Check of addresses that a token is sent to."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -7,10 +7,10 @@ from elastane.api.errors import BadInput
 
 
 def check_url(url: str) -> None:
-    """Goes on if a token may be sent there.
+    """Check that a token may be sent to an address: over HTTPS, or to this machine.
 
     Raises:
-        BadInput: it is no address, or others could listen.
+        BadInput: the text is not an address, or the connection would not be encrypted.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

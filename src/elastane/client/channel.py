@@ -1,4 +1,4 @@
-"""One question to a live run's coordinator, and its answer."""
+"""A single request to the coordinator of a live run."""
 
 import time
 
@@ -17,16 +17,16 @@ RETRY_S = 0.05
 
 
 def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
-    """Asks, and asks again while the coordinator is being replaced.
+    """Send a request and return the answer; retry while the coordinator is being replaced.
 
     Args:
         run_dir: of the run.
-        question: may arrive twice; every question can be repeated without harm.
-        timeout_s: for all attempts together, in seconds.
+        question: the request; it may arrive twice, and every request is idempotent.
+        timeout_s: for all retries together, in seconds.
 
     Raises:
         NoSuchRun: the run is not live.
-        RunFailed: it is, but nobody answered in time.
+        RunFailed: the run is live, but no coordinator answered in time.
     """
     deadline = time.monotonic() + timeout_s
     last: Exception | None = None
@@ -50,7 +50,7 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
 
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
-    """A `TimeoutError` is an `OSError` too."""
+    """Send a request once and return the answer; a timeout raises `TimeoutError`, which is an `OSError`."""
     with use_owner_rights(run_dir.root):
         endpoint, secret = read_endpoint(run_dir), read_secret(run_dir)
     with connect(

@@ -1,4 +1,4 @@
-"""A cluster's controller, as Python sees it.
+"""Python client of a controller.
 
 ```python
 with Cluster("https://cluster:7425", token) as cluster:
@@ -71,23 +71,23 @@ PATHS: dict[type[Document], str] = {
     Trigger: "triggers",
 }
 NONE_YET = '"0"'
-"""Version of a document that is not there."""
+"""Version of a document that does not exist."""
 QUESTIONS = ("/config/diff", "/policy/check")
-"""Paths where also a POST changes nothing: what is asked about is its body."""
+"""Paths where a POST changes nothing: its body is the question."""
 OURS = ("application/json", "text/event-stream")
-"""What can be of another version: anything else is of somebody else."""
+"""Content types of a controller, perhaps of another version; any other type is not from a controller."""
 AGAIN = {429, 503}
-"""Answers that say: later."""
+"""Status codes after which a request is repeated later."""
 PAUSE_S = 0.2
 PRINTABLE = re.compile(r"[!-~]+")
 NOBODY_S = 2.0
-"""Where nothing has ever answered and connections are refused, a question is asked again for so long."""
+"""How long a read is retried at an address that refuses connections and has never answered."""
 QUIET_S = 60.0
-"""A stream that has not even sent a comment for so long is broken."""
+"""A stream that has sent nothing for this long, not even a comment, is broken."""
 
 
 class RequestRefused(BadInput):
-    """The controller did not do it; ``problem`` says why."""
+    """The controller refused the request; ``problem`` has its reason."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -95,7 +95,7 @@ class RequestRefused(BadInput):
 
 
 class NotFound(RequestRefused):
-    """There is no such thing, or the token may not see it."""
+    """The object does not exist, or the token may not see it."""
 
     exit_code = ExitCode.NOT_FOUND
 
@@ -105,22 +105,22 @@ class ControllerUnreachable(ElastaneError):
 
 
 class IncompatibleAnswer(ElastaneError):
-    """The controller answered in words of another version."""
+    """The answer does not have the format of this version."""
 
 
 class Cluster:
-    """A connection to a controller. Not for several threads at once.
+    """A connection to a controller, for one thread at a time.
 
     Args:
         url: of the controller.
         token: ``ela_...``.
-        verify: certificates; a path: of the certificate to trust.
-        timeout_s: for a request, all its attempts together. Requests are repeated while the controller is
-            restarted; those that change something carry a key, so that they are done once. A question at an
-            address that has never answered, and refuses connections, is given up after `NOBODY_S`.
+        verify: whether to verify certificates, or the path of the certificate to trust.
+        timeout_s: for a request with all its retries, in seconds. Requests are retried while the controller
+            restarts. Requests that change something carry a key, so that the controller runs them once. Reads
+            from an address that refuses connections and has never answered fail after `NOBODY_S`.
 
     Raises:
-        BadInput: the token is none, or what is to be trusted no certificate.
+        BadInput: the token is malformed, or ``verify`` is not a certificate.
     """
 
     def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
@@ -130,7 +130,7 @@ class Cluster:
             base_url=f"{url.rstrip('/')}/v1",
             headers={"Authorization": f"Bearer {_check_token(token)}"},
             verify=_load_trust(url, verify),
-            # A proxy would read what is not encrypted, the token too, and cannot reach our loopback.
+            # A proxy could read an unencrypted request with its token, and cannot reach this loopback.
             trust_env=not url.startswith("http://"),
             timeout=timeout_s,
         )
@@ -149,14 +149,14 @@ class Cluster:
     # -- jobs ----------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec, *, key: str = "") -> Job:
-        """A new job.
+        """Submit a job.
 
         Args:
-            spec: what it needs.
-            key: the same key submits the same job only once; empty: a new one.
+            spec: of the job.
+            key: submissions with the same key make only one job; empty: a new key.
 
         Raises:
-            Refused: the spec is wrong, its name is taken, or the token may not.
+            RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
         """
         return self._do("POST", "/jobs", Job, body=spec, key=key)
 
@@ -169,7 +169,7 @@ class Cluster:
         queue: str = "",
         prefix: str = "",
     ) -> Iterator[JobSummary]:
-        """All jobs that the token may see, newest first, fetched page by page."""
+        """Yield the jobs that the token may see, newest first, fetched page by page."""
         params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
         yield from self._pages("/jobs", Page[JobSummary], params)
 
@@ -184,7 +184,7 @@ class Cluster:
         max_replicas: int | None = None,
         replica_discrete_values: tuple[int, ...] | None = None,
     ) -> Job:
-        """Other limits for a job's size; None: as before."""
+        """Set the limits of the size of a job; None: as before."""
         body = ScaleRequest(
             min_replicas=min_replicas,
             max_replicas=max_replicas,
@@ -207,29 +207,30 @@ class Cluster:
         return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
-        """Another budget, deadline or target."""
+        """Set the budget, deadline or target of a job; unset fields stay as they are."""
         return self._do("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> JobExplanation:
-        """Why the job has the size it has."""
+        """Return the reasons for the size of a job."""
         return self._do("GET", f"/jobs/{_check_path_name(name)}/explain", JobExplanation)
 
     def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
-        """What has happened to a job, oldest first; after the event with this number."""
+        """Yield the events of a job after the event with this number, oldest first."""
         yield from self._pages(
             f"/jobs/{_check_path_name(name)}/events", Page[Event], {"after": after or None}
         )
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
-        """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
+        """Yield events as they happen, without end, also across restarts of the controller.
 
         Args:
-            job: only its own; empty: all that the token may see.
-            after: number of the last event that was seen; None: begin with the next one.
+            job: only the events of this job; empty: all events that the token may see.
+            after: number of the last known event; None: begin with the next event.
 
         Raises:
-            Refused: the token may not, counts no more, or too many watch, and still do after a while.
-            Unreachable: nobody has answered for as long.
+            RequestRefused: the token may not watch or is no longer valid, or there were too many watchers for
+                the whole timeout.
+            ControllerUnreachable: the controller did not answer for the whole timeout.
         """
         broken_since: float | None = None
         while True:
@@ -252,7 +253,10 @@ class Cluster:
             time.sleep(PAUSE_S)
 
     def _watched(self, job: str, after: int | None) -> Iterator[tuple[int | None, Event | None]]:
-        """One stream until it ends: where the next one goes on, and an event; None: none, but it lives."""
+        """Yield the events of one stream until it ends.
+
+        Each comes with the number to continue after. None in place of an event: the stream is alive.
+        """
         params: dict[str, Any] = {"job": job} | ({} if after is None else {"after": after})
         timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
         with self._http.stream("GET", "/watch", params=params, timeout=timeout) as answer:
@@ -267,22 +271,22 @@ class Cluster:
                 elif line.startswith(b"data: "):
                     event = _decode_answer(answer, line.removeprefix(b"data: "), Event)
                 elif not line:
-                    # Not before it is whole: a stream that breaks within an event is told it again. The first
-                    # has a number and no event, so that what happens before the next one is not missed.
+                    # Yield an event only when it is whole: if a stream breaks within one, the next stream
+                    # sends it again. The first block has a number only, so that no later event is missed.
                     yield after, event
                     event = None
 
     def processes(self, name: str) -> tuple[str, ...]:
-        """Processes of a job that have a log: workers in the order of their numbers, then the others."""
+        """Return the processes of a job that have a log: workers by number, then the others."""
         return self._do("GET", f"/jobs/{_check_path_name(name)}/processes", Page[str]).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
-        """A part of a log, and where the next one begins.
+        """Return a part of a log, and the offset of the next part.
 
         Args:
             name: of the job.
-            process: ``agent``, ``coordinator``, ``fork-server`` or ``worker-3``.
-            offset: first byte; negative: from the end.
+            process: ``agent``, ``coordinator``, ``fork-server`` or a worker, such as ``worker-3``.
+            offset: of the first byte; negative: counted from the end.
         """
         answer = self._ask(
             "GET", f"/jobs/{_check_path_name(name)}/logs", params={"process": process, "offset": offset}
@@ -292,24 +296,29 @@ class Cluster:
     # -- what operators declare ----------------------------------------------------------------------------
 
     def declared(self, kind: type[D]) -> tuple[D, ...]:
-        """All documents of a kind: ``cluster.declared(Team)``."""
+        """Return all documents of a kind: ``cluster.declared(Team)``."""
         return self._do("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
 
     def document(self, kind: type[D], name: str) -> D:
         return self._do("GET", f"/{PATHS[kind]}/{_check_path_name(name)}", kind)
 
     def declare(self, document: Document) -> None:
-        """Declares a document, new or in place of the one with its name."""
+        """Declare a document; it replaces a document with the same name."""
         self._done("PUT", f"/{PATHS[type(document)]}/{_check_path_name(document.name)}", body=document)
 
     def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
-        """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
+        """Apply ``changed`` to a document, and declare the result.
+
+        Args:
+            kind: of the document.
+            name: of the document.
+            changed: takes the document, or None if there is none, and returns the new one.
 
         Returns:
-            The document as it was, and as it is.
+            The document before and after the change.
 
         Raises:
-            Refused: somebody else changed it meanwhile, or it would contradict something.
+            RequestRefused: another request changed the document meanwhile, or the result is not valid.
         """
         path = f"/{PATHS[kind]}/{_check_path_name(name)}"
         before: D | None = None
@@ -329,10 +338,10 @@ class Cluster:
         self._done("DELETE", f"/{PATHS[kind]}/{_check_path_name(name)}")
 
     def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
-        """Sets the quota of a team or a cohort in one pool; others stay.
+        """Set the quota of a team or a cohort in one pool; its quotas in other pools stay.
 
         Raises:
-            Refused: somebody else changed the document meanwhile.
+            RequestRefused: another request changed the document meanwhile.
         """
         path = f"/{PATHS[kind]}/{_check_path_name(name)}"
         answer = self._ask("GET", path)
@@ -348,19 +357,19 @@ class Cluster:
         self._done("PUT", "/rules", body=rules)
 
     def config(self) -> Config:
-        """Everything that is declared."""
+        """Return all declared documents as one configuration."""
         return self._do("GET", "/config", Config)
 
     def diff(self, config: Config) -> tuple[Change, ...]:
-        """What applying this would change."""
+        """Return the changes that applying a configuration would make."""
         return self._do("POST", "/config/diff", Page[Change], body=config).items
 
     def apply(self, config: Config) -> tuple[Change, ...]:
-        """Makes what is declared equal to this; kinds that are None stay."""
+        """Make the declared documents equal to a configuration; kinds that are None stay."""
         return self._do("POST", "/config/apply", Page[Change], body=config).items
 
     def check_policy(self, config: Config) -> Forecast:
-        """What would change, jobs included, if this were applied now."""
+        """Return the changes, of documents and jobs, that applying a configuration now would make."""
         return self._do("POST", "/policy/check", Forecast, body=config)
 
     # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
@@ -369,20 +378,20 @@ class Cluster:
         return self._do("GET", "/nodes", Page[Node]).items
 
     def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
-        """Drains a node, gives it up, or uses it again."""
+        """Drain a node, count it as failed, or use it again."""
         body = None if verb == "use" else NodeChange(why=why)
         return self._do("POST", f"/nodes/{_check_path_name(name)}/{verb}", Node, body=body)
 
     def forget_node(self, name: str) -> None:
-        """Forgets a node that no engine sees any more.
+        """Remove a node that no engine sees any more from the list.
 
         Raises:
-            Refused: one does.
+            RequestRefused: an engine still sees the node.
         """
         self._done("DELETE", f"/nodes/{_check_path_name(name)}")
 
     def report(self, report: Report) -> None:
-        """Capacity, a notice, a price or a metric, from outside."""
+        """Report a capacity, a notice, a price or a metric from outside."""
         self._done("POST", "/reports", body=report)
 
     def usage(
@@ -391,7 +400,7 @@ class Cluster:
         from_s: float | None = None,
         until_s: float | None = None,
     ) -> Usage:
-        """Device-seconds and cost, grouped; by default of the last 30 days, by team."""
+        """Return device-seconds and cost, grouped; by default by team, for the last 30 days."""
         return self._do("GET", "/usage", Usage, params=_build_usage_query(by, from_s, until_s))
 
     def usage_csv(
@@ -400,13 +409,13 @@ class Cluster:
         from_s: float | None = None,
         until_s: float | None = None,
     ) -> str:
-        """The same, for spreadsheets."""
+        """Return the usage as CSV."""
         return self._ask(
             "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
         ).text
 
     def make_token(self, new: NewToken) -> MadeToken:
-        """A new token. Its secret is told only this once; it is empty if the first answer was lost."""
+        """Create a token; its secret is only in this answer, and empty if the first answer was lost."""
         return self._do("POST", "/tokens", MadeToken, body=new)
 
     def tokens(self) -> tuple[Token, ...]:
@@ -416,19 +425,19 @@ class Cluster:
         self._done("DELETE", f"/tokens/{_check_path_name(id_)}")
 
     def audit(self) -> Iterator[AuditLine]:
-        """Who did what, newest first."""
+        """Yield the audit log, newest line first."""
         yield from self._pages("/audit", Page[AuditLine], {})
 
     def occupancy(self) -> tuple[Occupancy, ...]:
-        """Every pool, and how much of it is in use."""
+        """Return every pool with its used devices."""
         return self._do("GET", "/occupancy", Page[Occupancy]).items
 
     def me(self) -> Me:
-        """Whose token this connection has."""
+        """Return the user, role and team of the token of this connection."""
         return self._do("GET", "/me", Me)
 
     def health(self) -> Health:
-        """Whether the controller answers and decides."""
+        """Return the health of the controller."""
         return self._do("GET", "/health", Health)
 
     def version(self) -> Version:
@@ -458,7 +467,7 @@ class Cluster:
         return _decode_answer(answer, answer.content, kind)
 
     def _done(self, method: str, path: str, *, body: object = None, if_match: str = "") -> None:
-        """A change whose answer tells nothing new, but that it is the controller's."""
+        """Send a change; check only that its answer comes from a controller."""
         answer = self._ask(method, path, body=body, if_match=if_match)
         if answer.status_code != httpx.codes.NO_CONTENT:
             _decode_answer(answer, answer.content, dict)
@@ -473,12 +482,12 @@ class Cluster:
         key: str = "",
         if_match: str = "",
     ) -> httpx.Response:
-        """One request, repeated while the controller is away or asks for patience.
+        """Send a request, with retries while the controller is away or busy, and return the response.
 
         Raises:
-            BadInput: the key, or something in the body, cannot be sent.
-            Refused: the controller will not.
-            Unreachable: it has not answered in time, or is not who it should be.
+            BadInput: the key or a text in the body cannot be sent.
+            RequestRefused: the controller refused the request.
+            ControllerUnreachable: the controller did not answer in time, or its certificate is not trusted.
         """
         changes = _is_change(method, path)
         if key and not PRINTABLE.fullmatch(key):
@@ -503,7 +512,7 @@ class Cluster:
                     raise self._unreachable(error, changes=changes) from error
             else:
                 self._answered = True
-                # Redirects are not followed: the token is for this address.
+                # Redirects are not followed, because the token is only for this address.
                 if answer.is_success:
                     return answer
                 pause_s = _read_retry_after_s(answer)
@@ -512,9 +521,9 @@ class Cluster:
             time.sleep(pause_s)
 
     def _patience_s(self, error: httpx.TransportError, *, changes: bool) -> float:
-        """How long a request is repeated that fails so."""
-        # A controller that has answered is being restarted; one that never has is not there, or not yet.
-        # A change waits for it all the same: who asks for one would have to ask again.
+        """Return how long a request is retried after this error, in seconds."""
+        # A controller that has answered before is restarting. One that has never answered does not exist or
+        # is starting. A change waits in both cases, so that the user does not have to repeat it.
         nobody = not changes and not self._answered and isinstance(error, httpx.ConnectError)
         return min(NOBODY_S, self._timeout_s) if nobody else self._timeout_s
 
@@ -535,10 +544,10 @@ class Cluster:
 
 
 def _check_token(token: str) -> str:
-    """A token as a header can have it.
+    """Return a token if a header can hold it.
 
     Raises:
-        BadInput: it cannot; what it is, is not repeated, because some of it may be a secret.
+        BadInput: the token is malformed; the error does not quote it, because part of it may be a secret.
     """
     if not PRINTABLE.fullmatch(token):
         raise BadInput(
@@ -550,10 +559,10 @@ def _check_token(token: str) -> str:
 
 
 def _encode_body(body: object) -> bytes:
-    """A body as JSON.
+    """Return a body as JSON.
 
     Raises:
-        BadInput: JSON has no such text.
+        BadInput: a text in the body is not valid Unicode.
     """
     try:
         return msgspec.json.encode(body)
@@ -566,23 +575,23 @@ def _encode_body(body: object) -> bytes:
 
 
 def _read_retry_after_s(answer: httpx.Response) -> float:
-    """Seconds, as the controller says them; others may write a date there."""
+    """Return the seconds of ``Retry-After``; a default if it is missing or, as proxies send it, a date."""
     said = answer.headers.get("Retry-After", "")
     return float(said) if said.isascii() and said.isdigit() else PAUSE_S
 
 
 def _check_path_name(name: str) -> str:
-    """A name as a part of a path, which any other text might lead elsewhere.
+    """Return a name if it can be a part of a path; another text could change the path.
 
     Raises:
-        BadField: it is none.
+        BadField: the text is not a name.
     """
     check_name("name", name)
     return name
 
 
 def _is_change(method: str, path: str) -> bool:
-    """Whether such a request may change something; else it is a question."""
+    """Return whether a request may change something; otherwise it is a read."""
     return method != "GET" and not path.endswith(QUESTIONS)
 
 
@@ -592,7 +601,7 @@ def _decoder(kind: Any) -> Decoder[Any]:  # noqa: ANN401 - as `Decoder` itself t
 
 
 def _iterate_lines(answer: httpx.Response) -> Iterator[bytes]:
-    """Whole lines of a stream: what people have written in one may hold other ends of lines."""
+    """Yield the lines of a stream, split at line feeds only, because texts may hold other line breaks."""
     rest = b""
     for part in answer.iter_bytes():
         *whole, rest = (rest + part).split(b"\n")
@@ -600,10 +609,10 @@ def _iterate_lines(answer: httpx.Response) -> Iterator[bytes]:
 
 
 def _decode_answer(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
-    """What the controller has said.
+    """Return the content of an answer.
 
     Raises:
-        NotUnderstood: it is of another version.
+        IncompatibleAnswer: the content does not have the format of this version.
     """
     try:
         decoded: T = _decoder(kind)(content)  # type: ignore[arg-type]
@@ -613,10 +622,10 @@ def _decode_answer(answer: httpx.Response, content: bytes | str, kind: type[T]) 
 
 
 def _read_header(answer: httpx.Response, name: str) -> str:
-    """What the controller has said in a header.
+    """Return a header of an answer.
 
     Raises:
-        NotUnderstood: nothing.
+        IncompatibleAnswer: the answer does not have this header.
     """
     if name not in answer.headers:
         raise _make_incompatible(answer, f"it has no {name}")
@@ -640,7 +649,7 @@ def _make_incompatible(answer: httpx.Response, why: str) -> IncompatibleAnswer:
 
 
 def _is_about_trust(error: BaseException | None) -> bool:
-    """Whether asking again would only say the same."""
+    """Return whether an error is about a certificate that is not trusted; a retry would not help."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -649,13 +658,13 @@ def _is_about_trust(error: BaseException | None) -> bool:
 
 
 def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
-    """Whom to trust.
+    """Return the certificates to trust, as httpx takes them.
 
     Raises:
-        BadInput: what is to be trusted is no certificate.
+        BadInput: ``verify`` is a path, but not of a certificate.
     """
     if url.startswith("http://"):
-        # Nothing to verify; to load the machine's certificates takes 70 ms, most of a short command.
+        # Nothing to verify: loading the certificates of the machine takes 70 ms, most of a short command.
         return False
     if not isinstance(verify, str):
         return verify
@@ -670,7 +679,7 @@ def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
 
 
 def _drop_empty(params: dict[str, Any] | None) -> dict[str, Any]:
-    """Parameters that say something."""
+    """Return the parameters that have a value."""
     return {name: value for name, value in (params or {}).items() if value not in ("", None, [])}
 
 
@@ -682,7 +691,7 @@ def _decode_refusal(answer: httpx.Response) -> RequestRefused:
     try:
         problem: Problem = _decoder(Problem)(answer.content)
     except Malformed:
-        # Something between here and the controller has answered in its place.
+        # A proxy between here and the controller has answered.
         problem = Problem(
             type="about:blank",
             title=answer.reason_phrase,

@@ -1,7 +1,7 @@
-"""Which controller the commands of this machine's user talk to, and as whom.
+"""The controller that the commands of a user connect to, and the user's token.
 
 ``$ELASTANE_HOME/cluster.json`` has the address and the token; ``$ELASTANE_URL`` and ``$ELASTANE_TOKEN`` win.
-``controller.json`` beside it says which process ``elastane up`` has started.
+``controller.json`` beside it has the process that ``elastane up`` started last.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A controller and the right to ask it.
+    """Address of a controller, and the token to use there.
 
     Args:
         url: of the controller.
         token: ``ela_...``.
-        certificate: file with the certificate to trust; empty: those that the machine trusts.
-        team: whose jobs this user submits; empty: nobody has said.
+        certificate: file with the certificate to trust; empty: the certificates that the machine trusts.
+        team: for which this user submits jobs; empty: unknown.
     """
 
     url: str
@@ -43,9 +43,9 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
     """A controller that was started on this machine.
 
     Args:
-        url: of it.
+        url: of the controller.
         pid: of its process.
-        started: when the kernel started that process, in clock ticks since the machine's boot.
+        started: start time of that process, in clock ticks since the boot of the machine.
     """
 
     url: str
@@ -58,16 +58,18 @@ def find_home() -> Path:
 
 
 def make_home() -> None:
-    """The home, for nobody else to look into; one that is there stays as it is."""
+    """Make the home with access for its owner only; an existing one stays as it is."""
     find_home().parent.mkdir(parents=True, exist_ok=True)
     find_home().mkdir(mode=0o700, exist_ok=True)
 
 
 def find_context() -> Context:
-    """The controller to ask.
+    """Return the controller to connect to, from the environment and the saved context.
+
+    The saved token is never returned for another address.
 
     Raises:
-        BadInput: nobody has said which.
+        BadInput: no controller is configured, or its token is missing.
     """
     kept = read_context()
     url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
@@ -100,11 +102,11 @@ def find_context() -> Context:
 
 
 def connect(to: Context | None = None) -> "Cluster":
-    """A connection to a controller; to the one that `find_context` names, if none is given.
+    """Return a connection to a controller, by default to the one of `find_context`.
 
     Raises:
-        BadInput: nobody has said which, others could listen, its certificate is not there, or httpx is not
-            installed.
+        BadInput: no controller is configured, its address is not encrypted, its certificate is missing, or
+            httpx is not installed.
     """
     to = find_context() if to is None else to
     check_url(to.url)
@@ -120,17 +122,17 @@ def connect(to: Context | None = None) -> "Cluster":
 
 
 def read_context() -> Context | None:
-    """What was kept last, whatever the environment says; None: nothing was."""
+    """Return the saved context, without the environment; None if none is saved."""
     return _read(find_home() / "cluster.json", Context)
 
 
 def save_context(found: Context) -> None:
-    """From now on, this is the controller to ask."""
+    """Save the controller to connect to from now on."""
     _write(find_home() / "cluster.json", found)
 
 
 def save_store_context(store: str, found: Context) -> None:
-    """Keep what asks the controller of this store, for when that is started here again after another one."""
+    """Save the context of the controller of a store, for when it starts here again after another one."""
     _write(_of_store(store), found)
 
 
@@ -143,7 +145,7 @@ def _of_store(store: str) -> Path:
 
 
 def read_running() -> StartedController | None:
-    """The controller that was started here last; None: none was."""
+    """Return the controller that was started here last; None if none was."""
     return _read(find_home() / "controller.json", StartedController)
 
 
@@ -152,7 +154,7 @@ def save_running(found: StartedController) -> None:
 
 
 def save_run_as(run_as: RunAs) -> None:
-    """Have the next controller that starts here run jobs as these users too."""
+    """Save the system users of jobs for the next controller that starts here."""
     _write(find_home() / "run-as.json", run_as)
 
 
@@ -160,7 +162,7 @@ def read_run_as() -> RunAs:
     """Return the system users that jobs ran as when a controller started here last.
 
     Raises:
-        BadInput: the file is damaged; jobs must not run as root for that.
+        BadInput: the file is damaged; jobs must not run as root because of that.
     """
     try:
         return _read(find_home() / "run-as.json", RunAs) or RunAs()
@@ -182,7 +184,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:
-    """Readable by nobody else: one has a token in it."""
+    """Write a file that only its owner can read, because it may hold a token."""
     make_home()
     content = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
     replace_file(path, content, durable=False, mode=0o600)

@@ -1,7 +1,7 @@
-"""One controller at a time works in a home, and whoever looks finds its process.
+"""Lock of a home: one controller at a time works in it, and other processes can find that controller.
 
-The lock needs no room on the disk once its file exists, and cannot outlive the process: unlike what is
-written down about a controller, it is never missing and never out of date.
+Unlike the saved record of a controller, the lock is never missing or out of date. It needs no disk space once
+its file exists, and the kernel releases it when the process ends.
 """
 
 import fcntl
@@ -14,19 +14,19 @@ from elastane.api.errors import BadInput
 
 NAME = "controller.lock"
 PATIENCE_S = 3.0
-"""One that was killed a moment ago may not be gone yet."""
+"""How long to wait for the lock: a controller that was just killed may still hold it."""
 AGAIN_S = 0.05
 _FLOCK = "hhqqi4x"
-"""``struct flock`` of fcntl(2): type, from where, start, length, process."""
+"""``struct flock`` of fcntl(2): type, whence, start, length, process."""
 
 
 def lock_home(home: Path) -> int:
-    """Lock a home for this process until it ends; return the descriptor that must stay open.
+    """Lock a home for this process until it ends; return the descriptor, which must stay open.
 
-    No other descriptor of that file must be closed by this process: the lock would go with it.
+    This process must not close any other descriptor of the lock file, because that releases the lock.
 
     Raises:
-        BadInput: another controller has it, or it cannot be written.
+        BadInput: another controller holds the lock, or the home is not writable.
     """
     path = home / NAME
     try:
@@ -60,9 +60,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def find_lock_holder(home: Path) -> int | None:
-    """Return the process of the controller that works in a home; None: none does.
+    """Return the process id of the controller that works in a home; None if there is none.
 
-    Not to be asked by that process itself: its lock would be gone.
+    The controller itself must not call this, because it would release its own lock.
     """
     try:
         descriptor = os.open(home / NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -73,5 +73,5 @@ def find_lock_holder(home: Path) -> int | None:
         found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
     finally:
         os.close(descriptor)
-    # A process that this one cannot see, in another container for example, has the number 0.
+    # The process id is 0 if the holder is not visible here, for example in another container.
     return found[4] if found[0] != fcntl.F_UNLCK and found[4] > 0 else None

@@ -1,4 +1,4 @@
-"""A standing line to a live run's coordinator, for whoever asks often."""
+"""A persistent connection to the coordinator of a live run, for frequent requests."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ from elastane.client.owner_rights import use_owner_rights
 
 
 class Line:
-    """Connects when asked and not connected; a new coordinator is found by the next question.
+    """A connection that opens on the first request, and again after the coordinator was replaced.
 
     Args:
         run_dir: of the run.
@@ -23,25 +23,25 @@ class Line:
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
         self._connection: ClientConnection | None = None
-        # Answers come in the order of the questions, and say not whose they are.
+        # Answers carry no id and come in the order of the requests, so one request runs at a time.
         self._turn = asyncio.Lock()
 
     async def ask(self, question: Ask, timeout_s: float) -> Answer | None:
-        """One attempt.
+        """Send a request once, and return the answer.
 
         Args:
-            question: may arrive although no answer comes back; every question can be repeated without harm.
-            timeout_s: for all of it, in seconds.
+            question: the request; it may arrive without an answer, and every request is idempotent.
+            timeout_s: for connecting, sending and receiving together, in seconds.
 
         Returns:
-            None: nobody answered in time, or nobody was there.
+            The answer; None if no coordinator answered in time.
         """
         try:
             async with asyncio.timeout(timeout_s), self._turn:
                 try:
                     return await self._asked(question)
                 except BaseException:
-                    # Half a conversation is none: the answer to come would be taken for the next one's.
+                    # A late answer would be taken for the answer to the next request.
                     self._drop()
                     raise
         except (OSError, WebSocketException, Malformed):

@@ -1,8 +1,8 @@
-"""Access the files of another user with no more rights than that user has.
+"""Access to the files of another user with no more rights than that user has.
 
 A controller that runs as root reads run directories that belong to the users of its jobs. A job may put a
-link there that leads to a file of root's: to the operator's token, say. With the rights of the directory's
-owner the kernel refuses to follow it, whatever the path is made of.
+link there to a file of root, such as the operator's token. With the rights of the owner of the directory, the
+kernel refuses access to that file, through any path.
 """
 
 import ctypes
@@ -13,18 +13,18 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None)
 _NO_ID = -1
-"""The kernel rejects this id, and answers with the one that is set."""
+"""An invalid id: the kernel rejects it and returns the id that is set."""
 
 
 @contextmanager
 def use_owner_rights(directory: Path) -> Iterator[None]:
-    """Let this thread access files as the owner of a directory would, while the context lasts.
+    """Give this thread the file access rights of the owner of a directory, within the context.
 
     Nothing changes unless this process is root and another user owns the directory. The ids are those of one
     thread (``setfsuid(2)``): never await, fork or start a thread inside the context.
 
     Args:
-        directory: that exists; if it does not, nothing changes.
+        directory: if it does not exist, nothing changes.
 
     Raises:
         PermissionError: the kernel did not change the ids.

@@ -1,6 +1,6 @@
-"""What holds secrets is for its owner: rights that others have from before are taken from them.
+"""Permissions of files: files with secrets belong to their owner alone.
 
-Nothing that Elastane makes can be written by everybody, whatever the umask.
+Files that Elastane makes are never world-writable, under any umask.
 """
 
 import os
@@ -11,31 +11,31 @@ from elastane.api.errors import BadInput
 
 OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OF_STRANGERS = stat.S_IWGRP | stat.S_IRWXO
-"""Of a folder: a group that may look into it was let in on purpose, and its files with secrets are closed."""
+"""Rights to remove from a folder: its group may read it on purpose; the files with secrets are closed."""
 
 
 EVERYBODY_WRITES, OTHERS_WRITE = 0o002, 0o022
 
 
 def narrow_umask() -> None:
-    """Let nobody but the owner write to what this process makes, if its umask lets everybody write.
+    """Let only the owner write to the files that this process makes, if its umask makes them world-writable.
 
-    Such a umask (000, of many containers and services) is an oversight: whoever may write to a run directory
-    can replace a checkpoint or the log of a worker. Any other umask is somebody's choice, and stays.
+    Such a umask (000, as in many containers and services) is an oversight: any user with write access to a
+    run directory can replace a checkpoint or the log of a worker. Any other umask is deliberate, and stays.
     """
     mask = os.umask(0o077)
     os.umask(mask if mask & EVERYBODY_WRITES else mask | OTHERS_WRITE)
 
 
 def restrict_permissions(path: Path, rights: int = OF_OTHERS) -> bool:
-    """Takes rights to a file or folder away; whether anybody had them. One that is not there needs nothing.
+    """Remove permissions from a file or folder; return whether it had any of them.
 
     Args:
-        path: of it.
-        rights: bits of its mode that it must not have.
+        path: of the file or folder; a missing one is left alone.
+        rights: bits that its mode must not have.
 
     Raises:
-        BadInput: it has them, and is not this user's to close.
+        BadInput: the mode has such bits, and this user must not change it.
     """
     try:
         found = path.stat()
@@ -44,7 +44,7 @@ def restrict_permissions(path: Path, rights: int = OF_OTHERS) -> bool:
     if not found.st_mode & rights:
         return False
     mode = stat.S_IMODE(found.st_mode)
-    # A folder with the sticky bit is there for everybody: /tmp.
+    # A folder with the sticky bit is shared on purpose: /tmp.
     if found.st_uid != os.geteuid() or mode & stat.S_ISVTX:
         raise BadInput(
             f"{path} is open to others (mode {mode:o}), and not yours alone (owner {found.st_uid})",

@@ -1,4 +1,4 @@
-"""From what a user types to a run directory."""
+"""The directory of all runs, and the lookup of a run by name."""
 
 import os
 from difflib import get_close_matches
@@ -9,13 +9,13 @@ from elastane.api.rundir import RunDir
 
 
 def runs_home() -> Path:
-    """Where runs are found by name: ``$ELASTANE_HOME/runs``, by default below ``~/.elastane``."""
+    """Return the directory of all runs: ``$ELASTANE_HOME/runs``, by default ``~/.elastane/runs``."""
     home = os.environ.get("ELASTANE_HOME")
     return (Path(home) if home else Path.home() / ".elastane") / "runs"
 
 
 def find_run(name_or_dir: str) -> RunDir:
-    """The run of this name, or in this directory; a directory wins.
+    """Return the run with this directory or name; a directory wins.
 
     Raises:
         NoSuchRun: neither holds a ``run.json``.
@@ -34,7 +34,7 @@ def find_run(name_or_dir: str) -> RunDir:
 
 
 def list_run_names() -> list[str]:
-    """Names of all runs below the home, sorted."""
+    """Return the names of all runs in the home, sorted."""
     if not runs_home().is_dir():
         return []
     return sorted(entry.name for entry in runs_home().iterdir() if RunDir(entry).run.is_file())

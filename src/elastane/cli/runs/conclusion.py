@@ -1,4 +1,4 @@
-"""The end of ``elastane run``: its report, its files and its exit code."""
+"""The end of ``elastane run``: report, files and exit code."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "s
 
 
 def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
-    """Write the report and print how a run has ended; return the exit code."""
+    """Write the results of a run, print how it ended, and return the exit code."""
     from elastane.attempts.results import write_results  # noqa: PLC0415 - only a run that is over is drawn
     from elastane.observability.logged import collect_latest_values  # noqa: PLC0415 - likewise
     from elastane.observability.tensors import find_finished_model  # noqa: PLC0415
@@ -49,7 +49,7 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
 
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
-    """Print the end of a run in a few lines: how, and which files it has left."""
+    """Print how a run ended and which files it has written, in a few lines."""
     from elastane.cli.words import loss_text  # noqa: PLC0415 - likewise
     from elastane.observability.facts import collect_facts  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``elastane run --debug``: one worker with the terminal of the command, so that ``breakpoint()`` works."""
+"""``elastane run --debug``: one worker has the terminal, so that ``breakpoint()`` works."""
 
 import asyncio
 import re
@@ -18,10 +18,10 @@ NOTE = (
 
 
 def check_debug_options(*, workers: str | None, start: int | None, as_json: bool) -> None:
-    """Refuse options that contradict ``--debug``, all of them at once.
+    """Refuse the options that contradict ``--debug``, all in one error.
 
     Raises:
-        BadInput: there are some.
+        BadInput: an option contradicts ``--debug``.
     """
     wrong = [f"--workers {workers}"] if workers is not None and not ONE.fullmatch(workers) else []
     wrong += [f"--start {start}"] if start not in (None, 1) else []
@@ -40,7 +40,7 @@ def check_debug_options(*, workers: str | None, start: int | None, as_json: bool
 
 
 class DebugTerminal:
-    """Leaves the terminal to the worker: it says what happens to the run, and draws nothing."""
+    """View of a run that leaves the terminal to the worker: it prints messages and draws no panel."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -55,4 +55,4 @@ class DebugTerminal:
         await asyncio.Event().wait()
 
     def close(self, *, look: bool) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""

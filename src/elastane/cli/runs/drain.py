@@ -1,4 +1,4 @@
-"""``elastane drain``: one worker leaves on purpose."""
+"""``elastane drain``: let one worker leave a run."""
 
 from typing import Annotated
 
@@ -16,9 +16,9 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait", help="Return once it has left.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take WORKER out of RUN at a commit, without losing any of its work.
+    """Let WORKER leave RUN at a commit, without losing any of its work.
 
-    The run then aims at one worker fewer.
+    The run then continues with one worker fewer.
     """
     run_dir = find_own_run(
         run,
@@ -30,7 +30,7 @@ def drain(
     if wait:
         answer = wait_until(
             run_dir,
-            # While it changes, some members still report the generation before.
+            # During a change some members still report the previous generation.
             done=lambda status: status.state != "changing" and worker not in list_members(status),
             stuck=lambda _: "",
         )

@@ -1,4 +1,4 @@
-"""What happened in a run, told once or as it happens."""
+"""Events of a run, past ones or live."""
 
 from elastane.api.rundir import RunDir
 from elastane.cli.command import open_console, print_json
@@ -8,7 +8,7 @@ from elastane.observability.tail import Tail
 
 
 def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
-    """Those of one run; followed until it is over."""
+    """Print the events of a run; with ``follow`` until the run is over."""
     from elastane.cli.words import event_text  # noqa: PLC0415 - rich
 
     console = open_console(as_json=as_json)

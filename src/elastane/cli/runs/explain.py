@@ -1,4 +1,4 @@
-"""Why a run has as many workers as it has."""
+"""The reasons for the number of workers of a run."""
 
 from elastane.api.control import AskStatus
 from elastane.api.errors import BadInput
@@ -11,10 +11,10 @@ from elastane.observability.run_files import is_live, read_record
 
 
 def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
-    """What its own controller has decided, and whether that still holds.
+    """Print what the controller of a run has decided, and whether that still applies.
 
     Raises:
-        BadInput: it never had one.
+        BadInput: the run has no controller, or its controller has not decided anything yet.
     """
     told = explained(run_dir)
     if told is None and read_record(run_dir).spec.self_sizing:

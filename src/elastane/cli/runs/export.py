@@ -1,4 +1,4 @@
-"""``elastane export``: the finished model in a format that others load."""
+"""``elastane export``: write the finished model in a format that other programs load."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -66,7 +66,7 @@ def export(
 
 
 def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
-    """For the exporting process."""
+    """Return the options for the process that exports."""
     options = ["--format", form, "--out", str(folder)]
     options += ["--dtype", dtype] if dtype else []
     return options + (["--optimizer"] if optimizer else [])

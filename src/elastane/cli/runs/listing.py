@@ -1,4 +1,4 @@
-"""``elastane list``: the runs that can be called by name."""
+"""``elastane list``: the runs that have a name."""
 
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
@@ -19,7 +19,7 @@ from elastane.observability.run_files import (
 
 
 def list_(as_json: AsJson = False) -> None:
-    """Show the known runs, those that are over too."""
+    """List all runs, live and over."""
     rows = [describe_run_or_error(run_dir) for run_dir in list_runs()]
     rows.sort(key=lambda row: str(row["created"]))
     if as_json:
@@ -47,7 +47,7 @@ def list_(as_json: AsJson = False) -> None:
 
 
 def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None]:
-    """A run whose files cannot be read is a row that says so, and hides no other."""
+    """Return the row of a run; if its files cannot be read, a row with the state ``unreadable``."""
     try:
         return describe_run(run_dir)
     except (ElastaneError, OSError) as error:
@@ -68,7 +68,7 @@ def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     record = read_record(run_dir)
     newest = read_last_line(run_dir.ledger, decode_ledger_line)
     live = is_live(run_dir)
-    # A torn tail is no reason to hide a run; `verify` judges it.
+    # An incomplete last line must not hide the run; `verify` reports it.
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
     return {
         "name": record.spec.name,

@@ -1,16 +1,16 @@
-"""When a log gets its next line about progress: often at first, then ever more rarely.
+"""Schedule of the progress lines in a log: frequent at first, then more and more rare.
 
-A log of a run of ten days is read by people too, and a service that collects lines charges for each.
+People read the log of a run of ten days too, and services that collect logs charge for each line.
 """
 
 import msgspec
 
 INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Between two lines; the last one repeats. Some CI services end a job that is silent for ten minutes."""
+"""Seconds between two lines; the last one repeats. Some CI services end a job after ten silent minutes."""
 
 
 class LogSchedule(msgspec.Struct, frozen=True):
-    """How many lines there were, and when the next one is due.
+    """The number of lines so far, and the time of the next one.
 
     Args:
         lines: printed so far.

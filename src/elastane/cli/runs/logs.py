@@ -1,4 +1,4 @@
-"""What the processes of a run printed."""
+"""Logs of the processes of a run."""
 
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
@@ -9,7 +9,7 @@ from elastane.observability.tail import Tail
 
 
 def show_run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
-    """The log of one process, or of all; followed until the run is over."""
+    """Print the log of one process, or of all; with ``follow`` until the run is over."""
     wanted = None if process is None else find_process(run_dir, process)
     tails: dict[str, Tail] = {}
     for more in poll_run(run_dir, follow=follow):
@@ -21,7 +21,7 @@ def show_run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json
 
 
 def list_processes(run_dir: RunDir) -> list[str]:
-    """Processes with a log, workers in the order of their numbers, then the others."""
+    """Return the processes that have a log: workers by number, then the others."""
     names = [path.stem for path in run_dir.logs.glob("*.log")]
     return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
 
@@ -38,7 +38,7 @@ def find_process(run_dir: RunDir, text: str) -> str:
 
 
 def print_log_line(process: str, line: str, *, prefix: bool, as_json: bool, raw: bool) -> None:
-    """Prints a line of a log; ``raw``: as it is, whatever it does to the terminal."""
+    """Print a line of a log; ``raw``: unchanged, with its control characters."""
     if as_json:
         print_json({"process": process, "line": line})
         return

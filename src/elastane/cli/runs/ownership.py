@@ -1,4 +1,4 @@
-"""Whose a run is: of whoever started it, or of a job of the cluster, whose controller decides on it."""
+"""Ownership of runs: a run belongs to its user, or to a job that a controller manages."""
 
 from pathlib import Path
 
@@ -12,22 +12,22 @@ from elastane.observability.run_files import read_record
 
 
 def find_own_run(name: str, *, means: str, do: str) -> RunDir:
-    """A run that no controller of a cluster decides on.
+    """Return a run that no controller of a cluster manages.
 
     Args:
         name: of the run, or its directory.
-        means: what would become of what was asked, were it done to the run of a job.
-        do: the verb that asks the controller for it, with ``{job}`` where its name belongs.
+        means: for the error: the reason why the request would fail on the run of a job.
+        do: for the error: the command to use for a job, with ``{job}`` in place of its name.
 
     Raises:
-        NoSuchRun: there is none.
-        BadInput: it is that of a job which goes on.
+        NoSuchRun: there is no such run.
+        BadInput: the run belongs to a job that has not ended.
     """
     run_dir = find_run(name)
     try:
         job = find_active_job(run_dir)
     except ElastaneError:
-        return run_dir  # a controller that is away decides nothing: who is here may have to
+        return run_dir  # the controller does not answer, so the user may have to act
     if job is not None:
         raise BadInput(
             f"{name} is the run of a job, and its controller decides on it",
@@ -38,18 +38,18 @@ def find_own_run(name: str, *, means: str, do: str) -> RunDir:
 
 
 def find_active_job(run_dir: RunDir) -> Job | None:
-    """The job whose run this is, if it may have another attempt: it is paused, gave way, or is tried again.
+    """Return the job that a run belongs to, if the job has not ended and may start another attempt.
 
     Raises:
-        ElastaneError: it is a job's, and the cluster does not answer.
+        ElastaneError: the run may belong to a job, and the cluster does not answer.
     """
-    # The run of a job knows of its attempts from the first one on, and before that has had no events either.
+    # The run of a job has an attempt file before its first event.
     if not run_dir.attempt.exists() and run_dir.events.exists():
         return None
     try:
         with connect() as cluster:
             job = cluster.job(read_record(run_dir).spec.name)
     except BadInput:
-        return None  # no cluster is known here, or it knows no such job
+        return None  # no cluster is configured here, or it has no such job
     here = bool(job.run_dir) and Path(job.run_dir).resolve() == run_dir.root.resolve()
     return job if here and job.state not in ENDED else None

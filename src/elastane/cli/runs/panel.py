@@ -1,4 +1,4 @@
-"""The panel that ``elastane run`` keeps on a terminal."""
+"""The panel that ``elastane run`` shows on a terminal."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ HUES = ("bright_blue", "green", "magenta", "cyan", "yellow", "bright_red", "brig
 
 
 def render_panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType:
-    """Draw the run; ``note`` is the line at the foot: what Ctrl-C does now."""
+    """Return the panel of a run; ``note`` is the line at its foot, such as the effect of Ctrl-C."""
     parts: list[RenderableType] = [render_headline(progress), render_progress(progress), Text()]
     if progress.line is not None:
         parts.append(
@@ -76,7 +76,7 @@ def render_progress(progress: Progress) -> RenderableType:
 
 
 def draw_sparkline(values: Sequence[float], cells: int = 32) -> str:
-    """The curve in ``cells`` characters: each the mean of its stretch, from lowest to highest."""
+    """Return a curve as at most ``cells`` characters; the height of each is the mean of its stretch."""
     if not values:
         return ""
     cells = min(cells, len(values))
@@ -89,7 +89,7 @@ def draw_sparkline(values: Sequence[float], cells: int = 32) -> str:
 
 
 def render_workers(line: LedgerLine, virtual_ranks: int) -> RenderableType:
-    """One row per worker: which of the virtual ranks it computed in the newest step."""
+    """Return a table with a row per worker: the virtual ranks that it computed in the newest step."""
     table = Table.grid(padding=(0, 2))
     workers = sorted(line.workers.items())
     for worker, spans in workers[:MOST_WORKERS]:
@@ -103,7 +103,7 @@ def render_workers(line: LedgerLine, virtual_ranks: int) -> RenderableType:
 
 
 def draw_virtual_ranks(spans: Sequence[tuple[int, int]], virtual_ranks: int, hue: str) -> Text:
-    """All virtual ranks in a row, this worker's filled; scaled down when they do not fit."""
+    """Return a row of all virtual ranks with those of one worker filled, scaled down if they do not fit."""
     mine = {rank for start, stop in spans for rank in range(start, stop)}
     cells = min(virtual_ranks, CELLS)
     text = Text()

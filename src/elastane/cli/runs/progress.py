@@ -1,4 +1,4 @@
-"""Where a live run is, folded from the lines it writes down."""
+"""The progress of a live run, collected from its ledger and events."""
 
 import math
 
@@ -11,15 +11,15 @@ REMEMBERED_EVENTS = 6
 CURVE_POINTS = 96
 
 QUIET = frozenset({"worker.started", "worker.ready"})
-"""Kinds of events that are no news to somebody watching, unless they go wrong."""
+"""Kinds of events that are shown only before the first step."""
 
 
 MESSAGE = "message"
-"""A line of the script's own ``run.print``."""
+"""Kind of the event for a line that the script prints with ``run.print``."""
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A whole curve in at most ``CURVE_POINTS`` values: every ``stride``-th; when full, half go."""
+    """A curve in at most ``CURVE_POINTS`` values: every ``stride``-th; if full, every second is dropped."""
 
     values: tuple[float, ...] = ()
     stride: int = 1
@@ -35,16 +35,16 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watcher wants to know.
+    """The progress of a run.
 
     Args:
-        steps: the run lasts, None until the script has said so.
-        virtual_ranks: V, None likewise.
-        line: the newest of the ledger.
+        steps: planned steps; None until the script has started.
+        virtual_ranks: V; None until the script has started.
+        line: the newest line of the ledger.
         curve: losses from the first step on.
         recent: ``(samples, seconds)`` of the last steps, for the throughput.
-        samples: trained on so far.
-        events: the last few.
+        samples: number of samples trained on so far.
+        events: the last few events.
     """
 
     steps: int | None = None
@@ -61,7 +61,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float:
-        """Over the last steps; 0 before the first."""
+        """Samples per second over the last steps; 0 before the first."""
         seconds = sum(s for _, s in self.recent)
         return sum(count for count, _ in self.recent) / seconds if seconds > 0 else 0.0
 

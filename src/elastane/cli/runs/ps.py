@@ -30,7 +30,7 @@ def ps(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the processes of RUN, or of every live run.
+    """List the processes of RUN, or of every live run.
 
     With --json, a list of objects with the keys run, role, pid, worker,
     generation, virtual_ranks, blocks and state.
@@ -60,9 +60,9 @@ def query_live_runs() -> dict[str, Answer]:
             try:
                 answers[read_run_name(run_dir)] = send_request(run_dir, AskStatus())
             except NoSuchRun:
-                continue  # it ended between the two questions
+                continue  # the run ended after the check
             except (ElastaneError, OSError) as error:
-                # One run's damage hides no other.
+                # An unreadable run must not hide the others.
                 print(escape_line(f"{run_dir.root}: {error}"), file=sys.stderr)
     return answers
 

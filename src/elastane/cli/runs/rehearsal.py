@@ -1,4 +1,4 @@
-"""``elastane verify --restore``: would a checkpoint come back, how fast, and with the same bits."""
+"""``elastane verify --restore``: rehearse a restore, and compare the restored bits with the ledger."""
 
 import time
 from typing import Literal
@@ -24,20 +24,20 @@ MODULE = "elastane.runtime.restore_rehearsal"
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rehearsal of a restore has shown.
+    """Result of the rehearsal of a restore.
 
     Args:
-        ok: every byte is as it was written, and the state is the one that the ledger has a digest of, if any.
+        ok: every byte is as written, and no digest differs from the ledger.
         name: of the checkpoint.
         step: of the checkpoint.
-        bytes: of its files.
-        verify_s: to read every file and compare it with its checksum.
-        damages: what is wrong with them; if anything is, nothing is restored.
-        workers: how many have restored.
-        restored_bytes: read by all of them together.
-        restore_s: until the last of them was done.
-        digest: whether that of the state restored is the ledger's; ``unknown``: the ledger has none of that
-            step.
+        bytes: size of its files.
+        verify_s: seconds to read every file and compare it with its checksum.
+        damages: of the files; if there is any, nothing is restored.
+        workers: number of workers that restored.
+        restored_bytes: bytes that all workers together read.
+        restore_s: seconds until the last worker had restored.
+        digest: the restored state compared with the digest in the ledger; ``unknown``: the ledger has no
+            digest of that step.
     """
 
     ok: bool
@@ -53,7 +53,13 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
-    """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on so many workers.
+    """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on several workers.
+
+    Args:
+        run_dir: of the run.
+        wanted: name or step of the checkpoint; None: the newest finished one.
+        workers: number of workers; None: the number that the run starts with.
+        as_json: print the result as JSON.
 
     Raises:
         BadInput: there is no such checkpoint, or not enough memory.
@@ -80,10 +86,10 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
 
 
 def check_still_there(catalog: Catalog, name: str) -> None:
-    """A live run deletes what its rules do not keep, perhaps what is being read.
+    """Check that a live run has not deleted a checkpoint while it was read.
 
     Raises:
-        BadInput: it has done so.
+        BadInput: the checkpoint is gone.
     """
     if name not in catalog.list_names():
         raise BadInput(

@@ -1,4 +1,4 @@
-"""``elastane report``: a run's page, metrics and card once more."""
+"""``elastane report``: write the report, metrics and card of a run again."""
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.client.runs_home import find_run
@@ -6,9 +6,9 @@ from elastane.observability.run_files import read_run
 
 
 def report(run: RunName, as_json: AsJson = False) -> None:
-    """Draw report.html of RUN again: one page, nothing else needed to read it.
+    """Write report.html of RUN again, a single page without other files.
 
-    Of a run that is over, metrics.json and the model's CARD.md too.
+    If the run is over, write metrics.json and the model's CARD.md again too.
     """
     from elastane.attempts.results import draw_report  # noqa: PLC0415 - only here
     from elastane.observability.finished import write_conclusion  # noqa: PLC0415

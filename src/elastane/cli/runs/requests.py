@@ -1,4 +1,4 @@
-"""Asking a live run for a change, and waiting until it is in effect where that is wanted."""
+"""Requests to a live run, and waiting for their effect."""
 
 import time
 from collections.abc import Callable
@@ -11,11 +11,11 @@ LOOK_S = 0.1
 
 
 def send_request(run_dir: RunDir, ask: Ask) -> Answer:
-    """Ask, and take no for an error.
+    """Send a request to the coordinator of a run, and return its answer.
 
     Raises:
         NoSuchRun: the run is not live.
-        BadInput: the coordinator refused; its words say why.
+        BadInput: the coordinator refused; the error has its reason.
     """
     from elastane.client.channel import ask as send  # noqa: PLC0415 - websockets are slow to import
 
@@ -26,7 +26,7 @@ def send_request(run_dir: RunDir, ask: Ask) -> Answer:
 
 
 def list_members(answer: Answer) -> list[int]:
-    """Workers that work in the newest generation, those on their way out included."""
+    """Return the numbers of the members of the newest generation, including those that are leaving."""
     return sorted(
         row.worker
         for row in answer.processes
@@ -38,15 +38,15 @@ def list_members(answer: Answer) -> list[int]:
 
 
 def wait_until(run_dir: RunDir, done: Callable[[Answer], bool], stuck: Callable[[Answer], str]) -> Answer:
-    """Look until the change is in effect.
+    """Poll a run until a change is in effect, and return the status that shows it.
 
     Args:
         run_dir: of the run.
-        done: whether this status shows it.
-        stuck: why it will never be, or "".
+        done: tells whether a status shows the change.
+        stuck: returns why the change can no longer take effect; empty if it still can.
 
     Raises:
-        RunFailed: it will never be, or the run ended first.
+        RunFailed: the change will not take effect, or the run ended first.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""``elastane resize``: another number of workers."""
+"""``elastane resize``: change the number of workers of a run."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,14 +28,14 @@ def resize(
     wait: Annotated[bool, typer.Option("--wait", help="Return once N workers train.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give RUN another number of workers.
+    """Change the number of workers of RUN.
 
-    Returns as soon as the run has accepted. Training goes on meanwhile: new
-    workers start beside it and join at a commit, the newest leave first.
-    The trained bytes do not depend on any of this.
+    Returns as soon as the run has accepted. Training continues: new workers
+    start beside it and join at a commit; the newest workers leave first. The
+    trained bytes do not depend on the number of workers.
 
-    A run that was begun without --start grows and shrinks by itself, until
-    somebody sets its size; auto lets it do so again.
+    A run that was started without --start grows and shrinks by itself until you
+    set its size; auto returns the decision to the run.
     """
     number = None if workers == AUTO else _parse_workers(workers)
     run_dir = find_own_run(
@@ -60,10 +60,10 @@ def _parse_workers(text: str) -> int:
 
 
 def _return_to_controller(run_dir: RunDir) -> Answer:
-    """The controller decides again.
+    """Let the controller of a run decide on its size again.
 
     Raises:
-        BadInput: the run has none.
+        BadInput: the run has no controller.
     """
     status = send_request(run_dir, AskStatus())
     spec = status.spec
@@ -97,12 +97,12 @@ def _resize(run_dir: RunDir, workers: int, console: "Console", *, wait: bool, as
 
 
 def explain_other_target(status: Answer, workers: int) -> str:
-    """Why this many workers will not come: somebody asked for another number, or the run gave up on it."""
+    """Return why a run will not reach this size, for example after another request; empty if it still can."""
     if status.target == workers:
         return ""
     return f"the run now aims at {format_workers(status.target)}, not {workers}; elastane events tells why"
 
 
 def format_workers(workers: int) -> str:
-    """``1 worker``, ``2 workers``."""
+    """Return a number of workers as text: ``1 worker``, ``2 workers``."""
     return f"{workers} worker{'s' * (workers != 1)}"

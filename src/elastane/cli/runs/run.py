@@ -1,4 +1,4 @@
-"""``elastane run``: one process that starts the run, shows it and ends it."""
+"""``elastane run``: start a run, show it, and end it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -57,19 +57,20 @@ def run(
     options: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Train SCRIPT, elastically.
+    """Train SCRIPT elastically, in the foreground, until the run is over.
 
-    Stays in the foreground until the run is over. The first Ctrl-C stops at
-    the next commit and writes the model; the second ends everything at once.
-    When the script raises, its own traceback is printed.
+    The first Ctrl-C stops the run at the next commit and writes the model; the
+    second ends all processes at once. If the script raises, its traceback is
+    printed.
 
-    Options of elastane come before SCRIPT; all after it is the script's own.
+    Options of elastane come before SCRIPT; all arguments after it belong to the
+    script.
 
       $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
       $ elastane run -m mypackage.train --lr 3e-4
 
-    The state is kept as it goes. After a power cut, go on from there, with any
-    number of workers, to the same trained bytes:
+    The run writes checkpoints. After a power failure, resume it from the newest
+    one, with any number of workers, to the same trained bytes:
 
       $ elastane run --resume demo --start 2
     """
@@ -99,7 +100,7 @@ def _open_new_run(
     """Make and lock the directory of a new run.
 
     Raises:
-        BadInput: with the option to change; nothing was written.
+        BadInput: the error names the option to change; nothing was written.
     """
     if options.accept_changes:
         raise BadInput("--accept-changes without --resume", do="use it with --resume RUN")
@@ -112,7 +113,7 @@ def _open_new_run(
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
-        # Before anything is written: the package for this place may be missing.
+        # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
     with claim_run_directory(
         spec, options.run_dir, list_explicit_options(context, left_out=("module",))
@@ -127,10 +128,10 @@ def _open_new_run(
 def _open_ended_run(
     name: str, script: Path | None, options: RunOptions, console: "Console"
 ) -> Iterator[tuple[RunDir, RunRecord]]:
-    """Lock the directory of a run whose processes are gone, and go back to its newest valid checkpoint.
+    """Lock the directory of a run that has no process left, and prepare its next attempt.
 
     Raises:
-        BadInput: with the option to change; nothing was changed.
+        BadInput: the error names the option to change; nothing was changed.
     """
     if script is not None:
         raise BadInput(
@@ -156,7 +157,7 @@ def _count_cpus() -> int:
 
 
 def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
-    """Train to the end of the run; a worker that is debugged gets this terminal."""
+    """Train to the end of the run; with ``--debug`` the worker gets this terminal."""
     if not record.spec.debug:
         with _start_controller(run_dir, record, console):
             return run_to_end(run_dir, record, RunTerminal(run_dir, console))
@@ -169,7 +170,7 @@ def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
 def _start_controller(
     run_dir: RunDir, record: RunRecord, console: "Console"
 ) -> AbstractContextManager[object]:
-    """Start the controller that decides on the number of workers, unless the user does."""
+    """Return the controller that decides on the number of workers, unless the user does."""
     if not record.spec.self_sizing:
         return nullcontext()
     attempt = 1 if record.resumed is None else record.resumed.times + 1
@@ -177,7 +178,7 @@ def _start_controller(
 
 
 class RunTerminal:
-    """Shows a run on a terminal."""
+    """Display of a run on a terminal or in a log."""
 
     def __init__(self, run_dir: RunDir, console: "Console") -> None:
         self._run_dir = run_dir
@@ -187,7 +188,7 @@ class RunTerminal:
         self._console.print(line, markup=False)
 
     def view(self, record: RunRecord) -> "Watcher":
-        from elastane.cli.runs.watcher import Watcher  # noqa: PLC0415 - only an attempt that is watched needs the panel
+        from elastane.cli.runs.watcher import Watcher  # noqa: PLC0415 - only a shown attempt needs it
 
         return Watcher(self._run_dir, record.spec, self._console)
 

@@ -11,7 +11,7 @@ from elastane.cli.train_options import TrainOptions
 
 
 class RunOptions(TrainOptions, frozen=True, kw_only=True):
-    """Options as they were typed; None: not typed."""
+    """Options as typed; None: not typed."""
 
     start: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""Looking at a run until nothing more comes of it; that of a job has as many attempts as the job needs."""
+"""Polling of a run until it is over; the run of a job is over when the job has ended."""
 
 import sys
 import time
@@ -10,13 +10,13 @@ from elastane.observability.run_files import is_live
 
 LOOK_S = 0.2
 BETWEEN_ATTEMPTS_S = 1.0
-"""The controller is asked then, not only a file."""
+"""Longer than ``LOOK_S``, because each poll between attempts asks the controller."""
 
 
 def poll_run(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
-    """Look after look, each with whether more may come; the last one when the run is over.
+    """Yield whether more output may come, poll after poll; False, once, when the run is over.
 
-    The question comes before what the run wrote is read, so that what was written last is still read.
+    The caller reads the files of the run after each value, so it still reads the last output.
     """
     told = ""
     while follow:
@@ -25,7 +25,7 @@ def poll_run(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
         if not live and job is None:
             break
         yield True
-        # What the attempt that is over said last has been read by now.
+        # The caller has read the last output of the attempt by now.
         if job is not None and job.state not in (told, "running"):
             print(f"{job.name} is {job.state}; its next attempt is awaited", file=sys.stderr, flush=True)
         told = "" if job is None else job.state

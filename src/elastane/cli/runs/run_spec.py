@@ -1,4 +1,4 @@
-"""From the options of ``elastane run`` to a `RunSpec`, or an error that names the option."""
+"""Conversion of the options of ``elastane run`` to a `RunSpec`, or to an error that names the option."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ CHECKPOINT_OPTIONS = {
 
 
 def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name: str, cpus: int) -> RunSpec:
-    """Return the spec of a new run: the options that were typed, and defaults for the others.
+    """Return the spec of a new run: the typed options, and defaults for the others.
 
     Args:
         options: as typed.
@@ -35,7 +35,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         cpus: of this machine, ``>= 1``; without ``--workers`` they bound the number of workers.
 
     Raises:
-        BadInput: with the option to change.
+        BadInput: the error names the option to change.
     """
     check_run_name(name)
     file = find_script(script, module=options.module)
@@ -77,12 +77,12 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
 
 
 def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
-    """Return the spec of a run's next attempt: what was typed changes, everything else stays.
+    """Return the spec of the next attempt of a run: the typed options change, all others stay.
 
-    Nothing changes that decides about the trained bytes.
+    No setting changes that decides about the trained bytes.
 
     Raises:
-        BadInput: with the option to change.
+        BadInput: the error names the option to change.
     """
     low, high = spec.min_workers, spec.max_workers
     if options.workers is not None or options.debug:
@@ -105,7 +105,7 @@ def check_pinned_options(options: RunOptions) -> None:
     """Refuse options beside ``--resume`` that a run keeps from its first step to its last.
 
     Raises:
-        BadInput: one was typed.
+        BadInput: the user typed such an option.
     """
     typed = [name for name in PINNED if getattr(options, name) not in (None, False)]
     if typed:
@@ -118,16 +118,16 @@ def check_pinned_options(options: RunOptions) -> None:
 
 
 def build_checkpoint_policy(before: JobCheckpoints, options: RunOptions) -> CheckpointPolicy | None:
-    """Return when a run keeps its state; None: never.
+    """Return when a run writes checkpoints; None: never.
 
     Raises:
-        BadInput: with the option to change.
+        BadInput: the error names the option to change.
     """
     return parse_checkpoint_policy(change_checkpoints(before, options), CHECKPOINT_OPTIONS)
 
 
 def check_run_name(name: str) -> None:
-    """Raise `BadInput` for a text that cannot name a run."""
+    """Raise `BadInput` if a text cannot name a run."""
     if not NAME.fullmatch(name):
         raise BadInput(
             f"invalid --name: {name!r} cannot name a run",
@@ -136,7 +136,7 @@ def check_run_name(name: str) -> None:
 
 
 def list_remarks(spec: RunSpec) -> list[str]:
-    """Return warnings about a spec that is allowed, and perhaps not what the user wants."""
+    """Return warnings about a valid spec that may not be what the user wants."""
     words = []
     if spec.copies is not None and spec.copies > spec.min_workers:
         words.append(

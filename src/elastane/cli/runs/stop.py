@@ -1,4 +1,4 @@
-"""``elastane stop``: the whole run ends at the next commit."""
+"""``elastane stop``: end a run at the next commit."""
 
 import time
 from typing import Annotated
@@ -17,9 +17,9 @@ def stop(
     wait: Annotated[bool, typer.Option("--wait", help="Return once the run is over.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End RUN at the next commit; its model is written first.
+    """End RUN at the next commit, after it has written its model.
 
-    The terminal that started it exits with code 130, as after Ctrl-C.
+    The elastane run command of RUN exits with code 130, as after Ctrl-C.
     """
     run_dir = find_own_run(
         run,

@@ -19,12 +19,12 @@ from elastane.observability.run_files import read_run
 from elastane.observability.verify import Verdict
 
 SHOWN = 20
-"""Problems, tensors and epochs named one by one; --json has them all."""
+"""The most problems, tensors and epochs that are listed; --json lists all."""
 
 REHEARSAL = "Rehearse a restore"
 
 ONE_LINE = 60
-"""Characters of two values that are still easy to compare side by side."""
+"""The most characters of two values that are shown side by side."""
 
 
 def verify(
@@ -59,27 +59,26 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that RUN lost and repeated nothing, or two runs the same bit for bit.
+    """Prove that RUN lost and repeated nothing, or that two runs are equal.
 
-    One run: every step once and in order, every virtual rank computed once,
-    every sample of an epoch trained on once, no line of the ledger at odds with
-    itself, no digest missing, and every file of the finished model as the run
-    wrote it.
+    One run: every step was made once and in order, every virtual rank computed
+    once, every sample of an epoch trained on once. The ledger is consistent, no
+    digest is missing, and the files of the finished model are unchanged.
 
-    Two runs: the pinned choices, then losses, samples and digests step by
-    step, then the final tensors. What is at odds with itself within one of
-    them is a problem here too.
+    Two runs: compares the pinned settings, then losses, samples and digests
+    step by step, then the final tensors, bit for bit. An inconsistency within
+    one of the runs is a problem here too.
 
-    With --restore: a checkpoint (the newest, unless one is named) is verified,
-    then read into memory as N workers of a resumed run would. If the ledger has
-    a digest of that step, what was read must have the same.
+    With --restore: verifies a checkpoint (default: the newest), then reads it
+    into memory as N workers of a resumed run would. If the ledger has a digest
+    of that step, the restored state must have the same digest.
 
       $ elastane verify demo
       $ elastane verify demo other
       $ elastane verify --restore demo 1500 --workers 4
 
-    Exit code 0: proved, equal, or it would come back. 1: not. 2: a file could
-    not be read.
+    Exit code 0: proved, equal, or restorable. 1: not. 2: a file could not be
+    read.
     """
     if restore:
         run_rehearsal(find_run(run), other, workers, as_json=as_json)
@@ -109,7 +108,7 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     of = f" of {verdict.planned_steps}" if verdict.planned_steps else ""
     generations = f"{verdict.generations} generation{'s' * (verdict.generations != 1)}"
     say(f"{verdict.steps}{of} steps in {generations}, {verdict.samples:,} samples")
-    # Of many epochs those of which the same is to be said share a line.
+    # If there are many epochs, consecutive ones with the same counts share a line.
     many = len(verdict.epochs) > SHOWN
     groups = groupby(
         verdict.epochs, lambda epoch: msgspec.structs.replace(epoch, epoch=0 if many else epoch.epoch)
@@ -132,7 +131,7 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
 
 
 def format_epochs(alike: Sequence[EpochCoverage]) -> str:
-    """Consecutive epochs of which the same is to be said."""
+    """Return the text for consecutive epochs with the same counts."""
     first, last = alike[0], alike[-1]
     which = f"epoch {first.epoch}" if first is last else f"epochs {first.epoch} to {last.epoch}, each"
     state = "" if first.finished else " (unfinished)"
@@ -184,7 +183,7 @@ def print_tensors(found: Comparison, say: Callable[[str], None]) -> None:
 
 
 def format_result(found: Comparison) -> str:
-    """What the comparison comes to; nothing may differ, and still one of the runs be damaged."""
+    """Return the result of a comparison; a damaged run is never proved equal, even if nothing differs."""
     if found.equal:
         return "equal, bit for bit"
     differ = found.ledger or found.tensors or found.steps[0] != found.steps[1]

@@ -1,4 +1,4 @@
-"""Following a run while it lives: its files into a panel on a terminal, or into plain lines."""
+"""Live view of a run, from its files: a panel on a terminal, or plain lines."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ LOOK_S = 0.1
 
 
 class Watcher:
-    """Reads what was written since the last look, and shows it."""
+    """View of a run that reads its new ledger lines and events, and shows them."""
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, console: Console) -> None:
         self.run_dir = run_dir
@@ -40,14 +40,14 @@ class Watcher:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Take in what earlier attempts of the run have written, but do not tell it again."""
+        """Read the output of earlier attempts of the run without printing it again."""
         for line in self._ledger.new_lines():
             self.progress = add_line(self.progress, decode_ledger_line(line))
         self._shown_step = self.progress.step
         for event in map(decode_event_line, self._events.new_lines()):
             if event.kind == RESUMED:
                 self.progress = add_event(self.progress, event)
-        # Who trained then, and how fast, says nothing about now.
+        # The workers and speed of earlier attempts do not describe this one.
         newest = self.progress.line
         nobody = None if newest is None else msgspec.structs.replace(newest, workers={})
         self.progress = msgspec.structs.replace(self.progress, recent=(), line=nobody)
@@ -62,7 +62,7 @@ class Watcher:
             await asyncio.sleep(LOOK_S)
 
     def close(self, *, look: bool) -> None:
-        """Take a last look, if wanted, and give the terminal back."""
+        """Read and show the last output, if wanted, and release the terminal."""
         if look:
             self.look(last=True)
         if self._live is not None:
@@ -70,7 +70,7 @@ class Watcher:
             self._live = None
 
     def look(self, *, last: bool = False) -> None:
-        """Read on, and show what is new."""
+        """Read and show the new output of the run."""
         if self.progress.steps is None:
             self.learn_pinned()
         for line in self._ledger.new_lines():
@@ -84,24 +84,24 @@ class Watcher:
 
     def hear(self, event: EventLine) -> None:
         if event.kind == MESSAGE:
-            # What the script prints scrolls by as it would without us, above the panel if there is one.
+            # Lines of the script scroll by as without elastane, above the panel if there is one.
             self.console.print(Text(event.why))
             return
         if event.kind == RESTORED:
             self._restored.append(event)
             return
         if self._restored and event.kind == "generation.started":
-            # Its first step has committed, so all have read what they were to read.
+            # The first step of the generation has committed, so all workers have restored.
             together = restored_event(self._restored)
             self._restored.clear()
             self.hear_one(together)
         self.hear_one(event)
 
     def hear_one(self, event: EventLine) -> None:
-        """Show an event as it is."""
+        """Show a single event."""
         self.progress = add_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
-            # A log whose last word is a step from before the end would look cut off.
+            # Print the last step before the end, so that the log does not look cut off.
             self.print_step(last=event.kind in OUTCOMES)
             self.console.print(event_text(event))
 
@@ -120,14 +120,14 @@ class Watcher:
         try:
             pinned = read_record(self.run_dir).pinned
         except ElastaneError:
-            return  # being replaced at this moment; the next look finds it whole
+            return  # the file is being replaced; the next poll reads it
         if pinned is not None:
             self.progress = msgspec.structs.replace(
                 self.progress, steps=pinned.steps, virtual_ranks=pinned.virtual_ranks
             )
 
     def say(self, words: str) -> None:
-        """A sentence of our own: the panel's foot, or a line."""
+        """Show a message of elastane: at the foot of the panel, or as a line."""
         self.note = words
         if self._live is None:
             self.console.print(Text(words))
