@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: after a crash or on a full disk the old content or the new is there."""
+"""Atomic replacement of files: a crash or a full disk leaves either the old content or the new."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-"""What a file system answers that cannot sync a directory; such a server keeps names by itself."""
+"""Errors of file systems that cannot sync a directory; their servers persist names themselves."""
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool, mode: int = 0o666) -> None:
-    """Write a file, or replace it, in one move; see `open_replacement`."""
+    """Write or replace a file atomically; see `open_replacement`."""
     with open_replacement(path, durable=durable, mode=mode) as file:
         file.write(content)
 
@@ -64,7 +64,7 @@ def remove_partials(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Return when the content of a file is on the disk.
+    """Flush the content of a file to the disk.
 
     Raises:
         OSError: the disk has not taken it.
@@ -77,7 +77,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Return when the names in a directory are on the disk: a file without a name is lost in a power cut.
+    """Flush the names in a directory to the disk; a file without a name is lost in a power cut.
 
     Raises:
         OSError: the disk has not taken them.

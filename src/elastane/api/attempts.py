@@ -1,4 +1,4 @@
-"""``attempt.json``: which attempt of a job has begun last, by which process, and how it ended."""
+"""``attempt.json``: the newest attempt of a job, the process that runs it, and how it ended."""
 
 from typing import Annotated
 
@@ -7,19 +7,19 @@ import msgspec
 from elastane.api.bounds import LARGEST_COUNT, Moment, Position
 
 LARGEST_PID = 2**22
-"""On Linux."""
+"""The largest process id that Linux assigns."""
 RETRYABLE = 128
-"""Exit code of an attempt that ended for a reason outside the script: another one may fare better."""
+"""Exit code of an attempt that ended for a reason outside the script; another attempt may succeed."""
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an attempt ended.
 
     Args:
-        code: 0: all steps are made. 130: stopped, with a checkpoint where the run keeps any. 1 to 127:
-            another attempt would end alike. Others from 128 on: it need not.
-        why: in words.
-        traceback: the user's own, if the script raised.
+        code: 0: every step is committed. 130: the run was stopped, with a checkpoint if it writes any. 1 to
+            127: another attempt would end the same way. Other codes from 128 on: another attempt may succeed.
+        why: the reason in words.
+        traceback: of the user's code, if the script raised.
     """
 
     code: Annotated[int, msgspec.Meta(ge=-1000, le=1000)]
@@ -28,18 +28,18 @@ class AttemptOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt of a job: one agent process, from taking the lock of the run directory to its end.
+    """One attempt of a job: one agent process, from the moment it locks the run directory until it ends.
 
-    Should every copy of the state die while the agent lives, it goes on from a checkpoint by itself; that is
+    If every copy of the state is lost while the agent lives, the agent restores a checkpoint. That is still
     the same attempt.
 
     Args:
-        number: counts from 1; no number is lived twice.
-        pid: of the agent.
-        started: when the kernel started that process, in clock ticks since the machine's boot: another
-            process may get the same pid, but not the same start.
-        began_s: seconds since 1970.
-        outcome: None: it still lives, or ended without a word.
+        number: counts from 1; never used twice.
+        pid: process id of the agent.
+        started: when the kernel started the agent, in clock ticks since the machine's boot. Another process
+            may get the same pid, but not the same start.
+        began_s: when the attempt began, in seconds since 1970.
+        outcome: how the attempt ended; None: it is running, or it ended without recording an outcome.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]

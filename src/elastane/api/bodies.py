@@ -1,4 +1,4 @@
-"""The bases of the bodies that the REST API takes and serves."""
+"""The base classes of the bodies of REST requests and answers."""
 
 import msgspec
 
@@ -8,4 +8,4 @@ class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of requests: a field that is not known is an error, because it was meant to do something."""
+    """Base of requests: an unknown field is an error, because the client meant it to have an effect."""

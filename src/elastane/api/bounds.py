@@ -9,26 +9,26 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 LARGEST_COUNT = 10**9
-"""Of devices, workers or virtual ranks, of the samples of one step, of the attempts of one job."""
+"""The most devices, workers or virtual ranks, samples of one step, or attempts of one job."""
 MOST_STEPS = 10**12
 LAST_MOMENT_S = 253_402_300_799.0
-"""The end of the year 9999: later moments have no date."""
+"""The end of the year 9999; Python has no later dates."""
 LONGEST_S = 1e12
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 VirtualRanks: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
-"""Of one run. Readers keep something for each."""
+"""Virtual ranks of one run. Readers keep an entry for each of them."""
 Steps: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 """Number of a step, or a number of steps."""
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
-"""In a dataset or a file."""
+"""A position in a dataset or a file."""
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LAST_MOMENT_S)]
 """Seconds since 1970."""
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 """Seconds."""
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e16)]
-"""Of money, or of samples in a second."""
+"""An amount of money, or samples per second."""
 Samples: TypeAlias = Annotated[float, Meta(ge=0, le=1e22)]
-"""Of a whole run: the most steps, of the largest batch."""
+"""Samples of a whole run, bounded by the most steps of the largest batch."""
 Difference: TypeAlias = Annotated[float, Meta(ge=-1e15, le=1e15)]
-"""Of two measurements; may be negative."""
+"""The difference of two measurements; may be negative."""

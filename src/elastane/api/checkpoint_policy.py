@@ -1,4 +1,4 @@
-"""From how people say when they want checkpoints to a `CheckpointPolicy`, or an error."""
+"""Parsing of a user's settings for checkpoints into a `CheckpointPolicy`."""
 
 import re
 from collections.abc import Mapping
@@ -27,11 +27,12 @@ def parse_checkpoint_policy(
 ) -> CheckpointPolicy | None:
     """Return the requested policy; None: no checkpoints.
 
-    ``never`` beside moments or a place: only at those, at the end, and when `elastane checkpoint now` asks.
+    ``never`` together with ``at`` or ``url`` means: only at those moments, at the end, and on `elastane
+    checkpoint now`.
 
     Args:
-        wishes: as written.
-        named: the name of each option, for errors.
+        wishes: the settings as written.
+        named: the name of each setting, for errors.
 
     Raises:
         BadField: a field has a wrong value.
@@ -55,7 +56,7 @@ def parse_checkpoint_policy(
 
 
 def describe_policy(policy: CheckpointPolicy | None) -> JobCheckpoints:
-    """Return the settings that `parse_checkpoint_policy` reads the same policy from."""
+    """Return the settings from which `parse_checkpoint_policy` parses this policy."""
     if policy is None:
         return JobCheckpoints(every="never")
     at = (("epoch", policy.each_epoch), ("evaluation", policy.each_evaluation))

@@ -1,4 +1,4 @@
-"""What a checkpoint on storage is: its name, its files and the elements of the state in them."""
+"""Checkpoints on storage: their names, their files and the elements of the state in them."""
 
 import math
 import re
@@ -17,15 +17,15 @@ NAME = re.compile(r"step-(\d{8,})(?:\.r([1-9]\d*))?")
 
 
 def format_checkpoint_name(step: int, resumed: int = 0) -> str:
-    """``step-00001500``; of a run resumed for the ``resumed``-th time ``step-00001500.r2``."""
+    """Return ``step-00001500``, or ``step-00001500.r2`` if the run has been resumed twice."""
     return f"step-{step:08d}" + (f".r{resumed}" if resumed else "")
 
 
 def parse_checkpoint_age(name: str) -> tuple[int, int] | None:
-    """``(resumed, step)``: sorts the checkpoints of a run by when they were made; None: not a checkpoint.
+    """Return ``(resumed, step)``, which sorts the checkpoints of a run by age; None: not a checkpoint.
 
-    The resume counts first: a run that went back to step 1000 writes a newer step 1200 than the step 1500 it
-    turned away from.
+    The number of resumes counts first: after a run has gone back to step 1000, its new step 1200 is newer
+    than the abandoned step 1500.
     """
     found = NAME.fullmatch(name)
     return (int(found[2] or 0), int(found[1])) if found else None
@@ -39,7 +39,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
     """A whole tensor of the state.
 
     Args:
-        dtype: as torch calls it, ``float32``.
+        dtype: as torch names it, such as ``float32``.
         itemsize: bytes of an element.
         shape: of the tensor.
         stride: of the tensor as it lies in memory; dense, perhaps permuted (channels last).
@@ -59,15 +59,15 @@ class PartItem(msgspec.Struct, frozen=True):
     """One rectangle of a tensor, as one item of a part file.
 
     Args:
-        key: name of the tensor in the checkpoint, ``model.0.weight``.
-        start: first of its elements, in the memory order of the whole tensor.
-        stop: one past the last.
+        key: name of the tensor in the checkpoint, such as ``model.0.weight``.
+        start: index of its first element, in the memory order of the whole tensor.
+        stop: index after its last element.
         offsets: corner of the rectangle.
-        sizes: of the rectangle.
-        offset: in bytes, of the item (what ``torch.load`` reads) in the file.
-        length: of the item, in bytes.
-        raw_offset: in bytes, of the elements themselves in the file.
-        checksum: XXH3-64 of the elements' bytes, 16 hexadecimal digits.
+        sizes: sizes of the rectangle.
+        offset: offset of the item (the bytes that ``torch.load`` reads) in the file, in bytes.
+        length: length of the item, in bytes.
+        raw_offset: offset of the elements themselves in the file, in bytes.
+        checksum: XXH3-64 of the elements' bytes, as 16 hexadecimal digits.
     """
 
     key: str
@@ -82,7 +82,7 @@ class PartItem(msgspec.Struct, frozen=True):
 
 
 class PlainPartItem(msgspec.Struct, frozen=True):
-    """A value that is no tensor: one pickled item of the file `PLAIN`, for foreign readers only."""
+    """A value other than a tensor: one pickled item of the file `PLAIN`, which only foreign readers use."""
 
     path: tuple[str | int, ...]
     offset: int
@@ -90,7 +90,7 @@ class PlainPartItem(msgspec.Struct, frozen=True):
 
 
 EVALUATION = "evaluation."
-"""Precedes the name of an evaluation's total among the metrics of a checkpoint."""
+"""The prefix of the names of an evaluation's totals among the metrics of a checkpoint."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
@@ -101,13 +101,13 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 
 class PartFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one writer wrote.
+    """The file that one writer wrote.
 
     Args:
         name: of the file in the checkpoint's directory.
         bytes: its size.
         checksum: XXH3-128 of the whole file, 32 hexadecimal digits as of ``xxh128sum``.
-        tensors: those with an element in it, by key.
+        tensors: the tensors of which it has elements, by key.
         items: in the order of the file.
     """
 
@@ -119,19 +119,19 @@ class PartFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a checkpoint is; ``manifest.json``.
+    """``manifest.json``: the complete description of a checkpoint.
 
     Args:
-        schema: of this file.
+        schema: version of the file's format.
         name: of the checkpoint and of its directory.
-        step: the state is the one after this step.
-        resumed: how often the run had been resumed before.
+        step: the last step whose result the state includes.
+        resumed: how often the run had been resumed.
         created: UTC, ISO 8601.
-        parts: every file but the manifest and the marker, those without tensors too.
-        aliases: second names of tied tensors, with the key each is stored under.
-        metrics: what retention may judge by, ``{"eval_loss": 2.1}``.
-        plain: state that is no tensor, as JSON: hyperparameters, schedule, counters, spec, what is pinned.
-        seconds: from taking the state to here.
+        parts: every file except the manifest and the marker, including files without tensors.
+        aliases: second names of tied tensors, mapped to the keys under which they are stored.
+        metrics: values by which retention may choose, such as ``{"eval_loss": 2.1}``.
+        plain: the state other than tensors, as JSON: hyperparameters, schedule, counters, spec, pinned facts.
+        seconds: time from copying the state to writing the manifest.
     """
 
     schema: int = SCHEMA
@@ -147,7 +147,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of all files but manifest and marker."""
+        """The total size of all files except manifest and marker."""
         return sum(part.bytes for part in self.parts)
 
     @property
@@ -161,14 +161,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointMarker(msgspec.Struct, frozen=True):
-    """The last file of a checkpoint, which makes it exist: size in bytes and SHA-256 of ``manifest.json``."""
+    """The last file of a checkpoint, which makes it valid: size in bytes and SHA-256 of ``manifest.json``."""
 
     bytes: int
     sha256: str
 
 
 class FileDamage(msgspec.Struct, frozen=True):
-    """What is wrong with one file of a checkpoint."""
+    """The damage of one file of a checkpoint."""
 
     file: str
     what: str
@@ -178,21 +178,21 @@ class FileDamage(msgspec.Struct, frozen=True):
 
 
 State: TypeAlias = Literal["complete", "unfinished", "damaged", "foreign"]
-"""``complete``: marker, manifest and the sizes of all files agree. ``unfinished``: without a marker.
-``damaged``: something is missing or does not fit. ``foreign``: of a schema this version does not know."""
+"""``complete``: marker, manifest and the sizes of all files agree. ``unfinished``: the marker is missing.
+``damaged``: a file is missing or does not match. ``foreign``: this version does not know its schema."""
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint at a glance, as far as can be told without reading its data.
+    """The facts about a checkpoint that can be determined without reading its data.
 
     Args:
         name: of its directory.
         state: see `State`.
-        step: in its name.
-        resumed: in its name.
-        bytes: of its files, 0 if it has no manifest.
-        created: UTC, empty if it has no manifest.
-        metrics: of its manifest.
+        step: from its name.
+        resumed: from its name.
+        bytes: total size of its files, 0 if it has no manifest.
+        created: time of creation, UTC; empty if it has no manifest.
+        metrics: from its manifest.
         damages: why it is ``damaged`` or ``foreign``.
     """
 
@@ -207,19 +207,19 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Later checkpoints of a run have a larger one."""
+        """A key that is larger for newer checkpoints of a run."""
         return self.resumed, self.step
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Which checkpoints to keep. A checkpoint that any rule keeps is kept; without rules all are.
+    """The rules that choose the checkpoints to keep. Any one rule is enough; without rules all are kept.
 
     Args:
-        last: so many of the newest.
-        every: those of every so many steps.
-        best: the best by a metric, ``("eval_loss", "min")``.
-        origin: the one that the present attempt of the run began with, which whoever joins still looks at; it
-            is kept whatever the rules say. Empty: the run began anew.
+        last: number of the newest to keep.
+        every: keep those of every this many steps.
+        best: keep the best by a metric, such as ``("eval_loss", "min")``.
+        origin: the checkpoint with which the current attempt began. It is always kept, because joiners still
+            read it. Empty: the run began anew.
     """
 
     last: int | None = None
@@ -229,7 +229,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A checkpoint to be deleted, and why."""
+    """A checkpoint to delete, and the reason."""
 
     name: str
     why: str

@@ -1,4 +1,4 @@
-"""The cluster at one moment: everything a plan depends on."""
+"""The cluster at one time: everything that a plan depends on."""
 
 import msgspec
 
@@ -18,8 +18,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pool: the pool.
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
-        starting: how many of them have not arrived yet: they take no part in the training.
-        failed: how many of them had arrived, and are gone by a fault.
+        starting: how many of them have not arrived yet and take no part in the training.
+        failed: how many of them had arrived and were lost to a fault.
     """
 
     pool: str
@@ -40,7 +40,7 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pool: the pool.
         workers: how many.
         deadline_s: when they should be gone.
-        leaving: how many of them are on nodes that leave themselves.
+        leaving: how many of them are on nodes that are leaving too.
     """
 
     pool: str
@@ -53,29 +53,28 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that is neither finished nor cancelled, as the controller knows it.
 
     Args:
-        number: grows with every submission; decides between jobs of the same age, because clocks may be
-            equal.
+        number: grows with every submission; decides between jobs with the same time of submission.
         spec: as submitted, or as changed since.
         submitted_s: when it was submitted.
-        holds: the workers it was granted, at most one entry per pool; empty: it waits.
+        holds: the workers it was granted, at most one entry per pool; empty: the job waits.
         draining: the workers it is giving back.
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
         setbacks: how often it had to give something back, each time less than
             `elastane.api.scheduling_rules.QUIET_S` after the time before.
         promised: the size that the last plan entitled it to.
-        starting_since_s: since when some of ``holds`` have not arrived, of a job that crashed from its next
-            try on; None: all have.
-        faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
-        successors: of those of ``holds`` that have not arrived, how many take the place of one that had.
+        starting_since_s: since when some of ``holds`` have not arrived, counted after a crash from the next
+            try; None: all have.
+        faulty_since_s: since when some of ``holds`` are missing because of a fault; None: none is.
+        successors: how many of the workers that have not arrived replace one that had arrived.
         retry_at_s: after a crash, it does not start before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: not known.
         spent: cost so far.
-        ends: why it is to end and needs nothing any more: it was cancelled, has reached its target, or its
-            time is up; None: it goes on.
+        ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
+            its time is up; None: it continues.
     """
 
     number: int
@@ -108,10 +107,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster at one moment.
+    """The cluster at one time.
 
     Args:
-        now_s: the moment, in seconds since 1970.
+        now_s: the time of the snapshot, in seconds since 1970.
         pools: with unique names.
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
@@ -119,8 +118,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         reservations: the calendar, with unique names.
         rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
-        departures: nodes that leave their pools, or left a moment ago.
-        restrictions: what leaves jobs less of a pool than is there.
+        departures: nodes that are leaving their pools, or have just left.
+        restrictions: the limits that leave jobs fewer devices of a pool than it has.
     """
 
     now_s: float

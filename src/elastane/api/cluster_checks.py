@@ -20,14 +20,15 @@ from elastane.api.reservations import Once, Reservation, Weekly
 from elastane.api.scheduling_rules import SchedulingRules
 
 LONGEST_S = 30 * 24 * 3600.0
-"""How far ahead a plan looks for reservations, and how long a job rests."""
+"""The longest lead time of a reservation, and the longest horizon and cooldown of the rules."""
 LEAST_DIVISOR = 1e-6
+"""The smallest weight and grain; shares are divided by weights and counted in grains."""
 MOST_PRICE = 1e9
-"""Of shares, which are divided by weights and counted in grains."""
+"""The highest price of a device for an hour."""
 
 
 def check_cluster(cluster: Snapshot) -> None:
-    """Check all of a cluster except its jobs.
+    """Check all parts of a cluster except its jobs.
 
     Raises:
         BadInput: a field has a wrong value.
@@ -45,7 +46,11 @@ def check_cluster(cluster: Snapshot) -> None:
 
 
 def check_rules(rules: SchedulingRules) -> None:
-    """Raises: BadInput."""
+    """Check the scheduling rules.
+
+    Raises:
+        BadInput: a rule has a wrong value.
+    """
     check_positive("rules.horizonS", rules.horizon_s)
     _check_duration("rules.horizonS", rules.horizon_s)
     _check_duration("rules.cooldownS", rules.cooldown_s)

@@ -1,4 +1,4 @@
-"""Everything that operators declare, as one document."""
+"""The configuration of a cluster: everything that operators declare, as one document."""
 
 from typing import Any, Literal
 
@@ -13,16 +13,16 @@ from elastane.api.scheduling_rules import SchedulingRules
 class Trigger(RequestBody, frozen=True, kw_only=True):
     """A rule that turns a reported metric into a limit.
 
-    While it is above ``above``, or below ``below``, jobs may have no more than ``limit`` devices of the pool.
-    At least one of the two is there.
+    While the metric is above ``above``, or below ``below``, jobs may have at most ``limit`` devices of the
+    pool. At least one of the two is given.
 
     Args:
         name: unique.
         metric: as it is reported.
-        above: None: does not matter.
-        below: None: does not matter.
-        pool: whose devices.
-        limit: how many of them jobs may still have.
+        above: None: no upper threshold.
+        below: None: no lower threshold.
+        pool: the pool of the devices.
+        limit: how many of its devices jobs may have then.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Trigger(RequestBody, frozen=True, kw_only=True):
 
 
 class Config(RequestBody, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that operators declare, as one document. What is None is left as it is."""
+    """Everything that operators declare, as one document. A part that is None stays unchanged."""
 
     version: Literal[1] = 1
     cohorts: tuple[Cohort, ...] | None = None

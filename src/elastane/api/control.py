@@ -1,8 +1,8 @@
-"""Messages to and from the coordinator, one JSON object per websocket frame.
+"""Messages to and from the coordinator, one JSON object per WebSocket frame.
 
-A connection presents the run's secret as ``Authorization: Bearer`` and begins with a report (workers, the
-agent) or a request (the command line). Reports are whole and idempotent: a new coordinator learns all it
-needs from one report of each.
+A connection presents the run's secret as ``Authorization: Bearer`` and begins with a report (from a worker or
+the agent) or a request (from the command line). A report is complete and idempotent: one report from each
+process tells a new coordinator all that it needs.
 """
 
 from typing import Literal, TypeAlias
@@ -26,21 +26,22 @@ WorkerState: TypeAlias = Literal["starting", "ready", "member", "leaving", "fini
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far one worker is with its part of a checkpoint.
+    """The progress of one worker with its part of a checkpoint.
 
     Args:
-        name: of the checkpoint.
-        step: the state is the one after this step.
-        writers: all who write a part; together they are the checkpoint.
-        state: ``copied`` under a step that may still fail, ``writing``, ``written``, ``failing`` while
-            storage refuses it and it is tried again, ``abandoned``.
-        error: why.
-        bytes: written.
-        began_s: monotonic seconds of this machine when the copy was asked for.
-        copy_s: how long the copy took, which a step may have waited for.
-        write_s: how long the writing took, behind the steps.
-        cpu_s: processor time of the writing.
-        attempt: 0, or as in the `WriteAgain` that asked for it; a later attempt replaces an earlier one.
+        name: name of the checkpoint.
+        step: the last step whose result the state includes.
+        writers: all workers that write a part; their parts together are the checkpoint.
+        state: ``copied`` during a step that may still fail, ``writing``, ``written``, ``failing`` while
+            storage refuses it and the worker retries, ``abandoned``.
+        error: the reason for the last two states.
+        bytes: number of bytes written.
+        began_s: when the copy was requested, in monotonic seconds of this machine.
+        copy_s: duration of the copy; a step may have waited for it.
+        write_s: duration of the writing, in the background of the steps.
+        cpu_s: processor time of the writing, in seconds.
+        attempt: 0, or the number in the `WriteAgain` that requested it; a later attempt replaces an earlier
+            one.
     """
 
     name: str
@@ -57,26 +58,26 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class WorkerReport(ControlMessage, frozen=True, kw_only=True):
-    """All the coordinator must know about a worker; sent on every change and twice a second.
+    """All that the coordinator must know about a worker; sent on every change and twice a second.
 
     Args:
         worker: its number.
-        pid: of its process.
-        host: where its mesh listens.
-        port: likewise.
+        pid: process id of the worker.
+        host: address on which its mesh listens.
+        port: port on which its mesh listens.
         state: ``starting`` until its rehearsal is over, then ``ready``, ``member`` from its first
             generation on, ``leaving`` once it is outside the newest one, ``finished`` after the last step.
         generation: the number of the generation it works in, 0 before its first.
-        newest: the one with the highest number it has heard of, so that no number is used twice.
-        step: last step it has committed.
-        complete: it holds every block it should (a joiner does not yet).
+        newest: the generation with the highest number that it knows, so that no number is used twice.
+        step: the last step that it has committed.
+        complete: it holds all its blocks (a joiner does not yet).
         virtual_ranks: how many it computes now.
-        blocks: how many it holds the optimizer state of.
-        compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
-        pinned: what its script turned out to be; None while starting.
+        blocks: number of blocks whose optimizer state it holds.
+        compute_s: seconds per virtual rank, the median of its last steps; 0 while unknown.
+        pinned: the pinned facts of its script; None while starting.
         checkpoints: its parts of the last few checkpoints, oldest first.
-        ending: why its script ended the run before the last step; empty if it did not.
-        stopped: the run ends before the last step because the user asked for it.
+        ending: why its script ended the run before the last step; empty: it did not.
+        stopped: the run ends before the last step because the user requested it.
     """
 
     worker: WorkerId
@@ -98,13 +99,13 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):
-    """One committed step as one worker saw it. Every member reports every step until it is acknowledged.
+    """One committed step, as one worker saw it. Every member reports each step until it is acknowledged.
 
     Args:
-        worker: who reports.
-        line: the ledger's line; all workers report the same but for ``time`` and ``seconds``.
-        step_s: from entering a step to having applied it, on this worker.
-        healthy: it was a member before this step's generation too.
+        worker: the reporting worker.
+        line: the ledger's line; all workers report the same, except for ``time`` and ``seconds``.
+        step_s: seconds from entering the step to having applied it, on this worker.
+        healthy: the worker was also a member of the generation before this step's.
     """
 
     worker: WorkerId
@@ -114,7 +115,7 @@ class StepReport(ControlMessage, frozen=True, kw_only=True):
 
 
 class StepReports(ControlMessage, frozen=True, kw_only=True):
-    """Committed steps not yet acknowledged, oldest first."""
+    """Committed steps that are not acknowledged yet, oldest first."""
 
     worker: WorkerId
     reports: tuple[StepReport, ...]
@@ -129,9 +130,9 @@ class PeerLost(ControlMessage, frozen=True, kw_only=True):
 
 
 class WorkerFailed(ControlMessage, frozen=True, kw_only=True):
-    """The user's code raised, or the run cannot go on (``fatal``): the whole run ends with this traceback.
+    """The user's code raised, or the run cannot continue; if ``fatal``, the run ends with this traceback.
 
-    ``lost``: not for what the code did, but because every copy of some state has died.
+    ``lost`` is True if the reason is not the code but the loss of every copy of some state.
     """
 
     worker: WorkerId
@@ -141,7 +142,7 @@ class WorkerFailed(ControlMessage, frozen=True, kw_only=True):
 
 
 class WorkerEvent(ControlMessage, frozen=True, kw_only=True):
-    """An event a worker saw, for ``events.jsonl`` (an evaluation, a metric); written once per ``key``."""
+    """An event of a worker for ``events.jsonl`` (an evaluation, a message); written once per ``key``."""
 
     worker: WorkerId
     key: str
@@ -149,9 +150,9 @@ class WorkerEvent(ControlMessage, frozen=True, kw_only=True):
 
 
 class ModelWritten(ControlMessage, frozen=True, kw_only=True):
-    """The finished model is complete in the run directory; ``files`` are all of its set.
+    """The finished model is complete in the run directory; ``files`` are all of its files.
 
-    With ``error``, this worker could not write it, and another one is asked.
+    With ``error``, this worker could not write it, and the coordinator asks another one.
     """
 
     worker: WorkerId
@@ -160,7 +161,7 @@ class ModelWritten(ControlMessage, frozen=True, kw_only=True):
 
 
 class CheckpointKept(ControlMessage, frozen=True, kw_only=True):
-    """A checkpoint exists from now on; with ``error``, it could not be published and is asked for again."""
+    """A checkpoint was published; with ``error``, it was not, and the coordinator requests it again."""
 
     worker: WorkerId
     name: str
@@ -174,29 +175,29 @@ class CheckpointKept(ControlMessage, frozen=True, kw_only=True):
 
 
 class Propose(ControlMessage, frozen=True, kw_only=True):
-    """Begin this generation: at once, or at the next step boundary all agree on when it is planned."""
+    """Begin this generation: at once or, if it is planned, at the next step boundary that all agree on."""
 
     generation: Generation
 
 
 class Acknowledge(ControlMessage, frozen=True, kw_only=True):
-    """Every step up to this one is in the ledger; reports of it may be forgotten."""
+    """Forget the reports of all steps up to this one, because they are in the ledger."""
 
     step: int
 
 
 class StopTraining(ControlMessage, frozen=True, kw_only=True):
-    """Stop at the next commit (Ctrl-C, `elastane stop`), then finish as if it were the last step."""
+    """Stop at the next commit (Ctrl-C, `elastane stop`), then finish as after the last step."""
 
 
 class TakeCheckpoint(ControlMessage, frozen=True, kw_only=True):
-    """Keep the state of one of the next steps, unless one after ``after`` has been kept already."""
+    """Save the state after one of the next steps, unless a step later than ``after`` has been saved."""
 
     after: int
 
 
 class PublishCheckpoint(ControlMessage, frozen=True, kw_only=True):
-    """All parts are written: make the checkpoint exist."""
+    """Publish the checkpoint, because all its parts are written."""
 
     name: str
     step: int
@@ -204,9 +205,9 @@ class PublishCheckpoint(ControlMessage, frozen=True, kw_only=True):
 
 
 class WriteAgain(ControlMessage, frozen=True, kw_only=True):
-    """The run has ended, and a part of its last checkpoint could not be written: write all of it again.
+    """Write the last checkpoint of the ended run again, because a part of it could not be written.
 
-    ``writers`` do so; ``attempt`` counts from 1.
+    ``writers`` write all of it; ``attempt`` counts from 1.
     """
 
     writers: tuple[WorkerId, ...]
@@ -214,11 +215,11 @@ class WriteAgain(ControlMessage, frozen=True, kw_only=True):
 
 
 class WriteModel(ControlMessage, frozen=True, kw_only=True):
-    """The run is over: write the finished model. Asked of one worker after the other until one answers."""
+    """Write the finished model. The coordinator asks one worker after the other until one succeeds."""
 
 
 class Dismiss(ControlMessage, frozen=True, kw_only=True):
-    """Exit. ``code`` 0: left or finished; otherwise the run failed or this worker is refused, for ``why``."""
+    """Exit. ``code`` 0: the worker left or finished; else the run failed or refuses it, for ``why``."""
 
     code: int
     why: str
@@ -228,7 +229,7 @@ class Dismiss(ControlMessage, frozen=True, kw_only=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the run: a row of ``elastane ps``, keys as there."""
+    """One process of the run: a row of ``elastane ps``, with the same keys."""
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
     pid: int
@@ -240,20 +241,20 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LARGEST_SCRIPT_CODE = 127
-"""Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
+"""The largest exit code of a script; a worker that ends with a larger one counts as dead."""
 
 CANNOT_GO_ON = 170
-"""Exit code of a worker that cannot go on where another one can: one of our own threads has died, or its
-script cannot follow those of the others."""
+"""Exit code of a worker that cannot continue although another one can: one of Elastane's threads has died, or
+its script cannot follow those of the others."""
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended.
+    """The end of a worker's process.
 
     Args:
-        code: negative for a signal.
-        hung: the agent ended it for no progress.
-        why: the agent ended it, in words; empty if it did not.
+        code: exit code; negative for a signal.
+        hung: the agent killed it because it made no progress.
+        why: why the agent killed it, in words; empty: it did not.
     """
 
     worker: WorkerId
@@ -264,21 +265,21 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(ControlMessage, frozen=True, kw_only=True):
-    """All the coordinator must know about the agent; sent on every change and once a second.
+    """All that the coordinator must know about the agent; sent on every change and once a second.
 
-    ``target`` and ``draining`` live here, in the agent, because a new coordinator must be able to learn them.
+    The agent keeps ``target`` and ``draining``, because a new coordinator must be able to learn them.
 
     Args:
-        pid: of the agent.
-        target: how many workers it keeps alive.
-        term: of the coordinator it has started last.
+        pid: process id of the agent.
+        target: number of workers that it keeps running.
+        term: term of the coordinator that it started last.
         workers: the living ones.
         fork_servers: the fork servers that workers are forked from.
         standby: the process that will be the next coordinator.
-        exits: of the run so far, oldest first; of a long run only the last few hundred.
+        exits: ends of workers so far, oldest first; in a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
-        stopping: the user asked for the end of the run.
-        awaiting_data: workers that have waited for their samples for seconds, within a step.
+        stopping: the user requested the end of the run.
+        awaiting_data: workers that have waited for their samples for seconds, in the middle of a step.
         by_hand: as in the last `SetTarget`.
     """
 
@@ -296,9 +297,9 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
 
 
 class SetTarget(ControlMessage, frozen=True, kw_only=True):
-    """Coordinator to agent: run this many workers from now on.
+    """Coordinator to agent: keep this many workers running from now on.
 
-    ``drain``: those on their way out. ``by_hand``: a human has said how many.
+    ``drain`` has the workers that are leaving. ``by_hand`` is True if a user has set the number.
     """
 
     target: int
@@ -307,16 +308,16 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
 
 
 class KillWorker(ControlMessage, frozen=True, kw_only=True):
-    """Coordinator to agent: end this worker's process with SIGKILL, for ``why``."""
+    """Coordinator to agent: kill this worker's process, for ``why``."""
 
     worker: WorkerId
     why: str = "its peers had lost it while it lived, so it was ended"
 
 
 class RunOver(ControlMessage, frozen=True, kw_only=True):
-    """Coordinator to agent: every worker is dismissed; ``code`` and ``traceback`` are the run's outcome.
+    """Coordinator to agent: every worker is dismissed; ``code``, ``why`` and ``traceback`` are the outcome.
 
-    ``lost``: every copy of some state died, so the newest checkpoint is what is left.
+    ``lost`` is True if every copy of some state is lost, so that only the newest checkpoint remains.
     """
 
     code: int
@@ -329,13 +330,13 @@ class RunOver(ControlMessage, frozen=True, kw_only=True):
 
 
 class AskResize(ControlMessage, frozen=True, kw_only=True):
-    """Another number of workers.
+    """Change the number of workers.
 
     Args:
-        workers: from now on.
-        limits: fewest and most, as they are now, from a controller that decides about the number of workers;
-            None: a human does.
-        unless_by_hand: refused while the number that a human has set holds.
+        workers: the new number.
+        limits: the current fewest and most, if a controller decides on the number of workers; None: a user
+            decides.
+        unless_by_hand: refuse the request while a number that a user has set holds.
     """
 
     workers: int
@@ -351,7 +352,7 @@ class AskStop(ControlMessage, frozen=True, kw_only=True):
     """Drain the whole run at the next commit.
 
     Args:
-        who: asks.
+        who: the requester.
         why: a sentence; empty: unknown.
     """
 
@@ -364,7 +365,7 @@ class AskEvict(ControlMessage, frozen=True, kw_only=True):
 
 
 class AskCheckpoint(ControlMessage, frozen=True, kw_only=True):
-    """Keep the state of one of the next steps."""
+    """Save the state after one of the next steps."""
 
 
 class AskStatus(ControlMessage, frozen=True, kw_only=True):
@@ -372,9 +373,9 @@ class AskStatus(ControlMessage, frozen=True, kw_only=True):
 
 
 class Answer(ControlMessage, frozen=True, kw_only=True):
-    """To any Ask: ``ok`` or why not; ``processes`` and the rest to `AskStatus` (and after a change).
+    """The answer to any request: ``ok``, or ``why`` not; the rest answers `AskStatus` and changes.
 
-    ``by_hand``: the target was last set by a human, not by a controller.
+    ``by_hand`` is True if a user, not a controller, last set the target.
     """
 
     ok: bool
@@ -413,7 +414,7 @@ ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 encode = msgspec.json.encode
 
 LARGEST_MESSAGE_BYTES = 64 << 20
-"""Of any of these messages; both ends of a connection use it as the limit of a frame."""
+"""The size limit of a message; both ends of a connection use it as the limit of a frame."""
 LARGEST_ANSWER_BYTES = 16 << 20
 
 decode_to_coordinator: Decoder[ToCoordinator] = Decoder(ToCoordinator, at_most_bytes=LARGEST_MESSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""How a controller is started, and what it says once it listens."""
+"""The settings of a controller, and its answer to the process that starts it."""
 
 import msgspec
 
@@ -6,19 +6,19 @@ from elastane.api.run_as import RunAs
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a controller is to run.
+    """The settings of a controller.
 
     Args:
-        home: jobs are in ``runs`` below it.
+        home: directory of the controller; jobs run in ``runs`` below it.
         store: URL of the database.
-        host: to listen on.
-        port: likewise; 0: any that is free.
+        host: address to listen on.
+        port: port to listen on; 0: any free one.
         certificate: file with the TLS certificate chain; empty: plain HTTP, on loopback only.
         key: file with its private key.
-        devices: of this machine, in the pool ``local``.
+        devices: number of devices of this machine, in the pool ``local``.
         device: their kind.
         user: the owner of the first token.
-        new_token: make another operator's token, though there is one: the last may be lost.
+        new_token: create another operator's token although one exists, because the user may have lost it.
         run_as: the system users that jobs run as.
     """
 
@@ -38,7 +38,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a controller does not listen.
 
-    The starting process gets it, and not only the log: on a full disk nothing can be logged.
+    The starting process receives it in addition to the log, because on a full disk nothing can be logged.
 
     Args:
         what: happened.
@@ -58,8 +58,8 @@ class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         url: where it listens.
         pid: of the controller.
         store: its database.
-        token: an operator's new one, told only this once; empty: there is one already.
-        narrowed: files and folders that others had rights to, which were taken from them.
+        token: a new operator's token, shown only once; empty: one exists already.
+        narrowed: files and folders to which other users lost their access.
         run_as: the system users that jobs run as.
     """
 

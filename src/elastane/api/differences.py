@@ -1,4 +1,4 @@
-"""The fields of documents, and how those of two differ, in words that people read. Pure."""
+"""The fields of documents, and readable descriptions of the differences between two. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from elastane.api.quotas import Limits
 
 
 def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
-    """Return a document as files write it: without the fields that have their defaults."""
+    """Return a document as it stands in a file: without the fields that have their default values."""
     found = {}
     for field in msgspec.structs.fields(document):
         value = getattr(document, field.name)
@@ -31,7 +31,7 @@ def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def list_new_fields(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a new document, without the limits of a team that are the defaults."""
+    """Return the fields of a new document, without the limits of a team that have their default values."""
     usual = flatten_fields({"limits": msgspec.to_builtins(Limits())})
     return {field: value for field, value in flatten_fields(document).items() if usual.get(field) != value}
 

@@ -1,4 +1,4 @@
-"""Parsing of YAML and JSON documents into structs, with errors that name the field and say what to write."""
+"""Parsing of YAML and JSON documents into structs, with errors that name the field and its correction."""
 
 import re
 from copy import deepcopy
@@ -23,7 +23,7 @@ TYPE_NAMES = {
     "datetime": "a time with its time zone",
     "time": "a time of day",
 }
-"""The types of JSON and YAML, as msgspec names them, for people."""
+"""Readable names of the types of JSON and YAML, by msgspec's names."""
 TYPE_EXAMPLES = {
     "null": "null",
     "bool": "true or false",
@@ -40,7 +40,7 @@ PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
 
 
 def parse_document(document: object, kind: type[T], what: str) -> T:
-    """Return the value that a document, as YAML or JSON parsers return it, describes.
+    """Convert a document, as YAML or JSON parsers return it, into a value of a type.
 
     Args:
         document: mappings, lists, strings and numbers.
@@ -114,12 +114,12 @@ def _get_at(document: Any, place: str) -> Any:  # noqa: ANN401 - whatever YAML h
 
 
 def _split_path(place: str) -> list[str]:
-    """``data``, ``0`` and ``site`` of ``data[0].site``."""
+    """Return ``data``, ``0`` and ``site`` for ``data[0].site``."""
     return re.findall(r"[^.\[\]]+", place)
 
 
 def _describe_wrong_value(wrong: str) -> tuple[str, list[str]]:
-    """Return what msgspec finds wrong with a value, in words, and the types that are allowed there."""
+    """Return msgspec's complaint about a value in words, and the types that are allowed there."""
     if expected := re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", wrong):
         kinds = expected[1].split(" | ")
         wanted = " or ".join(TYPE_NAMES.get(one, one) for one in kinds if one != "null")
@@ -132,7 +132,7 @@ def _describe_wrong_value(wrong: str) -> tuple[str, list[str]]:
 
 
 def _suggest_field(unknown: str, field: str, kind: object) -> str:
-    """Return what to write instead of an unknown field: a similar one, the same one elsewhere, or nothing."""
+    """Return the advice for an unknown field: a similar name, its place elsewhere, or to remove it."""
     known = _list_fields(kind) if isinstance(kind, type) else []
     here = re.sub(r"\[.*?\]", "", field)
     beside = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == here]

@@ -1,4 +1,4 @@
-"""Durations as people write and read them: one grammar and one renderer for the whole project.
+"""Durations as users write and read them: one parser and one renderer for the whole project.
 
 A duration is one or more numbers with units: ``90s``, ``15 min``, ``1.5h``, ``2 d``, ``1 h 30 min``.
 """
@@ -9,7 +9,7 @@ import re
 UNITS_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 """Seconds in each unit, the largest first."""
 EXAMPLES = "90s, 15min, 2h or 30d"
-"""For help and errors."""
+"""Examples for help and errors."""
 
 _UNIT = r"s|sec|secs|seconds?|m|min|mins|minutes?|h|hours?|d|days?|w|weeks?"
 _PART = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNIT})", re.ASCII)
@@ -40,7 +40,7 @@ def format_duration(seconds: float, *, parts: int = 2) -> str:
         parts: at most this many units.
     """
     if seconds < _TENTHS_BELOW_S:
-        # Of a tenth that was parsed, floating point may be a little less.
+        # Floating point may make a parsed tenth a little smaller than it was written.
         return f"{math.floor(10 * max(0.0, seconds) + 1e-9) / 10:g} s"
     found = []
     left_s = seconds

@@ -1,4 +1,4 @@
-"""Where a live run's coordinator listens, and the secret that it asks for: two files of a run directory."""
+"""The address of a live run's coordinator, and the run's secret: two files of a run directory."""
 
 import re
 from typing import Annotated
@@ -9,7 +9,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
 LARGEST_BYTES = 4096
-"""Of either file."""
+"""The size limit of either file."""
 _SECRET = re.compile(rb"[!-~]{1,256}")
 
 
@@ -21,7 +21,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """For a WebSocket connection."""
+        """The URL for a WebSocket connection."""
         return f"ws://[{self.host}]:{self.port}" if ":" in self.host else f"ws://{self.host}:{self.port}"
 
 
@@ -29,11 +29,11 @@ _decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_byt
 
 
 def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
-    """Return where the coordinator of a run listens.
+    """Return the host and the port of a run's coordinator.
 
     Raises:
-        Malformed: the file is not one that an agent writes.
-        OSError: it cannot be read; as a rule the run is not live.
+        Malformed: an agent has not written the file in this form.
+        OSError: it cannot be read; usually because the run is not live.
     """
     return _decode(read_bytes(run_dir.endpoint, LARGEST_BYTES))
 

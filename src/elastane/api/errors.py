@@ -1,8 +1,8 @@
-"""Every error a user may meet.
+"""Every error that a user may see.
 
 ElastaneError
 ├── BadInput            the request cannot be met; nothing was changed       (exit code 2)
-│   └── BadField        because of one field of a document; says which
+│   └── BadField        one field of a document is wrong; the error names it
 ├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
 ├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
 │   └── RunDirectoryLost  the run's directory was removed, moved or replaced
@@ -10,8 +10,8 @@ ElastaneError
 └── StorageError        storage refused to read, write or delete             (exit code 1)
     ├── NoSuchFile      the file or directory does not exist
     ├── StorageFull     no room left
-    ├── Unreadable      bytes that must be there cannot be had: cut off, or the medium failed
-    └── Damaged         a file is not what was written; says which
+    ├── UnreadableData  bytes of a file cannot be read: it was cut off, or the medium failed
+    └── Damaged         a checkpoint's file differs from what was written; the error names it
 """
 
 from pathlib import Path
@@ -21,17 +21,17 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.safe_text import fold_text
 
 LONGEST = 20_000
-"""Characters of each part of an error."""
+"""The most characters of each part of an error."""
 
 
 class ElastaneError(Exception):
-    """What happened, what it means, what to do."""
+    """An error that says what happened, what it means and what to do."""
 
     exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
         self.what, self.means, self.do = what, means, do
-        # Requests and files are quoted in them; such a text adds no line and commands no terminal.
+        # The parts may quote requests and files: such a text must not add a line or control the terminal.
         lines = [fold_text(what, LONGEST)]
         if means:
             lines.append(f"  means: {fold_text(means, LONGEST)}")
@@ -51,7 +51,7 @@ class BadField(BadInput):
         field: as a path: ``elasticPolicy.minReplicas``.
         wrong: completes a sentence that begins with the field.
         means: for the user.
-        do: what to write.
+        do: the correction.
     """
 
     def __init__(self, field: str, wrong: str, *, means: str = "", do: str = "") -> None:
@@ -103,11 +103,11 @@ class UnreadableData(StorageError):
 
 
 class Damaged(StorageError):
-    """A checkpoint is not what was written.
+    """A checkpoint differs from what was written.
 
     Args:
         checkpoint: its name.
-        damages: what is wrong with which of its files.
+        damages: its damaged files, and how each is damaged.
         means: for the user.
     """
 

@@ -4,9 +4,9 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command, or a run, ends with.
+    """The exit code of a command or a run.
 
-    The code of a run whose script has ended by itself is the script's own, 1 to 127.
+    If the script exits by itself, its own exit code, 1 to 127, is that of the run.
     """
 
     OK = 0
@@ -18,4 +18,4 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     """There is no such run, job or document, or the run is not running."""
     STOPPED_BY_USER = 130
-    """As shells count a program that Ctrl-C has ended: 128 and the number of SIGINT."""
+    """The code that shells report after Ctrl-C: 128 plus the number of SIGINT."""

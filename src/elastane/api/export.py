@@ -1,4 +1,4 @@
-"""What a process that has torch says on its standard output to one that has not: one line, at its end."""
+"""The result of an export: the exporting process, which has torch, prints it as one line at its end."""
 
 from typing import Literal, TypeAlias
 
@@ -9,12 +9,12 @@ ExportType: TypeAlias = Literal["bf16", "fp16", "fp32"]
 
 
 class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exported"):
-    """A new folder.
+    """A finished export.
 
     Args:
-        out: its path.
-        files: each file below it, with its bytes.
-        checked: how it was read back, in sentences.
+        out: path of the new folder.
+        files: size in bytes of each file below it.
+        checked: how the export was read back and compared, in sentences.
     """
 
     out: str
@@ -23,7 +23,7 @@ class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
 
 
 class ExportRefusal(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="refused"):
-    """An `elastane.api.errors.ElastaneError`; nothing was written."""
+    """The parts of an `elastane.api.errors.ElastaneError`; nothing was written."""
 
     what: str
     means: str

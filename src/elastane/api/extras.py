@@ -1,4 +1,4 @@
-"""Which packages are optional, and the one error that names the extra to install when one is missing."""
+"""Optional packages, and the error that names the extra to install when one is missing."""
 
 import sys
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "controller": ("alembic", "fastapi", "h11", "sqlalchemy", "uvicorn"),
     "postgres": ("psycopg",),
 }
-"""What each extra of pyproject.toml brings. A module of two extras is under the smaller one."""
+"""The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)  # noqa: S101 - one list, read by types and by people
 
 
 class MissingExtra(BadInput, ImportError):
-    """A package that is optional is needed, and cannot be imported.
+    """An optional package is needed and cannot be imported.
 
     Args:
-        extra: to install.
-        what: needs the package; begins the sentence.
-        why: the reason that it cannot be imported.
+        extra: the extra to install.
+        what: the feature that needs the package; begins the sentence.
+        why: why it cannot be imported.
     """
 
     def __init__(self, extra: Extra, what: str, why: str) -> None:
@@ -41,11 +41,11 @@ class MissingExtra(BadInput, ImportError):
 
 
 def require(extra: Extra, what: str) -> None:
-    """Check that everything of an extra is installed, without importing any of it.
+    """Check that all modules of an extra are installed, without importing them.
 
     Args:
         extra: of pyproject.toml.
-        what: needs it, for people; begins the sentence.
+        what: the feature that needs it; begins the sentence.
 
     Raises:
         MissingExtra: a package is not installed.
@@ -58,14 +58,14 @@ def require(extra: Extra, what: str) -> None:
 
 @contextmanager
 def require_for_import(extra: Extra, what: str) -> Iterator[None]:
-    """Name the extra to install if something that is imported in this context is missing.
+    """Raise an error that names the extra to install if an import in this context fails.
 
     Args:
-        extra: that brings it, unless the missing module is one of another extra.
-        what: needs it, for people; begins the sentence.
+        extra: the extra with the module, unless another extra contains it.
+        what: the feature that needs it; begins the sentence.
 
     Raises:
-        MissingExtra: an import failed outside Elastane itself.
+        MissingExtra: a module outside Elastane cannot be imported.
     """
     try:
         yield
@@ -79,7 +79,7 @@ def require_for_import(extra: Extra, what: str) -> Iterator[None]:
 
 
 def find_extra(module: str) -> Extra | None:
-    """Return the extra that brings a module; None: it is in no extra."""
+    """Return the extra that contains a module; None: no extra does."""
     return next((extra for extra, modules in MODULES.items() if module in modules), None)
 
 

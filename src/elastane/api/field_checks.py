@@ -10,10 +10,10 @@ from elastane.api.bounds import LARGEST_COUNT
 from elastane.api.errors import BadField
 
 MOST_WORKERS = 1_000_000
-"""Of one run or job; more than any machine or cluster has devices for."""
+"""The most workers of one run or job; no machine or cluster has devices for more."""
 LONGEST_REMARK = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Of runs, jobs, teams, pools and all else that users name."""
+"""Names of runs, jobs, teams, pools and everything else that users name."""
 
 
 def make_field_error(field: str, wrong: str, write: str, means: str = "") -> BadField:
@@ -36,7 +36,7 @@ def check_name(field: str, name: str) -> None:
 
 
 def check_remark(field: str, text: str) -> None:
-    """Check a free text that others will see in a table row of their terminal."""
+    """Check a free text that other users will see in a table row of their terminal."""
     if len(text) > LONGEST_REMARK:
         raise make_field_error(field, f"has {len(text)} characters", f"write {LONGEST_REMARK} at most")
     if not text.isprintable():
@@ -64,7 +64,7 @@ def check_minimum(field: str, value: float | None, least: float) -> None:
 
 
 def check_bounded_count(field: str, value: int | None, least: int) -> None:
-    """Check a number of devices or workers. Plans divide and weigh them, so they are bounded."""
+    """Check a number of devices or workers, which is bounded because plans divide and weigh it."""
     if value is not None and abs(value) > LARGEST_COUNT:
         raise make_field_error(field, f"is beyond {LARGEST_COUNT}", f"write {least} to {LARGEST_COUNT}")
     check_minimum(field, value, least)

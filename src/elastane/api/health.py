@@ -5,20 +5,20 @@ from typing import Literal, TypeAlias
 from elastane.api.bodies import AnswerBody
 
 Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns"]
-"""What a controller checks of itself: that its store's files are those that it opened, that their content is
-whole, that no stored change is missing again, that the store answers, that it takes changes, and that the
-loop's turns succeed."""
+"""A check that a controller makes of itself: the store's files are those that it opened (``file``), their
+content is intact (``integrity``), no stored change has been lost (``age``), the store answers (``reading``)
+and accepts changes (``writing``), and the turns of the control loop succeed (``turns``)."""
 
 
 class HealthProblem(AnswerBody, frozen=True, kw_only=True):
-    """A check that fails now.
+    """A failing check.
 
     Args:
-        check: which. While ``file``, ``integrity`` or ``age`` fails, the store is not used at all: nothing is
-            planned, and every request that needs it is refused.
+        check: the check. While ``file``, ``integrity`` or ``age`` fails, the controller does not use the
+            store: it plans nothing and refuses every request that needs the store.
         what: happened.
-        do: what an operator can do about it.
-        since_s: when it was first found, in seconds since 1970.
+        do: the remedy for the operator.
+        since_s: when the failure was first found, in seconds since 1970.
     """
 
     check: Check
@@ -31,9 +31,9 @@ class Health(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the controller and its store work.
 
     Args:
-        status: ``failing``: some check fails, so that some or all changes cannot be made; jobs go on as they
+        status: ``failing``: some check fails, so some or all changes cannot be made; jobs continue as they
             are.
-        problems: those checks, oldest first.
+        problems: the failing checks, oldest first.
     """
 
     status: Literal["ok", "failing"]

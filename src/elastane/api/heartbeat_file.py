@@ -1,7 +1,7 @@
 """The heartbeat file: progress of every worker's training thread, in memory shared through ``RunDir.beats``.
 
-The agent creates it; each worker maps it and writes its own slot, the agent reads all. A slot is a counter,
-which moves with progress and never otherwise, and the phase the worker is in.
+The agent creates it; each worker maps it and writes its own slot, and the agent reads all slots. A slot holds
+a counter, which moves only with progress, and the phase of the worker.
 """
 
 import struct
@@ -14,14 +14,14 @@ SLOT = struct.Struct("<qqd")
 not known yet); little-endian, 64 bits each."""
 
 SLOTS = 4096
-"""Worker numbers share slots modulo this; so many generations of workers are never alive together."""
+"""Workers share slots modulo this number; no two workers that are alive at once share one."""
 
 
 class Phase(IntEnum):
-    """Where a worker is. Only in a step, where it owes progress to its peers, is silence soon suspicious.
+    """The phase of a worker. Short silence is suspicious only in a step, because peers wait for the worker.
 
-    In a step it waits for its peers (`STEP`, moving ten times a second), waits for its samples (`DATA`) or
-    computes (`COMPUTE`).
+    In a step the worker waits for its peers (`STEP`, with ten beats a second), waits for its samples (`DATA`)
+    or computes (`COMPUTE`).
     """
 
     STARTING = 0
@@ -33,5 +33,5 @@ class Phase(IntEnum):
 
 
 def compute_slot_offset(worker: WorkerId) -> int:
-    """Where the worker's slot begins in the file, in bytes."""
+    """Return where the worker's slot begins in the file, in bytes."""
     return worker % SLOTS * SLOT.size

@@ -1,4 +1,4 @@
-"""Events, decisions and audit lines: what has happened."""
+"""Events, decisions and audit lines of a cluster."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from elastane.api.bodies import AnswerBody
 
 
 class Event(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened. ``id`` grows; ``team`` and ``job`` are empty where it is about neither."""
+    """A change in the cluster. ``id`` grows; ``team`` and ``job`` are empty if the event concerns neither."""
 
     id: int
     time_s: float
@@ -28,19 +28,20 @@ class DecisionRecord(AnswerBody, frozen=True, kw_only=True):
 
 
 class AuditLine(AnswerBody, frozen=True, kw_only=True):
-    """Who did what, or was not allowed to.
+    """An action that a user requested, done or refused.
 
     Args:
         id: grows.
         time_s: when.
-        token: that asked.
-        user: whom the token speaks for.
-        action: what was asked for.
-        target: with what.
-        team: the target belongs to; empty: to the cluster. Of several refusals: of the token.
-        allowed: it was done.
-        detail: what was changed, or why it was refused.
-        times: so many refusals of the token are told by this line; the last one is described.
+        token: id of the token of the request.
+        user: owner of the token.
+        action: the requested action.
+        target: the object of the action.
+        team: team of the target; empty: the target belongs to the cluster. If the line stands for several
+            refusals: team of the token.
+        allowed: the action was done.
+        detail: the changes, or the reason for the refusal.
+        times: number of refusals of the token that this line stands for; it describes the last one.
     """
 
     id: int

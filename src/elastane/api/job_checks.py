@@ -16,14 +16,14 @@ from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
-"""Of an elastic policy: the longest time that a job may hold devices of others, or unused ones."""
+"""The longest timeout of an elastic policy: how long a job may hold unused devices or those of others."""
 
 FIRST_YEAR, LAST_YEAR = 1971, 9998
-"""Of times, so that they are valid in every time zone."""
+"""The range of years in times, so that a time is valid in every time zone."""
 
 
 def parse_job_spec(document: object) -> JobSpec:
-    """Parse the spec that a document describes, and check it.
+    """Parse a document into a spec, and check it.
 
     Raises:
         BadField: a field has a wrong value.
@@ -32,7 +32,7 @@ def parse_job_spec(document: object) -> JobSpec:
 
 
 def parse_unchecked_job_spec(document: object) -> JobSpec:
-    """Return the spec that a document describes; its values are not checked yet.
+    """Parse a document into a spec without checking its values.
 
     Raises:
         BadField: a field has a wrong value.
@@ -98,7 +98,7 @@ def check_numbers(spec: JobSpec) -> None:
 
 
 def count_retries_left(spec: JobSpec, crashes: int) -> int:
-    """Return how many restarts are left after these crashes; resizes, drains and preemptions do not count."""
+    """Return how many restarts are left after this many crashes."""
     return max(0, spec.run_policy.job_max_retry_count - crashes)
 
 

@@ -1,4 +1,4 @@
-"""What the controller stores about a job, and serves: its state, its grant and what was observed."""
+"""The records of a job that the controller stores and serves: state, grant and observations."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -8,22 +8,22 @@ from elastane.api.bodies import AnswerBody
 from elastane.api.bounds import LARGEST_COUNT, Amount, Count, Duration, Moment, Samples, Steps
 
 State: TypeAlias = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
-"""Of a job: ``queued`` holds nothing and waits; ``running`` holds devices; the last three are for ever."""
+"""A job's state: ``queued`` waits without devices; ``running`` holds devices; the last three are final."""
 
 
 Wanted: TypeAlias = Literal["run", "pause", "cancel", "finish", "fail"]
-"""What people asked for, or, of the last two, what the job's own rules say: it has reached its target, or its
-time is up. The state follows as soon as it can."""
+"""The wanted state of a job; its actual state follows as soon as it can. Users set the first three. The job's
+own rules set the last two: it has reached its target, or its time is up."""
 
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
 class Grant(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job should have.
+    """The workers that a job should have.
 
     Args:
-        workers: by pool.
+        workers: how many, by pool.
         drain_until_s: when workers beyond that should be gone.
     """
 
@@ -32,14 +32,14 @@ class Grant(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HeldWorkers(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job has in one pool.
+    """The workers that a job has in one pool.
 
     Args:
-        workers: whose devices are in use there, or soon will be.
+        workers: how many use devices of the pool, or soon will.
         leaving: how many of them are on nodes that are drained or will be taken away.
-        absent: how many of them are not there: their devices are in use, or soon will be, and they do not
-            train yet, or any more.
-        lost: how many had been there, died, and are missed there: nobody has come in their place yet.
+        absent: how many of them do not train, because they have not arrived or have gone; their devices count
+            as used.
+        lost: how many had arrived and died, and have no replacement yet.
     """
 
     workers: Count
@@ -49,24 +49,26 @@ class HeldWorkers(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """What an engine saw of a job the last time it looked.
+    """The latest observation of a job by its engine.
 
     Args:
         seen_s: when; 0: never.
-        held: by pool. A job uses the larger of this and of its grant.
+        held: the workers it has, by pool. A job uses the larger of this and its grant.
         step: last committed step.
-        steps: the job lasts; 0: nobody knows.
-        virtual_ranks: pinned for its whole run, and the most workers that it may have; 0: none yet.
-        loss: of that step; None: there was none.
-        starting_since_s: since when granted workers have not arrived, of a job that crashed from its next try
-            on; None: all have.
-        faulty_since_s: since when granted workers are gone by a fault; None: none is.
-        beyond_since_s: since when more are held than are granted, and nothing is left to be told; else None.
+        steps: planned steps of the job; 0: unknown.
+        virtual_ranks: pinned for the whole run, and the most workers that the job may have; 0: not pinned
+            yet.
+        loss: of that step; None: it had none.
+        starting_since_s: since when granted workers have not arrived, counted after a crash from the next
+            try; None: all have.
+        faulty_since_s: since when granted workers are missing because of a fault; None: none is.
+        beyond_since_s: since when the job holds more workers than granted, although its agent knows the
+            grant; None: it does not.
         speeds: ``(workers, samples per second)`` as measured.
         brief: numbers of workers whose speed was measured for too short a time to be compared with others.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
-        remaining: samples still to train on; None: nobody knows.
+        remaining: samples still to train on; None: unknown.
     """
 
     seen_s: Moment = 0.0
@@ -86,13 +88,13 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def samples_per_s(self) -> float:
-        """As last measured with the workers that train; 0: not measured yet."""
+        """The speed last measured with the number of workers that train now; 0: not measured yet."""
         workers = sum(held.workers - held.absent for held in self.held.values())
         return dict(self.speeds).get(workers, 0.0)
 
 
 class Explanation(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a job has the size it has, in sentences; of one that has ended, how."""
+    """The reasons for a job's size, in sentences; for a job that has ended, how it ended."""
 
     sentences: tuple[str, ...] = ()
     decided_s: Moment = 0.0

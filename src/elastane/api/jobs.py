@@ -1,7 +1,7 @@
-"""The job spec, version 1: what a job needs, how far it may stretch, and whom it belongs to.
+"""The job spec, version 1: the program of a job, its resources, its limits and its owner.
 
-One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod,
-Kubeflow and Kueue made known, Python writes ``snake_case``.
+YAML, JSON and Python share one schema. Files use ``camelCase`` and the field names that users know from
+SageMaker HyperPod, Kubeflow and Kueue; Python uses ``snake_case``.
 """
 
 from datetime import datetime
@@ -21,25 +21,26 @@ class SpecPart(
     omit_defaults=True,
     gc=False,
 ):
-    """Base of everything in a spec: written in camelCase, unknown fields refused.
+    """Base of every part of a spec: written in camelCase; an unknown field is an error.
 
-    Frozen values form no cycles, so the garbage collector need not look at the tens of thousands of them.
+    Frozen values form no cycles, so the garbage collector need not scan the tens of thousands of them.
     """
 
 
 class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
-    """How far a job stretches.
+    """The numbers of workers that a job may have, and how long changes may take.
 
-    Its timeouts are an hour at most: other jobs may wait that long for their devices.
+    Its timeouts are an hour at most, because other jobs may wait that long for their devices.
 
     Args:
-        min_replicas: the job's claim: it runs with at least so many workers or waits.
+        min_replicas: the job runs with at least this many workers, or waits.
         max_replicas: never more workers than this.
         replica_increment_step: legal sizes are ``min_replicas`` plus multiples of this.
         replica_discrete_values: the legal sizes, ascending, instead of a step; empty: by step.
         graceful_shutdown_timeout_in_seconds: how long a worker that is asked to leave may take.
-        scaling_timeout_in_seconds: how long workers that were granted may take to arrive before the grant is
-            taken back: at a start to exist, beside others to train with them.
+        scaling_timeout_in_seconds: how long granted workers may take to arrive before the grant is taken
+            back. At the start of an attempt, arriving means that the process exists; later, that the worker
+            trains.
         faulty_scale_down_timeout_in_seconds: how long a job waits for the replacement of failed capacity
             before it is shrunk or requeued.
     """
@@ -60,12 +61,12 @@ class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerResources(SpecPart, frozen=True, kw_only=True, gc=False):
-    """What one worker takes.
+    """The resources of one worker.
 
     Args:
-        devices: so many devices, on one node or on whole nodes.
-        kinds: device kinds that will do, best first; empty: any. A running job stays with its kind, because
-            results are only exact on one.
+        devices: number of devices, on one node or on whole nodes.
+        kinds: acceptable device kinds, best first; empty: any. A running job keeps its kind, because results
+            are exact on one kind only.
     """
 
     devices: int = 1
@@ -73,7 +74,7 @@ class WorkerResources(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class DataPlacement(SpecPart, frozen=True, kw_only=True, gc=False):
-    """Where the job's data may be read.
+    """The sites where the job's data may be read.
 
     Args:
         regions: sites a pool may be at; empty: any.
@@ -85,13 +86,13 @@ class DataPlacement(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class JobTarget(SpecPart, frozen=True, kw_only=True, gc=False):
-    """When more workers would be more than enough.
+    """The goal of a job; once it is reached, the job needs no more workers.
 
     Args:
-        throughput: samples per second; wanted from the start on: a job that has it does not grow.
-        loss: of training, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that has come
-            down to it is stopped, and has finished.
-        by: the time by which ``loss`` is wanted, and only with it; counts like a deadline.
+        throughput: samples per second, wanted from the start; a job that reaches it does not grow.
+        loss: training loss, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that reaches
+            it is stopped and counts as finished.
+        by: the time by which ``loss`` should be reached, allowed only with ``loss``; counts like a deadline.
     """
 
     throughput: float | None = None
@@ -100,15 +101,15 @@ class JobTarget(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class RunPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
-    """When a job is held, given up or forgotten.
+    """When a job is suspended, stopped for good, or forgotten.
 
     Args:
-        suspend: keep the job out of the cluster until this is taken back.
-        active_deadline_seconds: seconds of holding devices after which the job is stopped, and has failed;
+        suspend: the job waits until this is False again.
+        active_deadline_seconds: a job that has held devices for this long is stopped and counts as failed;
             None: no limit.
-        ttl_seconds_after_finished: so long after its end the cluster forgets the job; its files stay.
+        ttl_seconds_after_finished: this long after the job's end the cluster forgets it; its files stay.
             None: never.
-        job_max_retry_count: restarts after a crash of the job's own; resizes and preemptions do not count.
+        job_max_retry_count: restarts after crashes of the job itself; resizes and preemptions do not count.
     """
 
     suspend: bool = False
@@ -118,15 +119,15 @@ class RunPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class JobCheckpoints(SpecPart, frozen=True, kw_only=True, gc=False):
-    """When the job's state is kept, where, and how long; `elastane.api.checkpoint_policy` reads it.
+    """When and where a job saves checkpoints, and which it keeps; see `elastane.api.checkpoint_policy`.
 
     Args:
         every: ``auto``, ``never``, or an interval: ``10 min``, ``500 steps``.
-        at: after each of these, too.
+        at: also after each of these.
         url: a directory or any URL that fsspec knows; empty: in the run directory.
-        keep_last: so many of the newest stay.
-        keep_every: those of every so many steps stay, too.
-        keep_best: the best by a metric stays, too: ``eval_loss:min``; empty: none.
+        keep_last: number of the newest checkpoints to keep.
+        keep_every: also keep those of every this many steps.
+        keep_best: also keep the best by a metric, such as ``eval_loss:min``; empty: no metric.
     """
 
     every: str = "auto"
@@ -138,15 +139,16 @@ class JobCheckpoints(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
-    """How the job trains. Its bytes depend on the first five, and on nothing that a cluster does.
+    """How the job trains. The trained bytes depend on the first five fields, never on the cluster.
 
     Args:
-        seed: of the sample order, dropout and initial weights.
+        seed: seed of the sample order, dropout and initial weights.
         threads: intra-op threads of each worker.
-        virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.
+        virtual_ranks: V, the number of pieces of every global batch; None: global batch divided by
+            microbatch.
         convergence: ``exact``: the same bits for any number of workers; ``fast``: sums in the cheapest order.
         copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
-        checkpoints: when its state is kept.
+        checkpoints: when it saves checkpoints.
     """
 
     seed: int = 0
@@ -158,31 +160,31 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
-    """One job, as it was submitted.
+    """The description of one job, as submitted.
 
     Args:
         version: of this schema.
         name: unique in the cluster.
-        script: a Python training script; a path that is not absolute begins in ``working_dir``.
-        module: instead, the name of a Python module that trains, as ``python -m`` takes it: installed,
-            or in ``working_dir``.
-        command: instead of either, a program and its arguments, nothing of which reaches a shell.
-        args: of the script or the module.
-        working_dir: absolute path of the directory in which its processes begin; empty: that of the script's
-            or the module's file.
-        env: variables of its environment.
-        team: whose quota it runs on.
-        queue: of the team, for humans to sort by.
+        script: a Python training script; a relative path starts at ``working_dir``.
+        module: instead of a script, the name of a Python module as ``python -m`` takes it, installed or in
+            ``working_dir``.
+        command: instead of either, a program and its arguments; no shell interprets them.
+        args: arguments of the script or the module.
+        working_dir: absolute path of the directory in which its processes start; empty: the directory of the
+            script's or the module's file.
+        env: additional environment variables.
+        team: the team that owns it and that provides its quota.
+        queue: a label within the team, for sorting.
         priority_class: name of a `elastane.api.priorities.PriorityClass`; empty: the cluster's default.
-        resources_per_worker: what one worker takes.
-        elastic_policy: how far it stretches.
-        run_policy: when it is held or given up.
+        resources_per_worker: the resources of one worker.
+        elastic_policy: its numbers of workers.
+        run_policy: when it is suspended, stopped for good, or forgotten.
         training: seed, threads, checkpoints.
-        borrow: it may use quota that others leave idle, and gives it back when they want it.
-        spot: some of its workers may run on capacity that can vanish with a notice.
+        borrow: it may use quota that other teams leave idle, and gives it back when they need it.
+        spot: some of its workers may run on capacity that can be taken away with a short notice.
         data: where its data may be read.
         deadline: when it should be done; a job that is late grows before others of its priority.
-        target: when more workers would be more than enough.
+        target: the goal after which it needs no more workers.
         budget: the most it may cost, in the currency of the pools' prices.
     """
 
@@ -210,5 +212,5 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What each worker runs, as one would write it."""
+        """The program of each worker and its arguments, as a user writes them."""
         return self.command or (*(("-m", self.module) if self.module else (self.script,)), *self.args)

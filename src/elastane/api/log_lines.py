@@ -1,4 +1,4 @@
-"""Log handlers whose lines cannot be forged by text from outside, and that limit repeated messages."""
+"""Log formats and filters: text from outside cannot forge a line, and repeated messages are limited."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elastane.api.safe_text import format_entry
 
 LONGEST = 20_000
-"""Characters of one entry; a long traceback has 10,000."""
+"""The most characters of one entry; a long traceback has 10,000."""
 FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
@@ -22,12 +22,12 @@ class EntryFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a message a few times a minute, then counts how often it was left out.
+    """Passes a message a few times a minute, then counts how often it was suppressed.
 
-    Any process that can connect can cause some messages, as often as it likes.
+    Any process that can connect can cause some of the messages as often as it likes.
 
     Args:
-        most: of one message within a minute.
+        most: how often one message passes within a minute.
         clock: monotonic seconds.
     """
 

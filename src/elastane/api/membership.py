@@ -1,6 +1,6 @@
-"""Membership: a generation is a numbered set of members.
+"""The members of a run; a generation is a numbered set of them.
 
-Shares of virtual ranks and ownership of blocks are pure functions of it (`elastane.protocol`).
+Shares of virtual ranks and ownership of blocks are pure functions of a generation (`elastane.protocol`).
 """
 
 from typing import TypeAlias
@@ -11,13 +11,13 @@ WorkerId: TypeAlias = int
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A worker and where its peers reach it.
+    """A worker and the address at which its peers reach it.
 
     Args:
-        worker: its number; never used twice in a run.
-        host: address its mesh listens on; loopback unless told otherwise.
-        port: its port.
-        speed: relative, 1.0 is usual; virtual ranks are dealt in proportion.
+        worker: its number, never used twice in a run.
+        host: address on which its mesh listens; loopback by default.
+        port: port on which its mesh listens.
+        speed: relative to the usual 1.0; virtual ranks are assigned in proportion.
     """
 
     worker: WorkerId
@@ -30,13 +30,14 @@ class Generation(msgspec.Struct, frozen=True):
     """A numbered membership.
 
     Args:
-        number: grows with every proposal; messages of older generations are refused.
-        term: of the coordinator that proposed it; a lower term than the newest heard is refused.
-        members: in the order of their virtual ranks: the worker longest in the run first.
-        planned: True: begins at a step boundary, once every member of the old one voted ready for it.
-            False: begins at once, because a member died.
+        number: grows with every proposal; workers refuse messages of older generations.
+        term: term of the coordinator that proposed it; workers refuse a term below the newest they know.
+        members: in the order of their virtual ranks; the worker that has been in the run longest comes first.
+        planned: True: it begins at a step boundary, once every member of the old generation has voted ready
+            for it. False: it begins at once, because a member died.
         why: in words, for events.
-        leaving: members of the one before that leave with this one; they hand over what only they hold.
+        leaving: members of the previous generation that leave with this one; they hand over the state that
+            only they hold.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Nodes: the machines of a cluster."""
+"""The nodes of a cluster: its machines."""
 
 from typing import Literal, TypeAlias
 
@@ -8,7 +8,7 @@ NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
 
 
 UNSEEN_S = 300.0
-"""A node that no engine has seen for so long is not there; engines say once a minute what they see."""
+"""A node that no engine has seen for this long counts as gone; engines report once a minute."""
 
 
 class Node(AnswerBody, frozen=True, kw_only=True):
@@ -16,11 +16,12 @@ class Node(AnswerBody, frozen=True, kw_only=True):
 
     Args:
         name: unique.
-        pool: its devices belong to.
+        pool: the pool that its devices belong to.
         devices: how many.
-        wanted: ``use`` it, ``drain`` it (jobs leave), or take it as ``failed`` (they are gone already).
-        why: somebody drained it.
-        gone_at_s: when it will be taken away; None: nobody said so.
+        wanted: ``use`` it, ``drain`` it (jobs leave), or treat it as ``failed`` (its workers are gone
+            already).
+        why: the reason given for a drain or a failure.
+        gone_at_s: when it will be taken away; None: no notice was given.
         heard_s: when its engine last saw it.
         version: grows with every change; its ``ETag``.
     """

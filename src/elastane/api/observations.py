@@ -1,28 +1,31 @@
-"""What an engine observes of jobs and nodes."""
+"""The observations of jobs and nodes that an engine reports."""
 
 import msgspec
 
 from elastane.api.attempts import AttemptOutcome
 
 RECENT_STEPS = 20
-"""Over which a loss is averaged where one lucky step must not count."""
+"""A mean loss covers this many steps, so that one unusually good step does not count."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is and what it can do, for the scheduler's goodput.
+    """The progress and the measured speed of a job, from which the scheduler computes goodput.
 
     Args:
         step: last committed; 0: none.
-        loss: of that step; None: there was none.
-        recent_loss: mean over the last `RECENT_STEPS` steps; None: fewer were made, or some had none.
-        steps: the job lasts; 0: unknown.
+        loss: of that step; None: it had none.
+        recent_loss: mean over the last `RECENT_STEPS` steps; None: the job has made fewer steps, or some had
+            no loss.
+        steps: planned steps of the job; 0: unknown.
         samples_per_step: the global batch; 0: unknown so far.
-        virtual_ranks: pinned for its whole run, so that more workers would find nothing to do; 0: none yet.
+        virtual_ranks: pinned for the whole run; more workers than this would have nothing to do. 0: not
+            pinned yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
         brief: numbers of workers whose speed was measured for too short a time to be compared with others.
-        resize_s: what a change of its workers lately cost: the longest wait of a healthy one, in seconds;
-            None: there was no change.
-        saved_s: when its state was last kept, in seconds since 1970; None: never in what was read.
+        resize_s: the cost of a recent change of the number of workers: the longest wait of a healthy worker,
+            in seconds; None: there was no change.
+        saved_s: when the last checkpoint was saved, in seconds since 1970; None: the events that were read
+            mention none.
     """
 
     step: int = 0
@@ -53,16 +56,16 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         present: some process of the job exists, an attempt that is about to begin included. Only when none
             does are its devices free.
         agent: the agent of ``attempt`` is running.
-        outcome: how ``attempt`` ended; None: it has not, or left no word.
-        workers: worker processes that exist, starting and leaving ones included; None: no answer.
-        members: of ``workers``, those that take part in the training; None: the engine counts processes
-            only.
-        target: workers that its agent keeps running; None: no answer.
-        fixed: its number of workers is not the controller's to change now: a human has set it, or the run
-            makes its last step.
-        lingering_s: seconds since processes were first seen whose agent is gone, or not there yet.
-        progress: None: nothing was read.
-        run_dir: where its run lies; empty: it never began.
+        outcome: how ``attempt`` ended; None: it has not ended, or recorded no outcome.
+        workers: worker processes that exist, starting and leaving ones included; None: the coordinator gave
+            no answer.
+        members: how many of ``workers`` take part in the training; None: the engine counts processes only.
+        target: workers that its agent keeps running; None: the coordinator gave no answer.
+        fixed: the controller may not change the number of workers now: a user has set it, or the run is
+            making its last step.
+        lingering_s: seconds since the engine first saw processes of the job without a running agent.
+        progress: None: no progress could be read.
+        run_dir: directory of its run; empty: it never began.
     """
 
     job: str
@@ -80,10 +83,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrived(self) -> int | None:
-        """Workers that have arrived; None: no answer.
+        """The number of workers that have arrived; None: the coordinator gave no answer.
 
-        Before training begins, processes count: a large model or dataset takes long to load, and no worker
-        waits for them. Later, a joiner has arrived once it is a member.
+        Before training begins, every process counts: a large model or dataset takes long to load, and no
+        other worker waits for it. Later, a joiner has arrived once it is a member.
         """
         return self.members or self.workers
 
@@ -93,7 +96,7 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: unique.
-        pool: its devices belong to.
+        pool: the pool that its devices belong to.
         devices: how many.
     """
 

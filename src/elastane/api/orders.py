@@ -1,6 +1,6 @@
-"""Orders to an engine. Every order may be lost, repeated or late without harm.
+"""Orders to an engine. An order may be lost, repeated or late without harm.
 
-Each names its attempt; an engine does not touch any other attempt.
+Each order names its attempt; an engine touches no other attempt.
 """
 
 from typing import TypeAlias
@@ -13,8 +13,9 @@ from elastane.api.jobs import JobSpec
 class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Begin an attempt with ``workers`` workers, unless it has begun already.
 
-    Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning. What has
-    lived under the job's name before it was submitted, in seconds since 1970, was another job.
+    Every attempt except the first continues from the newest checkpoint or, if there is none, from the
+    beginning. A run under this name that began before ``submitted_s``, in seconds since 1970, belonged to
+    another job.
     """
 
     job: str
@@ -25,7 +26,7 @@ class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ResizeJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Train with ``workers`` workers from now on; ``limits`` are the fewest and most for the job."""
+    """Train with ``workers`` workers from now on; ``limits`` are the fewest and the most for the job."""
 
     job: str
     attempt: int
@@ -34,7 +35,7 @@ class ResizeJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Let one worker leave at a commit, because its device will not be there for long."""
+    """Let one worker leave at a commit, because its device will soon be taken away."""
 
     job: str
     attempt: int
@@ -42,9 +43,9 @@ class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EvictWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End now, with SIGKILL, the workers that should have left by now; the others go on with what they hold.
+    """Kill the workers that should have left by now; the others continue with the state that they hold.
 
-    If no other worker holds some of the state, the job goes back to its newest checkpoint.
+    If part of the state is lost with them, the job goes back to its newest checkpoint.
     """
 
     job: str
@@ -52,7 +53,7 @@ class EvictWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StopAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End the attempt at the next commit, with a checkpoint if the run keeps any; ``why`` is a sentence."""
+    """End the attempt at the next commit, with a checkpoint if the run saves any; ``why`` is a sentence."""
 
     job: str
     attempt: int
@@ -60,14 +61,14 @@ class StopAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class KillAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End every process of the attempt now, those its agent has left behind included."""
+    """Kill every process of the attempt now, including those that its agent has left behind."""
 
     job: str
     attempt: int
 
 
 class SettleJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The job's end is recorded: it need not be observed again."""
+    """Stop observing the job, because its end is recorded."""
 
     job: str
 

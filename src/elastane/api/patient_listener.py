@@ -1,8 +1,9 @@
-"""A listening socket for asyncio that bears the lack of descriptors.
+"""A listening socket for asyncio that tolerates a lack of descriptors.
 
 When accept(2) fails with EMFILE, asyncio tries again as often as the backlog is long, writes a traceback and
-starts a timer each time, and does all of that again a second later. With a backlog of 2,048 that is megabytes
-of log a second and no time for anything else. With this socket it is one attempt and, each minute, one line.
+starts a timer each time, and repeats all of that a second later. With a backlog of 2,048 this writes
+megabytes of log a second and leaves no time for other work. This socket makes one attempt a second, and one
+log line a minute.
 """
 
 import logging
@@ -13,15 +14,15 @@ import time
 from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules
 
 RETRY_S = 1.0
-"""asyncio accepts again after so many seconds."""
+"""asyncio tries to accept again after this many seconds."""
 REPORT_EVERY_S = 60.0
 UNLIMITED = 1 << 20
 
 
 class PatientListener(socket.socket):
-    """A socket whose `accept` fails once a second for lack of descriptors or memory, not all the time.
+    """A socket that, without descriptors or memory, tries accept(2) only once a second.
 
-    Args as of `socket.socket`; usually ``fileno``.
+    It takes the arguments of `socket.socket`, usually ``fileno``.
     """
 
     _failed_s = -RETRY_S
@@ -31,7 +32,7 @@ class PatientListener(socket.socket):
 
         Raises:
             BlockingIOError: no connection waits, or the last attempt has just failed.
-            OSError: anything else.
+            OSError: accept(2) failed for another reason.
         """
         if time.monotonic() - self._failed_s < RETRY_S / 2:
             raise BlockingIOError

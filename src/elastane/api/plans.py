@@ -1,6 +1,6 @@
-"""Plans: what the scheduler decides about each job, with the reasons as values.
+"""Plans: the scheduler's decisions about each job, with the reasons as values.
 
-`elastane.scheduler.explain` makes sentences of the reasons; code that has to tell reasons apart uses their
+`elastane.scheduler.explain` turns the reasons into sentences. Code that distinguishes reasons uses their
 types, never the sentences. The field ``node`` names the cohort or team that owns a quota; empty: the cluster
 itself.
 """
@@ -38,7 +38,7 @@ Because: TypeAlias = Literal["owner", "minimum", "priority", "deadline", "fairne
 
 
 class GivesWay(Reason, frozen=True, kw_only=True, gc=False):
-    """``devices`` of the pool go to another job that has the better right to them.
+    """``devices`` of the pool go to another job that has a better claim to them.
 
     Args:
         job: the other job.
@@ -64,9 +64,9 @@ class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` of the job are in a pool that was removed, or that no longer has what they ask for.
+    """``workers`` of the job are in a pool that was removed, or that no longer fits them.
 
-    A running job keeps its device kind and its site. So it gives way unless another pool has both.
+    A running job keeps its device kind and its site, so it gives way unless another pool has both.
     """
 
     pool: str
@@ -74,13 +74,13 @@ class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
-    """The pool has ``devices`` fewer than jobs were granted there.
+    """The pool has ``devices`` fewer than jobs were granted in it.
 
     Args:
         pool: the pool.
         devices: how many.
         nodes: nodes that are leaving it, or have left.
-        restriction: a restriction that leaves jobs less than is there; None: there is none.
+        restriction: a limit that leaves jobs fewer devices than the pool has; None: there is none.
     """
 
     pool: str
@@ -90,7 +90,7 @@ class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Reserved(Reason, frozen=True, kw_only=True, gc=False):
-    """From ``at_s`` on ``devices`` of the pool belong to a reservation."""
+    """From ``at_s`` on, ``devices`` of the pool belong to a reservation."""
 
     reservation: str
     pool: str
@@ -99,9 +99,9 @@ class Reserved(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class QuotaReached(Reason, frozen=True, kw_only=True, gc=False):
-    """The jobs of ``node`` use all the ``limit`` devices of the pool that it may use, borrowed ones included.
+    """The jobs of ``node`` use all ``limit`` devices of the pool that it may use, borrowed ones included.
 
-    For the cluster, which has the empty name, it is the number that all teams together may borrow.
+    For the cluster, which has the empty name, ``limit`` is the number that all teams together may borrow.
     """
 
     node: str
@@ -116,7 +116,7 @@ class DidNotArrive(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class DidNotReturn(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` have failed and did not come back within the job's timeout for faults."""
+    """``workers`` have failed and were not replaced within the job's timeout for faults."""
 
     workers: int
 
@@ -138,7 +138,7 @@ Cause: TypeAlias = Literal["cancelled", "target", "time"]
 
 
 class Ends(Reason, frozen=True, kw_only=True, gc=False):
-    """The job is to end: it was cancelled, has reached its target, or its time is up."""
+    """The job must end: it was cancelled, has reached its target, or its time is up."""
 
     cause: Cause
 
@@ -157,25 +157,25 @@ class BudgetSpent(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
-    """No pool has what one worker asks for: device kind, devices, terms, site and labels."""
+    """No pool fits one worker by device kind, devices, terms, site and labels."""
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):
-    """The minimum needs ``need`` devices; in an empty cluster the job could have ``most``."""
+    """The minimum needs ``need`` devices; even in an empty cluster the job could have only ``most``."""
 
     need: int
     most: int
 
 
 class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
-    """The job needs ``need`` devices of the pool; other jobs have the better right to all but ``room``.
+    """The job needs ``need`` devices of the pool; other jobs have a better claim to all but ``room``.
 
     Args:
         pool: the pool that comes closest.
         need: devices.
         room: devices, less than ``need``.
         node: the node that sets the limit by its quota and its borrowing limit; None: the pool sets it.
-        held_for: a job that has run out of patience and holds its place in the pool; empty: none does.
+        held_for: a job that has waited longer than the patience and holds its place in the pool; empty: none.
     """
 
     pool: str
@@ -186,17 +186,17 @@ class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Restricted(Reason, frozen=True, kw_only=True, gc=False):
-    """A trigger, or a reported capacity, leaves jobs less of a pool than is there."""
+    """A trigger, or a reported capacity, leaves jobs fewer devices of a pool than it has."""
 
     restriction: Restriction
 
 
 class Protected(Reason, frozen=True, kw_only=True, gc=False):
-    """A job of a lower priority keeps its minimum, because it was started a moment ago.
+    """A job of a lower priority keeps its minimum, because it has just started.
 
     Args:
         job: the protected job.
-        by: the job that waits, and may take the devices afterwards.
+        by: the waiting job that may take the devices afterwards.
         pool: the pool.
         devices: devices that the waiting job may take.
         until_s: when the protection ends, in seconds since 1970.
@@ -220,7 +220,7 @@ class OwnedByOthers(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Drains(Reason, frozen=True, kw_only=True, gc=False):
-    """The job gets ``devices`` of the pool as soon as the workers that are on them have left."""
+    """The job gets ``devices`` of the pool as soon as the workers on them have left."""
 
     pool: str
     devices: int
@@ -269,19 +269,19 @@ class ResizeTooDear(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class CoolingDown(Reason, frozen=True, kw_only=True, gc=False):
-    """The job was resized a moment ago and rests until ``until_s``."""
+    """The job was resized recently and stays as it is until ``until_s``."""
 
     until_s: float
 
 
 class StoppedOften(Reason, frozen=True, kw_only=True, gc=False):
-    """The job was stopped, after it had to give something back more than once within an hour: it rests."""
+    """The job was stopped after repeated setbacks, and does not start again before ``until_s``."""
 
     until_s: float
 
 
 class TargetMet(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` are enough for the throughput that was asked for, within a tenth."""
+    """``workers`` are enough for the requested throughput, within a tenth."""
 
     workers: int
     throughput: float
@@ -329,19 +329,19 @@ Action: TypeAlias = Literal["start", "grow", "shrink", "move", "preempt", "keep"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A decision about one job.
+    """The decision about one job.
 
     Args:
         job: its name.
-        action: ``move`` changes pools at one size; ``preempt`` drains all workers, after which the job waits
-            in its old place; ``keep`` and ``wait`` change nothing.
-        workers: workers it holds from now on, by pool.
-        drain: workers that are asked to leave, by pool; none of them is in ``workers``. Those on nodes that
-            leave come first.
+        action: ``move`` changes pools and keeps the size; ``preempt`` drains all workers, and the job then
+            waits in its old place; ``keep`` and ``wait`` change nothing.
+        workers: workers that it holds from now on, by pool.
+        drain: workers that must leave, by pool; none of them is in ``workers``. Workers on leaving nodes come
+            first.
         drain_s: seconds they may take.
-        entitled: the size it is on its way to; larger than ``workers`` while other jobs drain.
+        entitled: the size that the job will reach; larger than ``workers`` while other jobs drain.
         why: reasons for the action, never empty.
-        ceiling: why ``entitled`` is not larger; None for a job that has no workers now.
+        ceiling: why ``entitled`` is not larger; None for a job without workers.
     """
 
     job: str
@@ -360,7 +360,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that should have left by now, to be killed; their devices count until they are gone."""
+    """Workers that should have left by now and must be killed; their devices count until they are gone."""
 
     job: str
     pool: str
@@ -368,7 +368,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision for every job, oldest job first."""
+    """One decision for every job, oldest job first, and the workers to kill."""
 
     decisions: tuple[Decision, ...] = ()
     overdue: tuple[Overdue, ...] = ()

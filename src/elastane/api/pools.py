@@ -9,16 +9,17 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     """Devices of one kind, at one site, on the same terms. Kueue calls this a resource flavor.
 
     Args:
-        name: unique; quotas are written against it.
+        name: unique; quotas refer to it.
         device: the device kind, such as ``h100``.
-        devices: how many devices there are on nodes that answer.
+        devices: number of devices on nodes that answer.
         leaving: how many of them are on nodes that are drained or will be taken away.
-        gone_at_s: when the first of these are taken away, in seconds since 1970; None: not known.
-        devices_per_node: the largest worker that fits on a node; larger ones take whole nodes.
+        gone_at_s: when the first of these will be taken away, in seconds since 1970; None: unknown.
+        devices_per_node: devices of the largest worker that fits on a node; a larger worker takes whole
+            nodes.
         spot: they can be taken away with a short notice.
-        price: of a device for an hour, now.
+        price: current price of a device for an hour.
         site: region or data centre; workers of one job are at one site.
-        labels: further properties that jobs may ask for.
+        labels: further properties that jobs may require.
     """
 
     name: str
@@ -34,13 +35,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 
 class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Something outside the cluster leaves jobs fewer devices of a pool than are there.
+    """A limit from outside the cluster that leaves jobs fewer devices of a pool than it has.
 
     Args:
         pool: the pool.
-        limit: the most that jobs may have of them.
-        trigger: name of the trigger that sets the limit; empty: the capacity was reported.
-        why: the rule of the trigger that holds now, such as ``qps above 100``.
+        limit: the most devices that jobs may have.
+        trigger: name of the trigger that sets the limit; empty: a reported capacity sets it.
+        why: the condition of the trigger that holds now, such as ``qps above 100``.
     """
 
     pool: str
@@ -55,8 +56,8 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     Args:
         node: its name.
         pool: the pool.
-        how: ``drain``: its workers are asked to leave; ``failed``: it is gone already.
-        why: the reason that was given; empty: none was.
+        how: ``drain``: its workers leave; ``failed``: it is gone already.
+        why: the given reason; empty: none was given.
     """
 
     node: str

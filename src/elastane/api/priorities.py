@@ -1,4 +1,4 @@
-"""Priority classes: names for how important a job is."""
+"""Priority classes: names for the priorities of jobs."""
 
 import msgspec
 
@@ -9,7 +9,8 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     Args:
         name: as jobs write it.
         value: higher is more important.
-        default: for jobs that name none; of several the highest counts, of none the value is 0.
+        default: it applies to jobs that name no class. Of several defaults the highest counts; without one
+            the value is 0.
         description: for humans.
     """
 

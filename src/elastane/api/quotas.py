@@ -1,8 +1,8 @@
-"""Quotas: which share of the cluster each team and cohort owns, as a tree with teams as its leaves.
+"""Quotas: the share of the cluster that each team and cohort owns, as a tree with teams as its leaves.
 
 As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and
 borrows from its parent what its siblings do not use. The root of the tree is the cluster, which owns every
-device that was promised to no node.
+device that no other node owns.
 """
 
 import msgspec
@@ -41,14 +41,14 @@ class Cohort(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How much of the controller itself one team may use, so that enough is left for others.
+    """Limits on one team's use of the controller itself, so that enough is left for other teams.
 
     Args:
         jobs: jobs of the team that have not ended.
         jobs_per_user: those of one user in the team.
         tokens: valid tokens of the team; within a day, ten times as many may be created.
         watchers: open event streams with tokens of the team.
-        stored_mib: MiB of specs of its jobs; those of ended jobs count until the jobs are forgotten.
+        stored_mib: MiB of the specs of its jobs; an ended job counts until it is forgotten.
     """
 
     jobs: int = 2000

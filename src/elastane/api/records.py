@@ -16,18 +16,18 @@ OUTCOMES = {
 """Kinds of events that end an attempt of a run, each with the exit code of the run."""
 
 SCRIPT = "script"
-"""The ``who`` of a ``run.finished`` before the last planned step."""
+"""The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.
 
-    ``checksum`` is the sum modulo 2**64 of a hash of every index really loaded (see
-    `elastane.protocol.sampling.hash_sample`), so that `elastane verify` can prove coverage without trusting
-    the run's own arithmetic.
+    ``checksum`` is the sum modulo 2**64 of a hash of every index that was actually loaded (see
+    `elastane.protocol.sampling.hash_sample`). With it `elastane verify` proves coverage without trusting the
+    run's own arithmetic.
 
-    Of a stream, ``shards`` has the positions drawn from each shard, ``start`` to ``stop``; the step's are
-    the sums over all shards. ``ended`` says that the epoch ended with this step.
+    For a stream, ``shards`` maps each shard to the positions drawn from it, ``start`` to ``stop``; the step's
+    ``start`` and ``stop`` are the sums over all shards. ``ended`` is True if the epoch ended with this step.
     """
 
     epoch: Position
@@ -40,7 +40,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """SHA-256 over the blocks of the state after a step: first all, then the first 8 bytes per block."""
+    """SHA-256 of the state after a step: over all blocks, and for each block the first 8 bytes of its own."""
 
     parameters: str
     optimizer: str
@@ -51,14 +51,14 @@ class Digest(msgspec.Struct, frozen=True):
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One committed step. Written once, in order, without gaps.
 
-    ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)``
-    pairs. ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the
-    longest over the workers, and ``step``, from entering a step to having applied it. ``learning_rates``
-    are those of the optimizer's groups in this step, one for all groups that have the same. ``skipped``: the
-    scaled gradient overflowed, so the optimizer did not run and the scale went down. ``loss`` reads back as
-    None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was. ``logged`` has
-    what the script gave to ``run.log``, None for what was not finite; ``artifacts`` what it wrote through
-    ``run.artifact``, by name.
+    ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)`` pairs.
+    ``seconds`` holds the longest time of any worker for each phase (``deal``, ``compute``, ``reduce``,
+    ``apply``) and for the whole ``step``, from entering it to having applied it. ``learning_rates`` are those
+    of the optimizer's groups in this step, one value if all groups have the same. ``skipped`` is True if the
+    scaled gradient overflowed: the optimizer did not run, and the scale was lowered. ``loss`` reads back as
+    None if it was not finite, because JSON has no such number; ``loss_hex`` holds the exact value. ``logged``
+    has the values that the script passed to ``run.log``, None for those that were not finite; ``artifacts``
+    has the files that it wrote through ``run.artifact``, by name.
     """
 
     step: Steps
@@ -89,12 +89,13 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
-    ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
-    usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members; in a
-    ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.WorkerEvent` it came
-    from. A number in ``detail`` reads back as None when it was not finite. ``files`` are, in ``run.finished``
-    and ``run.stopped``, those of the finished model as they were written. ``samples``, in ``evaluation``, is
-    how many samples were evaluated: ``detail`` has the totals over all of them.
+    ``pause_ms`` then maps each healthy worker (a member before and after) to the milliseconds that this step
+    took beyond a usual one, and ``pause_steps`` to the same time in usual steps. ``workers`` are then the
+    members; in a ``worker.*`` event, the one worker that it is about. ``key`` is that of the
+    `elastane.api.control.WorkerEvent` that reported the event. A number in ``detail`` reads back as None if
+    it was not finite. ``files``, in ``run.finished`` and ``run.stopped``, are the files of the finished model
+    as they were written. ``samples``, in ``evaluation``, is the number of samples evaluated; ``detail`` has
+    the totals over all of them.
     """
 
     time: Moment

@@ -1,4 +1,4 @@
-"""What a rehearsed restore came to; the rehearsing process says it as one line of JSON."""
+"""The result of a rehearsed restore, which the rehearsing process prints as one line of JSON."""
 
 import msgspec
 
@@ -6,13 +6,13 @@ from elastane.api.records import Digest
 
 
 class RestoreRehearsal(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="rehearsed"):
-    """A checkpoint, read back as a resumed run reads it.
+    """A checkpoint that was read back as a resumed run reads it.
 
     Args:
-        workers: each read its part of the state into memory of its own, all at once.
-        bytes: read by all of them; elements whose checksum had to match.
-        seconds: until the last of them was done.
-        digest: of the state restored.
+        workers: how many read their parts of the state at the same time, each into its own memory.
+        bytes: bytes that all of them read and compared with the checksums.
+        seconds: time until the last of them had finished.
+        digest: digest of the restored state.
     """
 
     workers: int

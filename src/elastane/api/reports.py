@@ -1,4 +1,4 @@
-"""What outsiders report about the cluster: capacity, notices, metrics, prices."""
+"""Reports about the cluster from other systems: capacity, notices, metrics, prices."""
 
 from typing import TypeAlias
 
@@ -6,7 +6,7 @@ from elastane.api.bodies import RequestBody
 
 
 class Capacity(RequestBody, frozen=True, kw_only=True, tag="capacity", tag_field="kind"):
-    """A pool has no more than so many devices, until somebody says otherwise or ``valid_s`` has passed."""
+    """A pool has at most ``devices`` devices, until the next report or until ``valid_s`` has passed."""
 
     pool: str
     devices: int
@@ -14,7 +14,7 @@ class Capacity(RequestBody, frozen=True, kw_only=True, tag="capacity", tag_field
 
 
 class Notice(RequestBody, frozen=True, kw_only=True, tag="notice", tag_field="kind"):
-    """A node will be taken away in so many seconds."""
+    """A node will be taken away in ``in_s`` seconds."""
 
     node: str
     in_s: float
@@ -29,7 +29,7 @@ class Metric(RequestBody, frozen=True, kw_only=True, tag="metric", tag_field="ki
 
 
 class Price(RequestBody, frozen=True, kw_only=True, tag="price", tag_field="kind"):
-    """A device of a pool costs so much an hour, until somebody says otherwise or ``valid_s`` has passed."""
+    """A device of a pool costs ``price`` an hour, until the next report or until ``valid_s`` has passed."""
 
     pool: str
     price: float

@@ -1,4 +1,4 @@
-"""The calendar: devices that belong to somebody else at certain times."""
+"""The calendar: reservations of devices for other purposes at certain times."""
 
 from datetime import datetime, time
 from typing import Literal
@@ -26,7 +26,7 @@ class Weekly(msgspec.Struct, frozen=True, kw_only=True, tag="weekly", forbid_unk
 
 
 class Once(msgspec.Struct, frozen=True, kw_only=True, tag="once", forbid_unknown_fields=True):
-    """From one moment to another; both with their time zone."""
+    """The time between two moments, each with its time zone."""
 
     start: datetime
     end: datetime
@@ -37,11 +37,11 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
     Args:
         name: unique.
-        pool: whose devices.
+        pool: the pool of the devices.
         devices: how many.
         when: the times.
-        announced_ahead_s: so long before, jobs begin to give the devices back; at least the longest
-            graceful shutdown of those who may hold them, at most 30 days.
+        announced_ahead_s: jobs begin to give the devices back this long before; at least the longest graceful
+            shutdown of the jobs that may hold them, at most 30 days.
     """
 
     name: str

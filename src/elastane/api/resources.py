@@ -1,6 +1,6 @@
-"""Resources of a machine that a process may run out of, and the exit codes of workers that did.
+"""The resources of a machine that a process may run out of, and the exit codes of workers that ran out.
 
-An exit code takes no descriptor, memory or thread to be reported: it arrives where a message might not.
+An exit code needs no descriptor, memory or thread, so it arrives where a message might not.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ class Resource:
 
     Args:
         name: as in "it ran out of NAME".
-        exit_code: of a worker whose own code, not its script's, ran out of it; above every code of a script.
-        do: what to do about it; completes a sentence.
+        exit_code: exit code of a worker in which Elastane's code, not the script's, ran out of it; above
+            every exit code of a script.
+        do: the remedy; completes a sentence.
     """
 
     name: str
@@ -33,4 +34,4 @@ SHARED_MEMORY = Resource(
 )
 
 RESOURCES = {resource.exit_code: resource for resource in (FILE_DESCRIPTORS, MEMORY, THREADS, SHARED_MEMORY)}
-"""By the exit code of a worker that ran out of one."""
+"""The resources by the exit code of a worker that ran out of one."""

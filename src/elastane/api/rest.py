@@ -1,7 +1,7 @@
-"""The bodies of the REST API: requests and answers, beside the nouns that people declare.
+"""The bodies of the REST API's requests and answers; other modules of this package define the rest.
 
-The controller writes these values, clients read them: one definition for the server, its OpenAPI
-description and the Python client. JSON is camelCase; times are seconds since 1970.
+The server, its OpenAPI description and the Python client share these definitions. JSON is camelCase; times
+are seconds since 1970.
 """
 
 from datetime import datetime
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Page(AnswerBody, Generic[T], frozen=True, kw_only=True):
-    """Some of many.
+    """One page of a list.
 
     Args:
         items: in the order of the list.
-        after: where the next page begins; empty: this is the last one.
+        after: cursor of the next page; empty: this is the last one.
     """
 
     items: tuple[T, ...]
@@ -32,16 +32,16 @@ class Page(AnswerBody, Generic[T], frozen=True, kw_only=True):
 
 
 class Problem(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request was not done, as ``application/problem+json`` (RFC 9457).
+    """Why a request was refused or failed, as ``application/problem+json`` (RFC 9457).
 
     Args:
-        type: always ``about:blank``: the status says what kind of problem it is.
-        title: of the status.
-        status: of HTTP.
+        type: always ``about:blank``; the status tells the kind of the problem.
+        title: name of the status.
+        status: the HTTP status code.
         detail: what happened.
-        means: for whoever asked.
-        do: about it.
-        field: which part of the request is wrong, as a path: ``elasticPolicy.minReplicas``.
+        means: what that means for the client.
+        do: the remedy.
+        field: path of the wrong part of the request, such as ``elasticPolicy.minReplicas``.
     """
 
     type: str
@@ -62,25 +62,26 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
     Args:
         number: grows with every submission.
         name: unique in the cluster.
-        team: whose quota it runs on.
+        team: the team that owns it and that provides its quota.
         user: who submitted it.
         queue: of the team.
         priority_class: as its spec names it; empty: the cluster's default.
-        state: where it is.
-        wanted: where people want it.
-        workers: granted, in all pools together.
+        state: its state.
+        wanted: the state that users, or its own rules, want.
+        workers: granted workers, in all pools together.
         min_workers: fewest that its elastic policy allows.
-        max_workers: most, likewise.
+        max_workers: most that its elastic policy allows.
         step: last committed step.
-        steps: it lasts; 0: nobody knows.
-        loss: of the last step; None: there was none.
-        samples_per_s: as last measured with the workers it has; 0: not measured, or it does not run.
-        submitted_s: when.
+        steps: planned steps; 0: unknown.
+        loss: of the last step; None: it had none.
+        samples_per_s: speed as last measured with the workers it has; 0: not measured, or it does not run.
+        submitted_s: when it was submitted.
         started_s: when it was first granted its minimum.
         ended_s: when it finished, failed or was cancelled.
-        retry_at_s: after a crash, not before this time; one that is granted workers keeps them meanwhile.
-        unreadable: what is wrong with its record, so that nothing can be decided about it: it keeps what it
-            holds, and can only be cancelled. What the record does not tell is empty or 0. Empty: nothing.
+        retry_at_s: after a crash it does not start before this time; it keeps the workers that it was
+            granted.
+        unreadable: the damage of its record; empty: none. The controller decides nothing about a damaged job:
+            it keeps its workers and can only be cancelled. Fields that cannot be read are empty or 0.
     """
 
     number: int
@@ -106,27 +107,27 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
 
 
 class Job(JobSummary, frozen=True, kw_only=True):
-    """All that is known about a job.
+    """All facts about a job.
 
     Args:
-        version: grows with every change of what is asked of it; its ``ETag``.
-        spec: as submitted, or as changed since.
-        grant: what it should have.
-        observed: what it has, as last seen.
-        explained: why.
-        run_dir: where its run lies, on the machines that run it; empty: it never began.
-        attempts: that are over: it has crashed, was preempted or paused so often.
-        crashes: of its own; these count against its retries.
+        version: grows with every change of its spec or its wanted state; its ``ETag``.
+        spec: as submitted or changed later.
+        grant: the workers that it should have.
+        observed: the latest observation of it.
+        explained: the reasons for its size.
+        run_dir: directory of its run, on the machines that run it; empty: it never began.
+        attempts: number of attempts that have ended, by a crash, a preemption or a pause.
+        crashes: number of crashes of its own, which count against its retries.
         resizes: how often its grant changed while it ran.
-        preemptions: how often it was stopped for others; by its own budget or limits does not count.
+        preemptions: how often it was stopped for other jobs; stops by its own budget or limits do not count.
         resized_s: when its grant last changed.
-        spent: what it has cost, in the currency of the pools' prices, before ``spending_since_s``.
-        spending_per_h: what an hour of what it uses costs.
-        spending_since_s: since when it uses that, at that price.
-        active_s: seconds it has held devices, before ``active_since_s``.
-        active_since_s: since when it holds some; None: it holds none.
-        why: how it ended, why it is about to, or how its last attempt did.
-        traceback: the user's own, if the script raised.
+        spent: its cost before ``spending_since_s``, in the currency of the pools' prices.
+        spending_per_h: cost of an hour of the devices it uses now.
+        spending_since_s: since when it uses these devices at this price.
+        active_s: seconds for which it held devices before ``active_since_s``.
+        active_since_s: since when it holds devices; None: it holds none.
+        why: how it ended, why it is ending, or how its last attempt ended.
+        traceback: of the user's code, if the script raised.
     """
 
     version: int
@@ -149,18 +150,18 @@ class Job(JobSummary, frozen=True, kw_only=True):
     traceback: str
 
     def spent_by(self, now_s: float) -> float:
-        """What it has cost until then."""
+        """Return the job's cost until a time."""
         return self.spent + self.spending_per_h * max(0.0, now_s - self.spending_since_s) / 3600
 
 
 class ScaleRequest(RequestBody, frozen=True, kw_only=True):
-    """Other limits for a job's size; None: as before.
+    """New limits for a job's size; None: unchanged.
 
     Args:
         min_replicas: fewest workers.
         max_replicas: most.
-        replica_discrete_values: the legal sizes; empty: all between the limits. As before means those that
-            are within the limits: the others are not used any more, until somebody lists them again.
+        replica_discrete_values: the legal sizes; empty: all between the limits. If unchanged, sizes outside
+            the new limits are removed and do not return by themselves.
     """
 
     min_replicas: int | None = None
@@ -169,13 +170,13 @@ class ScaleRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class PriorityChange(RequestBody, frozen=True, kw_only=True):
-    """Another priority class for a job; empty: the cluster's default."""
+    """A new priority class for a job; empty: the cluster's default."""
 
     priority_class: str
 
 
 class Bounds(RequestBody, frozen=True, kw_only=True):
-    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`.
+    """New bounds for a job. An omitted field stays unchanged, null removes a bound. See `JobSpec`.
 
     ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.JobTarget`.
     """
@@ -188,7 +189,7 @@ class Bounds(RequestBody, frozen=True, kw_only=True):
 
 
 class JobExplanation(AnswerBody, frozen=True, kw_only=True):
-    """Why a job has the size it has, what it waits for, and how it came to that; newest decision first."""
+    """The reasons for a job's size, what it waits for, and its decisions, the newest first."""
 
     job: str
     state: State
@@ -202,7 +203,7 @@ class JobExplanation(AnswerBody, frozen=True, kw_only=True):
 
 
 class ResizedJob(AnswerBody, frozen=True, kw_only=True):
-    """What a change of the rules would do to one job."""
+    """The effect of a new configuration on one job's size."""
 
     job: str
     team: str
@@ -212,7 +213,7 @@ class ResizedJob(AnswerBody, frozen=True, kw_only=True):
 
 
 class Forecast(AnswerBody, frozen=True, kw_only=True):
-    """What a configuration would change, if it were applied now: documents, and the sizes of jobs."""
+    """The documents and the sizes of jobs that a configuration would change if it were applied now."""
 
     documents: tuple[Change, ...]
     jobs: tuple[ResizedJob, ...]
@@ -222,7 +223,7 @@ class Forecast(AnswerBody, frozen=True, kw_only=True):
 
 
 class NodeChange(RequestBody, frozen=True, kw_only=True):
-    """Why a node is drained, or taken as failed."""
+    """The reason for draining a node, or for treating it as failed."""
 
     why: str = ""
 
@@ -231,12 +232,12 @@ class NodeChange(RequestBody, frozen=True, kw_only=True):
 
 
 class Me(AnswerBody, frozen=True, kw_only=True):
-    """Whose token it is that asks.
+    """The owner of the token that made the request.
 
     Args:
-        user: whom it speaks for.
-        role: what it may do.
-        team: in which team; ``*``: in every one; empty for operators and reporters.
+        user: owner of the token.
+        role: the user's rights.
+        team: the team in which the role holds; ``*``: every team; empty for operators and reporters.
     """
 
     user: str
@@ -245,7 +246,7 @@ class Me(AnswerBody, frozen=True, kw_only=True):
 
 
 class Version(AnswerBody, frozen=True, kw_only=True):
-    """Of the controller, and of its API."""
+    """The versions of the controller and of its API."""
 
     elastane: str
     api: Literal["v1"] = "v1"

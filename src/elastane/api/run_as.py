@@ -1,4 +1,4 @@
-"""As which system users the jobs of a cluster run, chosen by root at ``elastane up --run-as``."""
+"""The system users that run the jobs of a cluster; root chooses them with ``elastane up --run-as``."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ import msgspec
 from elastane.api.errors import BadInput
 
 GPU_CLAIMS = "ELASTANE_GPU_CLAIMS"
-"""Variable of jobs that run as different users: the folder in which their workers claim GPUs together."""
+"""Environment variable of jobs that run as different users: the folder in which all of them claim GPUs."""
 
 
 class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -24,12 +24,12 @@ class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def isolates(self) -> bool:
-        """Jobs run as other users than the controller. False: all jobs run as the controller's user."""
+        """Whether jobs run as system users of their own; False: all run as the controller's user."""
         return bool(self.default or self.teams)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Every user once, sorted."""
+        """All system users, each once, sorted."""
         return tuple(sorted({*self.teams.values(), *filter(None, (self.default,))}))
 
     def find_user(self, team: str) -> str:
@@ -49,7 +49,7 @@ class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
 
 def parse_run_as(words: Iterable[str]) -> RunAs:
-    """Return what ``--run-as`` says: each word is ``TEAM=USER``, or ``USER`` for all other teams.
+    """Parse the words of ``--run-as``: each is ``TEAM=USER``, or ``USER`` for all other teams.
 
     Raises:
         BadInput: a word is neither, or two words contradict each other.

@@ -1,4 +1,4 @@
-"""The files of a run directory, by name. Outsiders may read all of them but the secret."""
+"""The files of a run directory, by name. Other programs may read all of them except the secret."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def lost_ledger(self) -> Path:
-        """Lines of steps that were made again after a resume."""
+        """Ledger lines of steps that a resume has made again."""
         return self.root / "ledger.lost.jsonl"
 
     @property
@@ -72,7 +72,7 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie unless the spec names another place."""
+        """The directory of the checkpoints, unless the spec names another place."""
         return self.root / "checkpoints"
 
     @property
@@ -86,7 +86,7 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def card(self) -> Path:
-        """How the model was trained, for people."""
+        """The model card: how the model was trained, for people."""
         return self.root / "CARD.md"
 
     @property
@@ -110,17 +110,17 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def controller(self) -> Path:
-        """The store of the controller that decided on the number of workers of this run alone."""
+        """The store of the run's own controller, which decided on the number of workers."""
         return self.root / "controller.db"
 
     @property
     def attempt(self) -> Path:
-        """`elastane.api.attempts.Attempt` of a job that was started by an engine."""
+        """The newest `elastane.api.attempts.Attempt` of a job that an engine started."""
         return self.root / "attempt.json"
 
     @property
     def presence(self) -> Path:
-        """Locked (flock, shared) by every process of the run: by whom it was started, or by inheritance."""
+        """Locked (flock, shared) by every process of the run, which inherits the lock from its parent."""
         return self.root / "presence"
 
     @property

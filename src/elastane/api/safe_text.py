@@ -1,12 +1,12 @@
-"""Make text from outside safe to print, to log and to store.
+"""Functions that make text from outside safe to print, to log and to store.
 
-Names, reasons and tracebacks come from jobs, clients and files. A terminal obeys control characters in them,
-a line break forges a line of a log, and an endless text fills a disk. Code that shows or stores such a text
-passes it through this module.
+Names, reasons and tracebacks come from jobs, clients and files. Control characters in them could control a
+terminal, a line break could forge a line of a log, and an endless text could fill a disk. Code that shows or
+stores such a text passes it through this module.
 """
 
 LONGEST = 1000
-"""Characters, unless the caller says otherwise."""
+"""The most characters, unless the caller sets another limit."""
 CUT = "…"
 
 
@@ -23,7 +23,7 @@ def escape_text(text: str, longest: int = LONGEST) -> str:
 def fold_text(text: str, longest: int = LONGEST) -> str:
     """Return the text in one line: line breaks become spaces, control characters are escaped.
 
-    For sentences that may be those of an error, which has several lines.
+    Use it for sentences that may come from an error with several lines.
     """
     cut = text[: longest + 1]
     joined = " ".join(filter(None, map(str.strip, cut.split("\n")))) if "\n" in cut else cut
@@ -31,14 +31,14 @@ def fold_text(text: str, longest: int = LONGEST) -> str:
 
 
 def format_entry(text: str, longest: int = LONGEST) -> str:
-    """Return the text as one entry of a log: further lines are indented, so that none passes for an entry."""
+    """Return the text as one log entry: later lines are indented, so that none looks like an entry."""
     return escape_text(text.rstrip("\n"), longest).replace("\n", "\n  ")
 
 
 def make_storable(text: str, longest: int = LONGEST) -> str:
-    """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
+    """Return the text unchanged, but bounded, and without characters that a database or JSON cannot hold.
 
-    That is NUL, and halves of surrogate pairs. Code that shows the text must still escape it.
+    These are NUL and halves of surrogate pairs. Code that shows the text must still escape it.
     """
     shown = text[:longest]
     if "\0" in shown or not shown.isascii():
@@ -47,7 +47,7 @@ def make_storable(text: str, longest: int = LONGEST) -> str:
 
 
 def _escaped(text: str, longest: int, keep: str) -> str:
-    # Bounded before and after: one character becomes up to ten.
+    # Bound the text before and after, because escaping turns one character into up to ten.
     shown = text[:longest]
     if not shown.isprintable():
         shown = "".join(c if c in keep or c.isprintable() else _escape(c) for c in shown)

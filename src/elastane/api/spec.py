@@ -1,4 +1,4 @@
-"""What a user asks for: one run, its limits and the choices pinned for all its attempts."""
+"""The description of a run: the request, its limits and the choices pinned for all its attempts."""
 
 from typing import Literal
 
@@ -9,22 +9,22 @@ from elastane.api.rundir import RunDir
 
 SCHEMA = 1
 MAX_SHARD_BYTES = 5_000_000_000
-"""As ``transformers`` cut models for years: a file that every store and file system still takes."""
+"""The default of ``transformers`` for years: every store and file system accepts files of this size."""
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a run keeps its state, where, and how long.
+    """When and where a run saves checkpoints, and which it keeps.
 
     Args:
         url: root of the run's checkpoints, a path or any URL that fsspec knows; empty: in the run directory.
         every_s: seconds between two; None: not by time.
         every_steps: steps between two; None: not by steps.
-        auto: the interval follows from what a checkpoint costs and how often the run is interrupted.
-        each_epoch: one at the end of each epoch.
-        each_evaluation: one after each evaluation.
-        keep_last: number of the newest that are kept.
+        auto: the interval follows from the cost of a checkpoint and from how often the run is interrupted.
+        each_epoch: save one at the end of each epoch.
+        each_evaluation: save one after each evaluation.
+        keep_last: number of the newest to keep.
         keep_every: also keep those of every this many steps.
-        keep_best: the best by a metric stays too: ``("eval_loss", "min")``.
+        keep_best: also keep the best by a metric, such as ``("eval_loss", "min")``.
     """
 
     url: str = ""
@@ -38,33 +38,36 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_best: tuple[str, Literal["min", "max"]] | None = None
 
     def root(self, run_dir: RunDir) -> str:
-        """Path or URL under which the checkpoints of a run in this directory lie."""
+        """Return the path or URL that contains the checkpoints of a run in this directory."""
         return self.url or str(run_dir.checkpoints)
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One elastic run, as ``elastane run`` was asked for it; the ``spec`` of ``run.json``.
+    """The request for one elastic run; the ``spec`` of ``run.json``.
 
     Args:
-        name: what other terminals call the run.
-        script: path of the training script; of a module, of its file.
-        module: what ``python -m`` would be told; empty: it is a script.
-        args: its arguments.
-        min_workers: the fewest that may be requested; deaths and drains can bring the run below it.
+        name: by which other commands find the run.
+        script: path of the training script, or of the module's file.
+        module: name as ``python -m`` takes it; empty: the program is a script.
+        args: arguments of the script or module.
+        min_workers: the fewest that may be requested; deaths and drains can leave the run with fewer.
         max_workers: never more workers than this.
-        start: workers to begin with.
+        start: number of workers at the start.
         self_sizing: a controller decides on the number of workers, until a user sets it.
-        virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.
+        virtual_ranks: V, the number of pieces of every global batch; None: global batch divided by
+            microbatch.
         copies: copies of the optimizer state; None: every worker keeps everything.
-        convergence: ``exact`` sums gradients in one fixed tree; ``fast`` in whatever order is cheapest.
-        seed: of the sample order, dropout and (through ``elastane.join``) the initial weights.
+        convergence: ``exact`` sums gradients in one fixed tree; ``fast`` sums them in the cheapest order.
+        seed: seed of the sample order, dropout and (through ``elastane.join``) the initial weights.
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
-        checkpoints: when the state is kept; None: never.
-        transport: ``shared`` hands gradients over in shared memory, ``tcp`` over the workers' connections.
-        max_shard_bytes: a model with more bytes of weights is written in shards of at most this many.
-        save_optimizer: write the optimizer's state beside the model; only if every worker keeps all of it.
-        debug: the one worker has the terminal of `elastane run`; it is never hung, and not replaced.
+        checkpoints: when to save checkpoints; None: never.
+        transport: ``shared`` passes gradients in shared memory, ``tcp`` over the workers' connections.
+        max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
+        save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
+            of it.
+        debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
+            replaced.
     """
 
     name: str
@@ -89,12 +92,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What to write after ``python``, or after the options of ``elastane run``."""
+        """The words after ``python``, or after the options of ``elastane run``, that start the program."""
         return (*(("-m", self.module) if self.module else (self.script,)), *self.args)
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
-    """What the script turned out to be; equal on every worker, or the worker is refused.
+    """The facts about the script that decide the bits. A worker with other facts is refused.
 
     Args:
         script_digest: SHA-256 of the script's text.
@@ -102,7 +105,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         global_batch: samples per step.
         microbatch: samples per virtual rank.
         dataset_length: samples per epoch; 0: a stream.
-        steps: steps the run lasts; 0: until its stream has ended as often as was asked for.
+        steps: planned steps; 0: until the stream has ended as often as requested.
         seed: as in `RunSpec`.
         threads: as in `RunSpec`.
         convergence: as in `RunSpec`.
@@ -111,8 +114,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         blocks: number of blocks of the flat state.
         layout_digest: SHA-256 over names, shapes, dtypes and block borders.
         optimizer: class and hyperparameters at the start, readable.
-        versions: of elastane, torch, python and the device, readable.
-        dataset_digest: SHA-256 over a few samples, or over what the dataset says identifies it.
+        versions: versions of elastane, torch, python and the device, readable.
+        dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
     """
 
     script_digest: str
@@ -134,14 +137,14 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What the present attempt of a run began with.
+    """The state with which the current attempt of a run began.
 
     Args:
-        checkpoint: its name; empty: none, everything is done again.
+        checkpoint: its name; empty: there was none, and all steps are made again.
         step: of the checkpoint.
         times: how often the run has been resumed.
         first_worker: number of the first worker of this attempt; none is used twice.
-        first_term: of its first coordinator, likewise.
+        first_term: term of the first coordinator of this attempt; none is used twice.
     """
 
     checkpoint: str
@@ -152,16 +155,16 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``run.json``: the request, and, once the first worker has loaded the script, what is pinned.
+    """``run.json``: the request and, once the first worker has loaded the script, the pinned facts.
 
     Args:
-        schema: of this file.
-        spec: what was asked for.
+        schema: version of the file's format.
+        spec: the request.
         pinned: None before the first worker has loaded the script.
-        created: UTC.
-        resumed: what the present attempt began with; None in the first.
-        typed: the options of ``elastane run`` that the user has typed; None: the run was asked for in another
-            way.
+        created: time of creation, UTC.
+        resumed: how the current attempt began; None in the first attempt.
+        typed: the options of ``elastane run`` that the user typed; None: the run was not started by that
+            command.
     """
 
     schema: int = SCHEMA

@@ -22,14 +22,14 @@ class Token(AnswerBody, frozen=True, kw_only=True):
 
 
 class NewToken(RequestBody, frozen=True, kw_only=True):
-    """A token to be made.
+    """A request for a new token.
 
     Args:
-        user: whom it speaks for.
-        role: what it may do.
-        team: in which team; ``*``: in every one; empty for operators and reporters.
-        note: what it is for.
-        valid_s: seconds until it ends; None: when it is revoked.
+        user: the user that it belongs to.
+        role: the user's rights.
+        team: the team in which the role holds; ``*``: every team; empty for operators and reporters.
+        note: its purpose.
+        valid_s: seconds until it expires; None: it is valid until it is revoked.
     """
 
     user: str
@@ -40,7 +40,7 @@ class NewToken(RequestBody, frozen=True, kw_only=True):
 
 
 class MadeToken(AnswerBody, frozen=True, kw_only=True):
-    """A new token with its secret, which is told only this once."""
+    """A new token with its secret, which is shown only once."""
 
     secret: str
     token: Token

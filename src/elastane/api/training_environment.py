@@ -1,21 +1,21 @@
-"""``environment.json``: what a model was trained with."""
+"""``environment.json``: the machine and the software that a model was trained with."""
 
 import msgspec
 
 
 class TrainingEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the process that wrote the model.
+    """The environment of the process that wrote the model.
 
     Args:
         platform: operating system, its release, machine type.
         libc: name and version.
         python: implementation and version.
         processor: its model name.
-        instruction_set: the widest that torch's kernels use, ``AVX2`` for instance.
+        instruction_set: the widest that torch's kernels use, such as ``AVX2``.
         threads: intra-op.
         deterministic_algorithms: whether ``torch.use_deterministic_algorithms`` was on.
         matmul_precision: ``torch.get_float32_matmul_precision``.
-        variables: environment variables that decide bits, where set.
+        variables: environment variables that affect the bits, if set.
         packages: version of every installed package that was imported.
     """
 

@@ -1,9 +1,9 @@
 """Bounds on connections that have not authenticated, or that wait for an event.
 
 Every process on the machine can connect to a listening socket. Until a connection has proved that it knows a
-secret it costs a descriptor and some memory, so a server limits how many of those it holds and for how long.
-When there are too many, the oldest one goes: a peer of the run proves itself within milliseconds and tries
-again if it was unlucky, and a flood of strangers only evicts itself.
+secret, it costs a descriptor and some memory. A server therefore limits how many such connections it holds,
+and for how long. When there are too many, it closes the oldest one: a peer of the run authenticates within
+milliseconds and tries again if necessary, so a flood of other connections evicts only itself.
 """
 
 import errno
@@ -16,7 +16,7 @@ from elastane.api.safe_text import escape_line
 T = TypeVar("T")
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Error numbers of `OSError` that say that this process, or the machine, has run out of something."""
+"""Error numbers of `OSError` that mean that this process, or the machine, has run out of a resource."""
 
 REPORT_EVERY_S = 60.0
 
@@ -28,9 +28,9 @@ class AdmissionRules:
     Args:
         most: connections at a time, at least 1.
         deadline_s: seconds after which an unproven connection is closed.
-        least_s: seconds that a connection has in any case, even if there are ``most`` of them.
-        descriptor_ceiling: a connection whose file descriptor has this number or a higher one stays only if
-            an older unproven one goes; the numbers above it remain free for the process itself.
+        least_s: seconds that every connection gets, even if there are ``most`` of them.
+        descriptor_ceiling: a connection with a file descriptor of this number or a higher one stays only if
+            an older unproven one is closed; the higher numbers remain free for the process itself.
     """
 
     most: int
@@ -44,7 +44,7 @@ class AdmissionRules:
     ) -> "AdmissionRules":
         """Return the rules for a process that may have this many descriptors (``RLIMIT_NOFILE``).
 
-        Unproven connections take an eighth of them at most, and leave the last eighth free.
+        Unproven connections take at most an eighth of them and leave the last eighth free.
         """
         return cls(
             most=min(max(descriptors // 8, 8), 256),
@@ -58,7 +58,7 @@ class UnprovenConnections(Generic[T]):
     """The unproven connections of one server, in the order in which they arrived.
 
     Attributes:
-        rules: that hold for them; may be replaced at any time.
+        rules: the limits; may be replaced at any time.
     """
 
     def __init__(self, rules: AdmissionRules) -> None:
@@ -86,33 +86,34 @@ class UnprovenConnections(Generic[T]):
 
     @property
     def oldest(self) -> T | None:
-        """None: there is no unproven connection."""
+        """The oldest unproven connection; None: there is none."""
         return next(iter(self._since), None)
 
     def opens_at_s(self) -> float:
-        """Return from when on another connection may be accepted; 0: now."""
+        """Return the time from which another connection may be accepted; 0: now."""
         return 0.0 if len(self) < self.rules.most else self.yields_at_s()
 
     def yields_at_s(self) -> float:
-        """Return from when on the oldest connection may be closed for another one; 0: there is none."""
+        """Return the time from which the oldest connection may be closed for another one; 0: there is
+        none."""
         oldest = next(iter(self._since.values()), None)
         return 0.0 if oldest is None else oldest + self.rules.least_s
 
     def expires_at_s(self) -> float | None:
-        """Return when the oldest connection has to go; None: there is none."""
+        """Return when the oldest connection must be closed; None: there is none."""
         oldest = next(iter(self._since.values()), None)
         return None if oldest is None else oldest + self.rules.deadline_s
 
     def expired(self, now_s: float) -> tuple[T, ...]:
-        """Return the connections that have had their time, oldest first."""
+        """Return the connections whose deadline has passed, oldest first."""
         limit = now_s - self.rules.deadline_s
         return tuple(connection for connection, since in self._since.items() if since <= limit)
 
 
 class RefusalLog:
-    """Counts refused connections and words a line about them for the log, at most one a minute.
+    """Counts refused connections and phrases a log line about them, at most one a minute.
 
-    A stranger who is refused a million times must not fill the disk with a million lines.
+    A client that is refused a million times must not fill the disk with a million lines.
     """
 
     def __init__(self) -> None:
@@ -120,10 +121,10 @@ class RefusalLog:
         self._reported_s: float | None = None
 
     def count(self, reason: str, now_s: float) -> str | None:
-        """Count one; return the line that is due now, or None.
+        """Count one refusal; return the log line that is due now, or None.
 
         Args:
-            reason: why this connection was refused; may contain what the stranger sent.
+            reason: why this connection was refused; may contain bytes that the client sent.
             now_s: monotonic seconds.
         """
         self._count += 1

@@ -1,8 +1,8 @@
-"""Decode bytes that come from outside: a connection, a run directory, the store, a job.
+"""Decoding of bytes that come from outside: a connection, a run directory, the store, a job.
 
 Such bytes may be damaged, or written by an attacker. A `Decoder` bounds their size and their nesting depth
-before it decodes them, and raises one error, `Malformed`, whatever is wrong with them. Callers confine that
-error to the connection, row, file or job that the bytes belong to.
+before it decodes them, and raises the same error, `Malformed`, for every defect. Callers confine that error
+to the connection, row, file or job that the bytes belong to.
 """
 
 import json
@@ -20,20 +20,20 @@ T = TypeVar("T")
 Format = Literal["json", "msgpack"]
 
 DEEPEST = 64
-"""Levels of nesting. The documents of this project have fewer than 12."""
+"""The most levels of nesting. The documents of this project have fewer than 12."""
 LARGEST_BYTES = 64 << 20
-"""Of one document, unless its decoder says otherwise."""
+"""The size limit of one document, unless its decoder sets another one."""
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 _STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 
 class Malformed(ValueError):
-    """Bytes are not a document of the expected kind; the message says why in one short line."""
+    """Bytes that are not a document of the expected kind; the message gives the reason in one short line."""
 
 
 class Decoder(Generic[T]):
-    """Decodes documents of one type, as `msgspec` does, and refuses what could exhaust the process.
+    """Decodes documents of one type with `msgspec`, and refuses documents that could exhaust the process.
 
     Args:
         kind: a type that `msgspec` knows.
@@ -83,7 +83,7 @@ def decode_object(document: bytes | str) -> dict[str, Any]:
 
 
 def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file, without reading more of it into memory than is allowed.
+    """Return the content of a regular file, without reading more than the limit into memory.
 
     Args:
         path: of the file.
@@ -103,7 +103,7 @@ def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: 
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file to read it, and never wait for it: opening a pipe or a device may block for ever.
+    """Open a regular file for reading, without ever blocking as the opening of a pipe or a device can.
 
     Args:
         path: of the file.
@@ -113,8 +113,8 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
         Malformed: the path leads to something else.
         OSError: it cannot be opened.
     """
-    # Looked at before it is opened, because opening a device may already do something; and after, because
-    # another process may have replaced it in between.
+    # Check before opening, because opening a device may have an effect, and again after opening, because
+    # another process may have replaced the file in between.
     _check_regular(path.stat(follow_symlinks=follow_links).st_mode)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
@@ -135,7 +135,7 @@ def _check_regular(mode: int) -> None:
 
 
 def _too_deep(text: bytes | bytearray) -> bool:
-    # Counting is a hundred times faster than following, and nearly always enough.
+    # Counting is a hundred times faster than parsing, and nearly always enough.
     if text.count(b"[") + text.count(b"{") <= DEEPEST:
         return False
     depth = 0

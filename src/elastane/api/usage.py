@@ -1,4 +1,4 @@
-"""What jobs use of the pools, and what it costs."""
+"""The use of the pools by jobs, and its cost."""
 
 from typing import Literal, TypeAlias
 
@@ -7,19 +7,19 @@ from elastane.api.bounds import Amount, Position
 
 
 class Occupancy(AnswerBody, frozen=True, kw_only=True):
-    """A pool, and how much of it is in use, by all teams together.
+    """A pool, and how much of it all teams together use.
 
     Args:
         pool: its name.
-        device: kind.
-        devices: that there are, as a plan counts them.
+        device: the kind of its devices.
+        devices: how many it has, as a plan counts them.
         leaving: how many of those are on nodes that are drained or will be taken away.
-        reserved: how many the calendar has, from the announcement on.
-        used: by jobs, those on their way out included.
+        reserved: how many belong to reservations that hold or are announced.
+        used: how many jobs use, with the workers that are leaving.
         spot: they can be taken away with a short notice.
         price: of a device for an hour, now.
         site: region or data centre.
-        nodes: that engines have seen in it; 0: its devices are those that are declared.
+        nodes: how many nodes engines have seen in it; 0: its devices are the declared ones.
     """
 
     pool: str
@@ -35,19 +35,20 @@ class Occupancy(AnswerBody, frozen=True, kw_only=True):
 
     @property
     def free(self) -> int:
-        """Devices that nobody uses and that jobs may have.
+        """The devices that are idle and that jobs may have.
 
-        Jobs leave what goes or is reserved as soon as they can: what they use counts as if it were elsewhere.
+        Jobs leave reserved devices and nodes that go away as soon as they can, so the devices that jobs use
+        count as if they were elsewhere.
         """
         return max(0, self.devices - self.leaving - self.reserved - self.used)
 
 
 Terms: TypeAlias = Literal["owned", "borrowed", "spot"]
-"""On which terms a device is used: the team or a cohort of it owns it, somebody else does, or it is spot."""
+"""The terms of a device's use: owned by the team or its cohort, borrowed from another, or spot."""
 
 
 class Use(AnswerBody, frozen=True, kw_only=True):
-    """Devices that a job uses now, and what one of them costs for an hour."""
+    """Devices that a job uses now, and the price of one of them for an hour."""
 
     pool: str
     terms: Terms
@@ -69,7 +70,7 @@ class UsageRow(AnswerBody, frozen=True, kw_only=True):
 
 
 class Usage(AnswerBody, frozen=True, kw_only=True):
-    """What was used between two moments."""
+    """The device-seconds used between two times."""
 
     from_s: float
     until_s: float
