@@ -1,1 +1,1 @@
-"""Beside the workers: starts and watches processes, and decides nothing about the training."""
+"""The agent: starts and watches the processes of a run, and decides nothing about the training."""

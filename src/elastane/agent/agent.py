@@ -1,4 +1,4 @@
-"""The agent: keeps a coordinator, a fork server and as many workers running as the coordinator wants."""
+"""The agent of a run, which keeps a coordinator, a fork server and the requested workers running."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from elastane.api.untrusted_data import Malformed
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
 FAREWELL_S = {0: 10.0, 1: 3.0, 130: 10.0}
-"""How long the workers may take to leave, by the exit code of the run."""
+"""The seconds that workers may take to leave, by the exit code of the run."""
 OTHER_FAREWELL_S = 2.0
 LAST_WORDS_S = 0.2
 CHECK_DIRECTORY_EVERY_S = 0.5
@@ -40,8 +40,8 @@ class Agent:
     Args:
         run_dir: with ``run.json``, ``secret`` and ``logs/`` in place and the lock taken.
         spec: of the run.
-        commands: how processes are started.
-        resumed: where this attempt of the run begins; None: it is the first.
+        commands: the commands of the processes that it starts.
+        resumed: the beginning of this attempt; None: it is the first attempt of the run.
     """
 
     def __init__(
@@ -73,25 +73,25 @@ class Agent:
 
     @property
     def target(self) -> int:
-        """The number of workers that the coordinator asked for last."""
+        """The number of workers that the coordinator requested last."""
         return self.workers.known.target
 
     def stop(self) -> None:
-        """Have the run stop at the next commit; the model is written."""
+        """Stop the run at the next commit; the model is written."""
         self._stopping = True
         self.workers.stop_starting()
         self._changed.set()
 
     def kill(self) -> None:
-        """End everything now."""
+        """Kill every process of the run."""
         self.workers.skip_grace()
         self._finish(RunOver(code=130, why="killed by the user"))
 
     async def run(self) -> RunOver:
-        """Return how the run ended; every process that it started has ended by then.
+        """Run until the end of the attempt and of all its processes; return the outcome.
 
         Raises:
-            OSError: a file, a socket or a process could not be made.
+            OSError: a file, a socket or a process could not be created.
             RunDirectoryLost: the run directory was removed, moved or replaced.
         """
         self._group = asyncio.TaskGroup()
@@ -102,7 +102,7 @@ class Agent:
         try:
             with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
                 over = await self._run_on(listening)
-            # A lost directory may have ended the run a moment before the loss was noticed.
+            # The loss of the directory may have ended the run just before the guard noticed it.
             if (lost := self._guard.check()) is not None:
                 raise lost
         except ExceptionGroup as group:
@@ -110,7 +110,7 @@ class Agent:
                 raise lost from group
             raise next((error for error in group.exceptions if isinstance(error, OSError)), group) from None
         finally:
-            # Processes that are left read the end of the run here.
+            # The remaining processes notice the end of the run when this pipe closes.
             os.close(lifeline_end)
             os.close(self._lifeline)
             heartbeats.close()
@@ -171,7 +171,7 @@ class Agent:
             try:
                 reading = self._group.create_task(self._read_messages(self._fork_server))
                 code = await child.ended()
-                # A worker may have inherited its output, and keep it open.
+                # A worker may have inherited the server's output and keep it open.
                 await asyncio.wait((reading,), timeout=LAST_WORDS_S)
                 reading.cancel()
             finally:
@@ -199,12 +199,12 @@ class Agent:
 
     async def _watch_directory(self) -> None:
         while True:
-            # In a thread: a file system that stands still must not stop the heartbeats from being read.
+            # Check in a thread: a file system that hangs must not delay the reading of heartbeats.
             lost = await asyncio.to_thread(self._guard.check)
             if lost is not None:
                 break
             await asyncio.sleep(CHECK_DIRECTORY_EVERY_S if self._guard.complete else READ_EVERY_S)
-        # At once: a step counts when its line is in the ledger, and no line gets there any more.
+        # End at once: a step counts only when its line is in the ledger, and no more lines reach the ledger.
         self.workers.skip_grace()
         self._finish(RunOver(code=1, why=lost.what))
 

@@ -1,4 +1,4 @@
-"""The agent's connection to the coordinator that serves the run now."""
+"""The agent's connection to the current coordinator of the run."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,15 +17,15 @@ RETRY_MALFORMED_S = 1.0
 
 
 class ControlLink:
-    """Sends a report on every change and once a second. A report is complete, so nothing else is repeated.
+    """Sends a complete report on every change and once a second, and receives the coordinator's messages.
 
     Args:
         address: host and port.
         secret: of the run.
-        report: makes the current report.
-        hear: takes the messages of the coordinator.
+        report: returns the current report.
+        hear: receives the messages of the coordinator.
         changed: set when there is something new to report.
-        complain: takes a line for the log about messages that are malformed.
+        complain: receives a line for the log about each malformed message.
     """
 
     def __init__(

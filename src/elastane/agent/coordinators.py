@@ -1,4 +1,4 @@
-"""The coordinator processes: one serves, one stands by and takes over as soon as the first one dies."""
+"""The coordinator processes: one serves; a standby takes over as soon as that one dies."""
 
 import asyncio
 import time
@@ -13,16 +13,16 @@ GRACE_S = 2.0
 
 
 class Coordinators:
-    """The terms of a run, one after the other.
+    """Runs the coordinators of a run's terms, one after the other.
 
     The standby has imported everything and opened nothing; it waits for its term. It runs at low priority if
-    the usual priority can be restored: the imports of a successor (0.2 s of processor time) would otherwise
+    the usual priority can be restored. Otherwise the imports of a successor (0.2 s of processor time) would
     compete with steps.
 
     Args:
         start: starts a process that waits for its term on its standard input.
         changed: called whenever another process serves or stands by.
-        first_term: number of the next term; a resumed run has had some before.
+        first_term: number of the first term of this attempt; a resumed run has had earlier ones.
     """
 
     def __init__(self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1) -> None:
@@ -84,7 +84,7 @@ class Coordinators:
             child.close()
 
     async def _stand_by(self) -> None:
-        """Keep a standby running; give up for this term once standbys have died too often."""
+        """Keep a standby running; stop trying for this term once standbys have died too often."""
         deaths = Deaths(WITHIN_S)
         while not deaths.too_many:
             try:

@@ -1,8 +1,8 @@
 """Detection of a run directory that was moved, removed or replaced during the run.
 
 A process that writes to a removed or moved file gets no error: its lines are lost or end up elsewhere. A file
-that is opened by name is created at the old path, or in the directory that replaced it. So the agent
-compares.
+that is opened by name is created at the old path, or in the directory that replaced it. The agent therefore
+compares the identities of the directory and its files with those at the start.
 """
 
 import os
@@ -14,7 +14,7 @@ from elastane.api.errors import RunDirectoryLost
 from elastane.api.rundir import RunDir
 
 DELETED = " (deleted)"
-"""What the kernel adds to the path of an open directory that was removed."""
+"""The suffix that the kernel adds to the path of an open directory that was removed."""
 
 Identity: TypeAlias = tuple[int, int]
 """Device and inode."""
@@ -22,12 +22,12 @@ Identity: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DirectorySnapshot:
-    """The identities of a run directory and its files at one moment.
+    """The identities of a run directory and its files at one time.
 
     Args:
-        directory: of the directory at its path; None: there is none.
+        directory: identity of the directory at its path; None: there is none.
         place: the path of the run's own directory now; None: it was removed.
-        files: of the permanent files that exist, by name.
+        files: identities of the permanent files that exist, by name.
     """
 
     directory: Identity | None
@@ -71,7 +71,7 @@ def describe_loss(root: Path, first: DirectorySnapshot, now: DirectorySnapshot) 
 
 
 class DirectoryGuard:
-    """Compares a run directory and its permanent files with what they were at the start of the run.
+    """Compares a run directory and its permanent files with those at the start of the run.
 
     Args:
         run_dir: of the run; it exists.
@@ -99,7 +99,7 @@ class DirectoryGuard:
 
     @property
     def complete(self) -> bool:
-        """Every permanent file exists, so the loss of any would be noticed."""
+        """Whether every permanent file exists, so that the loss of any would be noticed."""
         return len(self._first.files) == len(self._permanent)
 
     def close(self) -> None:

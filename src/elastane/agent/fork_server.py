@@ -53,7 +53,7 @@ class ForkServerHandle:
         self.state = "importing"
 
     def ask(self, worker: WorkerId) -> None:
-        """Request a worker. A dead server reads nothing; its successor is asked for those not started."""
+        """Request a worker. If the server is dead, the agent asks its successor for the missing workers."""
         self.child.tell(msgspec.json.encode({"start": worker}))
 
     async def messages(self) -> AsyncIterator[ForkServerMessage]:

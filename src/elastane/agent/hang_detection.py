@@ -1,7 +1,7 @@
 """Detection of workers that hang: alive, but without progress.
 
-The allowed silence follows from the intervals between the worker's own heartbeats, so there is no timeout to
-tune.
+The allowed silence follows from the intervals between the worker's own heartbeats, so users have no timeout
+to tune.
 """
 
 import mmap
@@ -33,11 +33,11 @@ class Pulse:
     """The state of one worker's slot, as read last. Times are monotonic seconds.
 
     Args:
-        counter: last read.
-        phase: last read.
+        counter: its counter at the last reading.
+        phase: its phase at the last reading.
         rhythm_s: the longest time that the worker spent between two heartbeats in this phase; 0: unknown.
-        moved_s: when its counter or phase was seen to change last.
-        read_s: when it was last read.
+        moved_s: when the agent last saw its counter or its phase change.
+        read_s: time of the last reading.
     """
 
     counter: int
@@ -50,7 +50,7 @@ class Pulse:
 def update_pulse(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float, now: float) -> Pulse:
     """Return the pulse after one more reading at ``now``."""
     if pulse is not None and now - pulse.read_s > BLIND_S:
-        # The agent, perhaps the whole machine, was suspended: a silence that it did not watch proves nothing.
+        # The agent, or the whole machine, was suspended: silence during that time proves nothing.
         return Pulse(counter, phase, rhythm_s, pulse.moved_s + (now - pulse.read_s), now)
     if pulse is None or (counter, phase) != (pulse.counter, pulse.phase):
         return Pulse(counter, phase, rhythm_s, now, now)
@@ -58,12 +58,12 @@ def update_pulse(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float,
 
 
 def is_hung(pulse: Pulse, now: float) -> bool:
-    """Whether the worker has been silent for longer than `compute_patience_s`."""
+    """Return whether the worker has been silent for longer than `compute_patience_s`."""
     return now - pulse.moved_s > compute_patience_s(pulse)
 
 
 def is_awaiting_data(pulse: Pulse, now: float) -> bool:
-    """Whether the worker has waited for samples for so long that it is reported: its peers wait for it."""
+    """Return whether the worker has waited for samples for so long that the agent reports it."""
     return pulse.phase == Phase.DATA and now - pulse.moved_s > AWAITED_S
 
 
@@ -71,14 +71,14 @@ def compute_patience_s(pulse: Pulse) -> float:
     """Return how many seconds this worker may be silent in its phase."""
     if pulse.phase == Phase.FINISHED:
         return float("inf")
-    # Compilers and caches make the first microbatch long by an unknown time.
+    # Compilers and empty caches slow the first microbatch by an unknown amount.
     if pulse.phase == Phase.COMPUTE and not pulse.rhythm_s:
         return UNKNOWN_S
     return max(PATIENCE_S[Phase(pulse.phase)], USUAL_INTERVALS * pulse.rhythm_s)
 
 
 class HeartbeatFile:
-    """The heartbeat file; creating the object creates the file, zeroed.
+    """The agent's side of the heartbeat file. The constructor creates the file, filled with zeros.
 
     Raises:
         OSError: it cannot be written.

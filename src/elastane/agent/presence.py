@@ -1,7 +1,8 @@
 """The presence lock of a run: every process of the run holds it, most of them by inheritance.
 
-A worker may outlive its agent, for long if it is stopped or stuck in a driver. Its device is not free before
-it has ended, and the lock is the surest sign of that: the kernel releases it with the process.
+A worker may outlive its agent, for a long time if it is stopped or stuck in a driver. Its device is not free
+before it has ended. The lock is the most reliable sign of that, because the kernel releases it with the
+process.
 """
 
 import contextlib
@@ -16,19 +17,19 @@ from elastane.agent import process_identity
 from elastane.api.rundir import RunDir
 
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""There is no run directory, or it was removed."""
+"""The error numbers for a run directory that does not exist or was removed."""
 PATIENCE_S = 1.0
 RETRY_S = 0.01
 
 
 def hold_presence(run_dir: RunDir) -> int:
-    """Take a shared hold of the lock, for this process and all that inherit the descriptor.
+    """Take the lock, shared, for this process and all that inherit the descriptor.
 
     Returns:
         The descriptor, which must stay open.
 
     Raises:
-        OSError: the file cannot be opened, or another process keeps the lock for itself.
+        OSError: the file cannot be opened, or another process holds the lock exclusively.
     """
     descriptor = _open_presence_file(run_dir.presence, os.O_CREAT)
     give_up = time.monotonic() + PATIENCE_S
@@ -36,8 +37,8 @@ def hold_presence(run_dir: RunDir) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            # `is_any_process_present` holds the lock for a moment. A process of the job that holds it alone
-            # for longer must not stop the controller.
+            # `is_any_process_present` holds the lock for a moment. A process of the job that holds it
+            # exclusively for longer must not block the controller.
             if not isinstance(error, BlockingIOError) or time.monotonic() > give_up:
                 os.close(descriptor)
                 raise
@@ -47,7 +48,7 @@ def hold_presence(run_dir: RunDir) -> int:
 
 
 def is_any_process_present(run_dir: RunDir) -> bool:
-    """Whether some process holds the lock; two simultaneous callers may report each other.
+    """Return whether some process holds the lock; two simultaneous callers may report each other.
 
     Raises:
         OSError: the file cannot be checked.
@@ -69,12 +70,12 @@ def is_any_process_present(run_dir: RunDir) -> bool:
 
 
 def _open_presence_file(presence: Path, flags: int = 0) -> int:
-    """Open the file if it is a regular one: a job may have put a pipe there, or a link to another run's file.
+    """Open the lock file, but no pipe and no link, which a job may have put in its place.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
-    # Not ELOOP, which says that the directory is not there.
+    # Do not raise ELOOP, which would mean that the directory is missing.
     if presence.is_symlink():
         raise OSError(errno.EINVAL, "a symbolic link, not a regular file", str(presence))
     flags |= os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -88,12 +89,12 @@ def _open_presence_file(presence: Path, flags: int = 0) -> int:
 def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
     """Return the ids of all processes that have the file of the lock open.
 
-    The file itself is not resolved: if a job put a link in its place, to ``/dev/null`` say, every process of
-    the machine would be among them.
+    Links in the file's place are not followed: with a link to ``/dev/null``, every process of the machine
+    would be in the list.
 
     Args:
         run_dir: of the run.
-        user: id of the only user whose processes count; None: any.
+        user: count only processes of the user with this id; None: of every user.
     """
     pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
     return tuple(
@@ -104,10 +105,10 @@ def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[in
 
 
 def is_present(run_dir: RunDir, pid: int) -> bool:
-    """Whether this process holds the lock, even if the file has been removed or replaced since."""
-    # The last part of the path is not resolved: a link there may lead to another run's file.
+    """Return whether this process holds the lock, even if the file has been removed or replaced since."""
+    # Do not resolve the last part of the path: a link there may lead to another run's file.
     name = os.path.join(os.path.realpath(run_dir.root), run_dir.presence.name)  # noqa: PTH118 - compared as text
-    # Processes come and go, and some are not ours.
+    # A process may end meanwhile, or belong to another user.
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -117,9 +118,9 @@ def is_present(run_dir: RunDir, pid: int) -> bool:
 
 
 def move_presence_aside(run_dir: RunDir) -> None:
-    """Rename what is in the file's place, if it cannot be locked and no process has the file open.
+    """Rename the entry in the file's place, if it cannot be locked and no process has the file open.
 
-    Call it once the processes of the run have been killed: otherwise their end could never be detected.
+    Call it after the processes of the run have been killed; without it their end could never be detected.
 
     Raises:
         OSError: it cannot be renamed.

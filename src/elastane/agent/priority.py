@@ -16,7 +16,7 @@ def lower(pid: int = 0) -> None:
     """Lower the priority of a process, if its usual priority can be restored later.
 
     Args:
-        pid: of a process with a single thread so far that is no more privileged than this one; 0: this
+        pid: a process that has a single thread so far and at most the privileges of this one; 0: this
             process.
     """
     if USUAL < LOW and _may_return():

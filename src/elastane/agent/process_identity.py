@@ -22,7 +22,7 @@ def read_user_id(pid: int) -> int | None:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The real id, which only root can change to that of another user.
+    # Read the real id: only root can change it to that of another user.
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:")), None)
 
 
@@ -32,7 +32,7 @@ def open_process(pid: int, start: int) -> int | None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # Checked after opening: from now on the descriptor cannot refer to another process.
+    # Check after opening: from then on the descriptor cannot refer to another process.
     if read_start_time(pid) == start:
         return descriptor
     os.close(descriptor)

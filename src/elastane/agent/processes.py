@@ -1,4 +1,4 @@
-"""The child processes of the agent, watched by pidfd: no poll, and no confusion after a pid is reused."""
+"""The child processes of the agent, watched by pidfd, which a reused pid cannot confuse."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from elastane.agent.environment import build_process_environment, build_worker_e
 from elastane.api.rundir import RunDir
 
 PF_EXITING = 0x4
-"""Of the kernel's flags of a process: it is being taken down."""
+"""The kernel's flag of a process that is exiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Watch:
 
     @property
     def alive(self) -> bool:
-        """The process has not begun to exit.
+        """Whether the process has not begun to exit.
 
         The peers of an exiting process lose their connections a little before it has ended.
         """
@@ -83,12 +83,12 @@ class Child:
     """A child process of the agent, in its own session so that Ctrl-C does not reach it.
 
     Args:
-        command: with options.
-        log: gets its standard error, and its standard output unless that is a pipe.
-        pass_fds: file descriptors it inherits.
+        command: the command with its options.
+        log: receives its standard error, and its standard output unless that is a pipe.
+        pass_fds: file descriptors that it inherits.
         hears: its standard input is a pipe from the agent.
         speaks: its standard output is a pipe to the agent.
-        threads: of numerical libraries in it, a worker's; None leaves them as they are.
+        threads: threads of its numerical libraries, as in a worker; None: do not set them.
 
     Raises:
         OSError: it cannot be started.
@@ -132,7 +132,7 @@ class Child:
         return self.process.wait()
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL when it has not ended after ``grace_s`` seconds."""
+        """Send SIGTERM, and SIGKILL if the process has not ended after ``grace_s`` seconds."""
         self._watch.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
@@ -170,9 +170,9 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
 def start_fork_server(
     commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, debug: bool = False
 ) -> Child:
-    """Start a fork server; to ``debug``, its workers get the standard streams of this process."""
+    """Start a fork server; with ``debug``, its workers get the standard streams of this process."""
     command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
-    # Copies, because the server's own standard streams are pipes and a log.
+    # Pass copies, because the server's own standard streams are pipes and a log.
     streams = tuple(os.dup(standard) for standard in (0, 1, 2)) if debug else ()
     if streams:
         command = (*command, "--streams", ",".join(map(str, streams)))

@@ -1,4 +1,4 @@
-"""The desired and the running workers of a run. Pure: `elastane.agent.workers` acts on it."""
+"""The desired and the running workers of a run. Pure; `elastane.agent.workers` acts on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,11 +15,11 @@ class WorkerSet:
 
     Args:
         target: how many should run.
-        draining: those that the coordinator asked to leave.
+        draining: workers that the coordinator asked to leave.
         following: the number of the next worker; no number is used twice.
         asked: workers that were requested from a fork server and have not started yet.
         living: process ids of the running workers.
-        exits: the latest ones, oldest first.
+        exits: the latest exits, oldest first.
         by_hand: a user has set the target.
     """
 
@@ -50,7 +50,7 @@ def record_start(staff: WorkerSet, worker: WorkerId, pid: int) -> WorkerSet:
 
 
 def record_exit(staff: WorkerSet, ending: WorkerExit) -> WorkerSet:
-    """Record the exit of a worker; of several reports of one exit the first one counts."""
+    """Record the exit of a worker; the first of several reports of one exit counts."""
     if any(known.worker == ending.worker for known in staff.exits):
         return staff
     living = {worker: pid for worker, pid in staff.living.items() if worker != ending.worker}

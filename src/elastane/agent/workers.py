@@ -43,7 +43,7 @@ class WorkerProcesses:
     """Starts as many workers as wanted and watches each of them to its end.
 
     Args:
-        wanted: the workers to begin with.
+        wanted: the workers at the start.
         debug: the only worker is under a debugger: it is never hung and never replaced.
         changed: set whenever there is something new to report.
         end_run: called once a worker under a debugger has ended.
@@ -78,11 +78,11 @@ class WorkerProcesses:
     # -- starting -------------------------------------------------------------------------------------------
 
     def stop_starting(self) -> None:
-        """Start no further worker: the run stops or is over."""
+        """Start no more workers, because the run is stopping or over."""
         self._starts_workers = False
 
     def set_target(self, order: SetTarget) -> None:
-        """Run this many workers from now on."""
+        """Keep the ordered number of workers running from now on."""
         self.known = replace(self.known, target=order.target, draining=order.drain, by_hand=order.by_hand)
         self._start_missing()
         self._changed.set()
@@ -92,14 +92,14 @@ class WorkerProcesses:
         self._fork_server = fork_server
 
     def detach_fork_server(self) -> None:
-        """Forget the fork server, which has died: the exit codes of its workers stay unknown."""
+        """Forget the dead fork server; its workers, whose exit codes stay unknown, count as killed."""
         self._fork_server = None
         for code in self._codes.values():
             if not code.done():
                 code.set_result(KILLED)
 
     def handle_message(self, message: ForkServerMessage) -> None:
-        """Take in a message of the fork server."""
+        """Handle a message of the fork server."""
         match message:
             case ForkServerReady():
                 if self._fork_server is not None:
@@ -113,7 +113,8 @@ class WorkerProcesses:
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch(worker, pid))
             case WorkerExited(worker, 0, code):
-                # The fork server could not fork it. The machine needs a moment, and the coordinator counts.
+                # The fork server could not fork the worker. Retry a little later; the coordinator counts
+                # failures.
                 self.known = record_exit(self.known, WorkerExit(worker=worker, pid=0, code=code))
                 asyncio.get_running_loop().call_later(RETRY_FORK_S, self._start_missing)
             case WorkerExited(worker, _, code):
@@ -124,7 +125,7 @@ class WorkerProcesses:
 
     def _start_missing(self) -> None:
         fork_server = self._fork_server
-        # A fork server that still imports would start them much later, however few are wanted by then.
+        # A fork server that still imports would start them later, when fewer may be wanted.
         if not self._starts_workers or fork_server is None or fork_server.state != "ready":
             return
         if self._debug and self.known.exits:
@@ -149,7 +150,7 @@ class WorkerProcesses:
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._codes.pop(worker, None)
-        # A worker that ended before our signal came did not end because of it.
+        # A worker that ended before our signal arrived did not end because of it.
         why = self._kill_reasons.get(worker, "") if code == KILLED else ""
         self.known = record_exit(
             self.known, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
@@ -157,13 +158,13 @@ class WorkerProcesses:
         self._start_missing()
         self._changed.set()
         if self._debug:
-            # The coordinator, if it knows more, ends the run first.
+            # If the coordinator knows more, it ends the run first.
             how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
             over = RunOver(code=1, why=f"worker {worker} ended ({how}), and --debug replaces no worker")
             asyncio.get_running_loop().call_later(DEBUG_GRACE_S, self._end_run, over)
 
     async def _wait_for_exit_code(self, worker: WorkerId) -> int:
-        """Return the exit code that the fork server, its parent, reports; without one it counts as killed."""
+        """Return the exit code that the fork server reports; a worker without one counts as killed."""
         try:
             async with asyncio.timeout(EXIT_CODE_S):
                 return await self._codes[worker]
@@ -200,11 +201,11 @@ class WorkerProcesses:
             watch.send(signal.SIGKILL)
 
     def skip_grace(self) -> None:
-        """Give no worker time to leave by itself: not those that run, and not those still being forked."""
+        """Kill workers without a grace period, those included that are still being forked."""
         self._killed.set()
 
     async def end(self, grace_s: float) -> None:
-        """Wait until all workers have left, at most this long; then kill those that have not."""
+        """Wait at most this long for all workers to leave; then kill the others."""
         waiting = [asyncio.create_task(self._wait_for_all()), asyncio.create_task(self._killed.wait())]
         await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
@@ -213,7 +214,7 @@ class WorkerProcesses:
         for watch in self._watches.values():
             watch.send(signal.SIGKILL)
         if self._fork_server is not None:
-            # Its messages are still read until its end: a worker that it forked just now is killed too.
+            # The agent reads its messages until its end, so a worker that it has just forked is killed too.
             self._fork_server.child.kill()
 
     async def _wait_for_all(self) -> None:

@@ -124,7 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         schema: version of the file's format.
         name: of the checkpoint and of its directory.
-        step: the last step whose result the state includes.
+        step: the last step that the state includes.
         resumed: how often the run had been resumed.
         created: UTC, ISO 8601.
         parts: every file except the manifest and the marker, including files without tensors.

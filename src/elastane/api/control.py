@@ -30,7 +30,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Args:
         name: name of the checkpoint.
-        step: the last step whose result the state includes.
+        step: the last step that the state includes.
         writers: all workers that write a part; their parts together are the checkpoint.
         state: ``copied`` during a step that may still fail, ``writing``, ``written``, ``failing`` while
             storage refuses it and the worker retries, ``abandoned``.
@@ -72,7 +72,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         step: the last step that it has committed.
         complete: it holds all its blocks (a joiner does not yet).
         virtual_ranks: how many it computes now.
-        blocks: number of blocks whose optimizer state it holds.
+        blocks: number of blocks of which it holds the optimizer state.
         compute_s: seconds per virtual rank, the median of its last steps; 0 while unknown.
         pinned: the pinned facts of its script; None while starting.
         checkpoints: its parts of the last few checkpoints, oldest first.

@@ -90,7 +90,7 @@ def _translate_error(message: str, document: object, kind: type, what: str) -> B
 
 
 def _find_refused_key(document: object, place: str, kind: type) -> str:
-    """Return the key of a mapping whose value is not allowed; msgspec does not name it."""
+    """Return the key of a mapping's invalid value, which msgspec does not name."""
     document = deepcopy(document)
     mapping = _get_at(document, place)
     entries = list(mapping.items())

@@ -65,7 +65,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
         beyond_since_s: since when the job holds more workers than granted, although its agent knows the
             grant; None: it does not.
         speeds: ``(workers, samples per second)`` as measured.
-        brief: numbers of workers whose speed was measured for too short a time to be compared with others.
+        brief: those numbers of workers for which the time of measurement was too short for a comparison.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: unknown.

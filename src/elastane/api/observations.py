@@ -21,7 +21,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: pinned for the whole run; more workers than this would have nothing to do. 0: not
             pinned yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
-        brief: numbers of workers whose speed was measured for too short a time to be compared with others.
+        brief: those numbers of workers for which the time of measurement was too short for a comparison.
         resize_s: the cost of a recent change of the number of workers: the longest wait of a healthy worker,
             in seconds; None: there was no change.
         saved_s: when the last checkpoint was saved, in seconds since 1970; None: the events that were read

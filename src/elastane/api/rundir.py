@@ -133,5 +133,5 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "logs"
 
     def log(self, process: str) -> Path:
-        """The log of one process: ``coordinator``, ``fork-server`` or ``worker-3``."""
+        """Return the path of the log of one process: ``coordinator``, ``fork-server`` or ``worker-3``."""
         return self.logs / f"{process}.log"

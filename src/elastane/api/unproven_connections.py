@@ -94,8 +94,7 @@ class UnprovenConnections(Generic[T]):
         return 0.0 if len(self) < self.rules.most else self.yields_at_s()
 
     def yields_at_s(self) -> float:
-        """Return the time from which the oldest connection may be closed for another one; 0: there is
-        none."""
+        """Return when the oldest connection may be closed in favour of another one; 0: there is none."""
         oldest = next(iter(self._since.values()), None)
         return 0.0 if oldest is None else oldest + self.rules.least_s
 
@@ -105,7 +104,7 @@ class UnprovenConnections(Generic[T]):
         return None if oldest is None else oldest + self.rules.deadline_s
 
     def expired(self, now_s: float) -> tuple[T, ...]:
-        """Return the connections whose deadline has passed, oldest first."""
+        """Return the connections that have exceeded their deadline, oldest first."""
         limit = now_s - self.rules.deadline_s
         return tuple(connection for connection, since in self._since.items() if since <= limit)
 

@@ -1,4 +1,4 @@
-"""One run directory and its attempts, one after the other: started, run to their end, resumed, reported.
+"""The attempts of a run, one after the other in its directory: start, supervision, resumption, results.
 
-``elastane run`` does this in a terminal, `elastane.attempts` as a process without one.
+``elastane run`` uses this package in a terminal; the program `elastane.attempts` needs no terminal.
 """

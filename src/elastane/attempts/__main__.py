@@ -1,8 +1,8 @@
 """``python -m elastane.attempts RUN_DIR --attempt N --workers K --limits MIN:MAX``: one attempt of a job.
 
-It needs no terminal. The number fences it: an attempt that has begun, or an earlier one, is never started
-again, however often and late it is requested. SIGTERM stops at the next commit, with a checkpoint; a second
-SIGTERM ends everything at once.
+It needs no terminal. The number of the attempt fences it: an attempt that has begun, or an earlier one, never
+starts again, even if it is requested later. SIGTERM stops the run at the next commit, with a checkpoint; a
+second SIGTERM kills every process at once.
 """
 
 import argparse
@@ -42,8 +42,8 @@ class AttemptRequest:
 
     Args:
         attempt: its number.
-        workers: at the start.
-        limits: fewest and most workers at present.
+        workers: number at the start.
+        limits: the current fewest and most workers.
     """
 
     attempt: int
@@ -91,7 +91,7 @@ def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> 
     try:
         outcome = determine_outcome(run_dir, wish, audience)
     except RunDirectoryLost as lost:
-        # The file of its outcome is gone.
+        # The file for the outcome is gone.
         audience.say(f"attempt {wish.attempt} ended: {lost}")
         return lost.exit_code
     audience.say(f"attempt {wish.attempt} ended with {outcome.code}: {outcome.why}")
@@ -108,7 +108,7 @@ def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDispla
     try:
         require("torch", "a job on this machine needs torch")
         if has_finished(run_dir):
-            # The attempt before ended after it wrote the event and before it wrote its file.
+            # The previous attempt ended after it wrote the event and before it wrote its file.
             over = RunOver(code=0, why="all steps had been made")
         else:
             over = run_to_end(run_dir, prepare_record(run_dir, wish, audience), audience)

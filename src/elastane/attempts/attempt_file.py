@@ -9,7 +9,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
 LARGEST_BYTES = 4 << 20
-"""A traceback is in it."""
+"""The size limit of the file, which may contain a traceback."""
 _decode = Decoder[Attempt](Attempt, at_most_bytes=LARGEST_BYTES)
 
 

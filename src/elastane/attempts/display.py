@@ -1,4 +1,4 @@
-"""Where the progress of a run is shown: on a terminal, or in a log."""
+"""Displays of a run's progress: on a terminal, or in a log."""
 
 import asyncio
 from typing import Protocol
@@ -43,4 +43,4 @@ class LogDisplay:
         await asyncio.Event().wait()
 
     def close(self, *, look: bool) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""

@@ -1,4 +1,4 @@
-"""The event that ends a run whose coordinator was killed before it could write one."""
+"""The last event of a run, for a coordinator that was killed before it could write it."""
 
 import time
 

@@ -18,7 +18,7 @@ MOST_PROVED_SAMPLES = 2_000_000
 
 
 class RunResults(msgspec.Struct, frozen=True):
-    """The results made from a run's files; None: the files are damaged, or the disk is full."""
+    """The results of a run; a result is None if the run's files are damaged or the disk is full."""
 
     recorded: Recorded | None = None
     facts: Facts | None = None
@@ -26,7 +26,7 @@ class RunResults(msgspec.Struct, frozen=True):
 
 
 def write_results(run_dir: RunDir, say: Callable[[str], None]) -> RunResults:
-    """Write all results that can be written; ``say`` takes a line about each that cannot."""
+    """Write all results that can be written; ``say`` receives a line about each failure."""
     recorded = facts = report = None
     try:
         recorded = read_run(run_dir)

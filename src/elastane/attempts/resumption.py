@@ -45,7 +45,7 @@ def prepare_resumption(
     Raises:
         BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
         NoSuchFile: there is no finished checkpoint. Nothing was changed.
-        Damaged: there are some, and none is good. Nothing was changed.
+        Damaged: there are checkpoints, and none is valid. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
     record, events = read_record(run_dir), _read_events(run_dir)
@@ -76,8 +76,8 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     Args:
         run_dir: of the run; it has events.
         spec: for the new attempt.
-        say: takes lines for a person.
-        why: goes into the event.
+        say: receives lines for the user.
+        why: the reason for the event.
 
     Raises:
         BadInput: a file is damaged. Nothing was changed.
@@ -108,7 +108,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
     assert resumed is not None, "the caller has set it"  # noqa: S101
     now, last_word = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
-    # No two attempts may have the same number, not even after a power cut.
+    # No two attempts may have the same number, even after a power cut.
     replace_file(
         run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
     )
@@ -131,7 +131,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
 
 
 def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
-    """Return the newest checkpoint whose bytes are all as they were written.
+    """Return the newest valid checkpoint, with all bytes as they were written.
 
     Args:
         run_dir: of the run.
@@ -140,7 +140,7 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         within: the last step in the ledger; later checkpoints do not count. None: all count.
 
     Raises:
-        BadInput: the run keeps none.
+        BadInput: the run saves no checkpoints.
         NoSuchFile: there is no finished one.
         Damaged: there are some, and none is good.
         StorageError: the storage does not answer.
@@ -169,7 +169,7 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
 
 
 def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
-    """Check that the script is unchanged; workers would refuse another one only after the ledger was cut.
+    """Check that the script is unchanged; workers would refuse another one only after the ledger is cut.
 
     Raises:
         BadInput: it has changed since the run began.
@@ -186,7 +186,7 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
 
 
 def _find_last_timestamp(run_dir: RunDir) -> float:
-    """Return the time of the last line that the attempt before wrote."""
+    """Return the time of the last line that the previous attempt wrote."""
     newest = read_last_line(run_dir.ledger, decode_ledger_line)
     said = [event.time for event in _read_events(run_dir)] + ([newest.time] if newest is not None else [])
     return max(said, default=time.time())

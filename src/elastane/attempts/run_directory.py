@@ -29,10 +29,10 @@ def claim_run_directory(
     """Create a run directory and hold its lock for as long as the context lasts.
 
     Args:
-        spec: of the run, for ``run.json``.
+        spec: the run's spec, for ``run.json``.
         directory: its path; None: ``$ELASTANE_HOME/runs/NAME``.
         typed: see `RunRecord`.
-        linked: link another ``directory`` there, so that its name can be resolved.
+        linked: link a ``directory`` elsewhere from there, so that commands find the run by name.
 
     Raises:
         BadInput: the directory is in use, has another run, or cannot be written. Nothing was overwritten.
@@ -59,7 +59,7 @@ def claim_run_directory(
 
 @contextmanager
 def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
-    """Lock an existing run directory, whose processes have ended, for as long as the context lasts.
+    """Lock the run directory of an ended run for as long as the context lasts.
 
     Raises:
         BadInput: a live run, or a process that it has left behind, holds the lock.
@@ -87,7 +87,7 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # A check whether the run is live holds the lock for a moment; a run holds it until its end.
+            # A check for a live run holds the lock only for a moment; a run holds it until its end.
             if time.monotonic() > give_up:
                 raise BadInput(
                     f"{run_dir.root} is in use by a live run",
@@ -106,7 +106,7 @@ def refuse_another_run(run_dir: RunDir) -> None:
 
 
 def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | None) -> None:
-    """Write the secret, then ``run.json``: once that exists, other processes may read the secret."""
+    """Write the secret and then ``run.json``; once the latter exists, other processes may read the secret."""
     run_dir.secret.unlink(missing_ok=True)
     secret = os.open(run_dir.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(secret, "w") as file:
@@ -130,10 +130,10 @@ def link_run_name(name: str, run_dir: RunDir) -> None:
 
 
 def check_name_is_free(name: str, directory: Path | None) -> None:
-    """Check that a name does not belong to another run.
+    """Check that no other run has a name.
 
     Raises:
-        BadInput: it does belong to one.
+        BadInput: another run has it.
     """
     there = runs_home() / name
     if directory is None or not there.exists() or there.resolve() == directory.resolve():

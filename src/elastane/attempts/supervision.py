@@ -1,4 +1,4 @@
-"""Running to the end: one attempt, and another from a checkpoint whenever all copies of the state died."""
+"""Supervision of a run: one attempt, and another from a checkpoint whenever all state is lost."""
 
 import asyncio
 import signal
@@ -39,14 +39,14 @@ def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver
         if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug:
             return over
         before = record.resumed.step if record.resumed is not None else 0
-        # Workers that it gave back meanwhile belong to other jobs.
+        # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
             record = prepare_resumption(run_dir, spec, audience.say, why="every copy of the state died")
         except ElastaneError as error:
             audience.say(f"cannot resume: {error}")
             return over
-        # An attempt that died before its first new checkpoint would do so again.
+        # An attempt that dies before its first new checkpoint would probably do so again.
         futile = futile + 1 if record.resumed is not None and record.resumed.step <= before else 0
 
 
@@ -60,10 +60,10 @@ def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Dis
 
 
 async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -> tuple[RunOver, int]:
-    """Run one attempt. The first SIGINT or SIGTERM stops at the next commit, the second ends all at once.
+    """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second at once.
 
     Returns:
-        The outcome, and the number of workers that was wanted last.
+        The outcome, and the last wanted number of workers.
     """
     from elastane.agent.agent import Agent  # noqa: PLC0415 - loads sockets
 
@@ -91,7 +91,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
         await close_view(showing, view, audience)
-    # Killed before it could write its outcome: it was stopped by the user and did not fail.
+    # The user killed the run before it could record its outcome; that counts as stopped, not as failed.
     if interrupts > 1 and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target

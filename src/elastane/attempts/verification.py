@@ -15,7 +15,7 @@ from elastane.protocol.sampling import find_sample_index, hash_sample
 
 
 def verify_run(run: Recorded) -> Verdict:
-    """Verify that every step, virtual rank and sample occurs once, and that the model is as it was written.
+    """Verify that every step, virtual rank and sample occurs once, and that the model is unchanged.
 
     Raises:
         BadInput: a file of the finished model cannot be read.
