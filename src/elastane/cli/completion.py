@@ -14,12 +14,12 @@ MOST = 200
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """List the runs on this machine whose names begin with the typed text."""
+    """List the runs on this machine with names that begin with the typed text."""
     return [name for name in list_run_names() if name.startswith(incomplete) and name.isprintable()]
 
 
 def complete_jobs(incomplete: str) -> list[str]:
-    """List the jobs that the token may see and whose names begin with the typed text, newest first."""
+    """List the visible jobs with names that begin with the typed text, newest first."""
     try:
         with connect() as cluster:
             return [job.name for job in islice(cluster.jobs(prefix=incomplete), MOST)]

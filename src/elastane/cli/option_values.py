@@ -132,7 +132,7 @@ def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int,
 
 
 def read_copies(text: str) -> int | None:
-    """Return the number of copies of ``--copies``; None: every worker keeps everything.
+    """Return the number of copies of ``--copies``; None: every worker keeps the whole optimizer state.
 
     Raises:
         BadInput: the text is neither ``all`` nor a number of at least 1.

@@ -37,7 +37,7 @@ def build_table(
         titles: of the columns.
         rows: each with a text for every column.
         numbers: titles of the right-aligned columns.
-        folds: title of the column whose texts may wrap at spaces; empty: none.
+        folds: title of the column that may wrap its texts at spaces; empty: none.
         width: of the screen, in columns; None: as wide as the texts need.
         giving: titles of the columns that are cut to fit the width, in this order.
     """

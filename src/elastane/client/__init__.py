@@ -1,1 +1,1 @@
-"""How other terminals reach a live run, and a cluster."""
+"""Clients of live runs and of controllers."""

@@ -228,7 +228,7 @@ class Cluster:
             after: number of the last known event; None: begin with the next event.
 
         Raises:
-            RequestRefused: the token may not watch or is no longer valid, or there were too many watchers for
+            RequestRefused: the token may not watch or has become invalid, or there were too many watchers for
                 the whole timeout.
             ControllerUnreachable: the controller did not answer for the whole timeout.
         """

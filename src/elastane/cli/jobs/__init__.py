@@ -1,1 +1,1 @@
-"""Commands for users who submit jobs to a cluster."""
+"""Commands for users of a cluster: jobs."""

@@ -39,7 +39,7 @@ def describe(job: JobName, as_json: AsJson = False) -> None:
 
 
 def print_job(job: Job, events: list[Event], health: Health) -> None:
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
+    from rich.table import Table  # noqa: PLC0415 - not needed for JSON
     from rich.text import Text  # noqa: PLC0415
 
     from elastane.api.safe_text import fold_text  # noqa: PLC0415
@@ -72,7 +72,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
 def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Return the titles and values of all known facts about a job."""
-    from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import (  # noqa: PLC0415 - imports rich, which is slow
         awaits_next_try,
         format_age,
         loss_of,
@@ -141,7 +141,7 @@ def format_target(job: Job) -> str:
 
 def format_time_limit(job: Job, now_s: float) -> str:
     """Return how long a job may hold devices, and how long it has; empty without a limit."""
-    from elastane.cli.jobs.words import format_age  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import format_age  # noqa: PLC0415 - imports rich, which is slow
 
     limit_s = job.spec.run_policy.active_deadline_seconds
     if limit_s is None:

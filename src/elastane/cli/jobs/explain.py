@@ -20,7 +20,7 @@ def explain_job(job: str, *, as_json: bool) -> None:
             print_json(told)
             return
         found = cluster.job(job)
-    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
+    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
 
     from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
 

@@ -51,7 +51,7 @@ def jobs(
         more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
         console.print(f"no jobs{more}")
         return
-    from elastane.cli.jobs.words import jobs_table  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import jobs_table  # noqa: PLC0415 - imports rich, which is slow
     from elastane.cli.tables import print_wide  # noqa: PLC0415
 
     print_wide(console, jobs_table(rows, time.time()))

@@ -49,7 +49,7 @@ def build_job(
         team: of the job, if neither the file nor an option names one.
 
     Raises:
-        BadInput: the error names the file, field or option, what is wrong and what to write.
+        BadInput: the error names the file, field or option, the mistake and the remedy.
     """
     file = what if is_job_file(what) and not options.module else None
     if file is None:

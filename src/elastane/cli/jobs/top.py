@@ -86,9 +86,9 @@ def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
 
 
 def print_view(console: "Console", sight: ClusterView) -> None:
-    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
+    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
 
-    from elastane.cli.jobs.screen import render_jobs, render_pools  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.screen import render_jobs, render_pools  # noqa: PLC0415 - imports rich, which is slow
     from elastane.cli.jobs.words import health_lines  # noqa: PLC0415
     from elastane.cli.tables import print_wide  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""Verbs about the cluster itself, for whoever looks after it."""
+"""Commands for operators of a cluster."""

@@ -22,7 +22,7 @@ def print_table(
         empty: message to print if there are no rows.
         total: a last row in bold.
     """
-    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
+    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
 
     from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
 

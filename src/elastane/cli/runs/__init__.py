@@ -1,1 +1,1 @@
-"""Verbs about one run on this machine."""
+"""Commands for one run on this machine."""

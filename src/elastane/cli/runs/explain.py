@@ -32,7 +32,7 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
+    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
 
     from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
 

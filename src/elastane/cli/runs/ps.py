@@ -72,7 +72,7 @@ def read_run_name(run_dir: RunDir) -> str:
 
 
 def print_processes(name: str, answer: Answer) -> None:
-    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
+    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
 
     from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
 
