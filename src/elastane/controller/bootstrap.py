@@ -10,8 +10,8 @@ from elastane.controller.store import tokens
 def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool = False) -> str | None:
     """Make an operator's token, and return its secret.
 
-    Show the secret before this transaction ends. If it were stored but not shown, nobody could use the
-    cluster. If it is shown but not stored, the next start makes another one.
+    Show the secret before this transaction ends. If it were stored but not shown, the cluster would have no
+    usable token. If it is shown but not stored, the next start makes another one.
 
     Args:
         tx: a transaction that writes.

@@ -261,7 +261,7 @@ class Loop:
         now_s = self._clock()
         with self._store.reading() as tx:
             known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.list_unsettled_jobs(tx))
-            # The engine was not asked about jobs whose grant is new: these have no processes yet.
+            # The engine was not asked about jobs with a new grant: these have no processes yet.
             seen = ((job, self._observer.seen.get(job.name) or Observation(job=job.name)) for job in known)
             found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]
             stops = any(isinstance(order, StopAttempt) for _, order in found)

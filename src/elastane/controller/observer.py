@@ -84,7 +84,7 @@ class Observer:
             with self._store.writing() as tx:
                 for node in self._engine.nodes():
                     nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
-            # Not before: after a full disk has room again, the nodes have been observed recently.
+            # Set it only after the write: if the disk is full, the nodes are recorded as soon as it has room.
             self._nodes_s = now_s
 
     def _record_changes(self, names: list[str], now_s: float) -> bool:
@@ -134,7 +134,7 @@ class Observer:
         return None if rows.explain_unstorable(after.observed) else after
 
     def _release_unreadable(self, known: Iterable[StoredJob], now_s: float) -> bool:
-        """Free the devices of jobs whose record cannot be read and whose processes are gone."""
+        """Free the devices of jobs with unreadable records after their processes are gone."""
         gone = [
             job.name
             for job in known

@@ -119,7 +119,7 @@ def carry_out_plan(tx: Connection, found: PlannedChanges, now_s: float) -> None:
 def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int, now_s: float) -> int:
     """Write the grants of a plan with their reasons, or nothing.
 
-    A plan at rest, whose sizes and reasons are the stored ones, writes nothing at all.
+    If all sizes and reasons are the stored ones, it writes nothing at all.
 
     Args:
         tx: a transaction that writes.

@@ -124,7 +124,7 @@ class Denied(msgspec.Struct, frozen=True):
     Args:
         reason: for the sender.
         visible: the sender may see the target; otherwise the answer is that it does not exist.
-        ask: people who may do it; empty: there are none, or the sender must not learn of them.
+        ask: people to ask for it; empty: there are none, or the sender must not learn of them.
     """
 
     reason: str

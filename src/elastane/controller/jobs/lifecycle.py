@@ -73,7 +73,7 @@ class JobLifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses(self) -> int:
-        """Workers whose devices no other job can have: used, until an observation says otherwise."""
+        """Number of workers that count as using devices, until an observation says otherwise."""
         return max(self.granted, self.held)
 
 
@@ -129,7 +129,7 @@ def apply_observation(lifecycle: JobLifecycle, seen: Observation, now_s: float) 
 
 
 def count_held_workers(lifecycle: JobLifecycle, seen: Observation) -> int:
-    """Return the number of workers whose devices are in use, or soon will be.
+    """Return the number of workers that use devices, or soon will.
 
     While an agent replaces a dead worker, it has fewer workers than its target. While no agent answers for a
     job, the job holds as many as before. A job cannot claim more than its largest size: others would wait for

@@ -49,8 +49,8 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         number: grows with every submission.
         name: unique in the cluster.
-        team: the team whose quota it uses.
-        user: the user who submitted it.
+        team: owner of the quota that it uses.
+        user: its submitter.
         queue: a queue of the team.
         priority_class: as its spec names it; empty: the default of the cluster.
         state: its state.

@@ -1,4 +1,4 @@
-"""Jobs whose record cannot be read. Pure.
+"""Jobs with a record that cannot be read. Pure.
 
 Nothing is planned for such a job. It keeps its devices while its processes exist. Once these are gone, the
 job has ended if its last attempt says so; otherwise it waits, and no other attempt begins. It can be

@@ -1,5 +1,5 @@
-"""What must survive the controller: one database, SQLite or PostgreSQL.
+"""The store: one database, SQLite or PostgreSQL, with all data that must survive the controller.
 
-Every module but `database` is functions over a connection inside a transaction, one concept a file; times
-come in as values. Rows become frozen values in `rows`.
+Most modules are functions over a connection inside a transaction, one concept for each file. Times are
+arguments. `rows` turns rows into frozen values.
 """

@@ -1,4 +1,4 @@
-"""Device-seconds and their cost, by whatever they are grouped by."""
+"""Sums of device-seconds and their cost, by group."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
@@ -17,14 +17,14 @@ By: TypeAlias = Literal["team", "user", "job", "pool"]
 def sum_usage(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> tuple[UsageRow, ...]:
-    """What was used between two moments, including what is being used.
+    """Return the usage between two times, including that of running jobs.
 
     Args:
         tx: a transaction.
         by: columns to group by; the others are empty.
-        from_s: beginning.
+        from_s: begin.
         until_s: end; not in the future.
-        teams: whose usage may be seen; None: everybody's.
+        teams: only the usage of these teams; None: of all.
     """
     sums: dict[tuple[str, ...], dict[str, float]] = {}
     for key, terms, device_s, cost in (

@@ -1,4 +1,4 @@
-"""Who did what, or was not allowed to."""
+"""The lines of the audit log: changes, and refusals."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import audit
 
 LONGEST_NAME = 300
-"""Characters of a user, a target or a team. Names are shorter: this holds whatever a caller forgets."""
+"""Limit in characters of a user, a target or a team. Names are shorter; this bounds unchecked ones too."""
 
 
 def append_audit_line(
@@ -27,20 +27,20 @@ def append_audit_line(
     times: int = 1,
     longest: int = LONGEST,
 ) -> None:
-    """One more line, in the transaction of what it tells of.
+    """Append a line, in the transaction of the change that it describes.
 
     Args:
         tx: a transaction that writes.
-        token: id of the token that asked.
-        user: whom it speaks for.
-        action: what was asked for.
-        target: with what.
-        team: it belongs to; empty: to the cluster.
-        allowed: it was done.
-        detail: what was changed, or why it was refused.
+        token: id of the token.
+        user: of the token.
+        action: requested action.
+        target: of the action.
+        team: owner of the line; empty: the cluster.
+        allowed: the action was done.
+        detail: of the change, or the reason of the refusal.
         now_s: the time.
-        times: so many refusals are told by this line.
-        longest: characters of the detail that are kept.
+        times: number of refusals that this line covers.
+        longest: characters of the detail to keep.
     """
     tx.execute(
         insert(audit).values(
@@ -60,7 +60,15 @@ def append_audit_line(
 def list_audit_page(
     tx: Connection, *, teams: tuple[str, ...] | None, of_none: bool = True, before: int | None, limit: int
 ) -> Slice[AuditLine]:
-    """Newest first; None: of all teams, and those of none too, if not asked otherwise."""
+    """Return lines of the audit log, newest first.
+
+    Args:
+        tx: a transaction.
+        teams: only lines of these teams; None: of all.
+        of_none: with ``teams`` None, also lines of no team.
+        before: only lines with a smaller id; None: begin with the newest.
+        limit: of the slice.
+    """
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if teams is not None:
         query = query.where(audit.c.team.in_(teams))

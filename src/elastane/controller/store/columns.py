@@ -1,7 +1,7 @@
-"""Values in the columns of a row: written so that they can be read back, read as if anybody had written them.
+"""Values in the columns of a row: encoded so that they can be read back, and checked when they are read.
 
-A disk may have damaged a row, another version may have written it, and SQLite keeps any type in any column.
-Whoever reads one is told what is wrong with it by `Malformed`, and confines that to the row.
+A disk may have damaged a row, another version may have written it, and SQLite stores any type in any column.
+A reader gets `Malformed` for such a value, and confines the error to the row.
 """
 
 import math
@@ -17,7 +17,7 @@ from elastane.api.untrusted_data import Decoder, Malformed
 T = TypeVar("T")
 
 LARGEST_BYTES = 4 << 20
-"""Of one column. A job's spec has at most a few hundred KiB."""
+"""Limit of one column. The spec of a job has at most a few hundred KiB."""
 LARGEST_INTEGER = 2**53
 
 
@@ -25,15 +25,15 @@ def encode_json(value: object) -> str:
     """Return a value as JSON, equal for equal values.
 
     Raises:
-        ValueError: the value holds a number that is not finite. JSON would have null for it, which
-            whoever reads it cannot take for a number.
+        ValueError: the value holds a number that is not finite. JSON would have null for it, which a
+            reader cannot decode as a number.
     """
     if (place := _not_finite(msgspec.to_builtins(value))) is not None:
         raise ValueError(f"{type(value).__name__}{place} is not finite, and cannot be stored")
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def _not_finite(value: Any, place: str = "") -> str | None:  # noqa: ANN401 - whatever JSON has
+def _not_finite(value: Any, place: str = "") -> str | None:  # noqa: ANN401 - any value of JSON
     match value:
         case float():
             return None if math.isfinite(value) else place
@@ -62,7 +62,7 @@ class JsonColumn(Generic[T]):
         """Return the value.
 
         Raises:
-            Malformed: there is none.
+            Malformed: the column holds no valid value.
         """
         if not isinstance(text, str):
             raise Malformed("it is not text")
@@ -76,12 +76,12 @@ class JsonColumn(Generic[T]):
 
 
 def is_moment(value: object) -> bool:
-    """Whether it is a time in seconds since 1970, or a number of seconds."""
+    """Return whether a value is a time in seconds since 1970, or a duration in seconds."""
     return isinstance(value, int | float) and 0 <= value <= LAST_MOMENT_S
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a sum of money."""
+    """Return whether a value is a sum of money."""
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 

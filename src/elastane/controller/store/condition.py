@@ -1,7 +1,7 @@
-"""What is wrong with a controller now, since when, and whether what is stored may still be used.
+"""The current problems of a controller, since when they last, and whether its store may still be used.
 
-Each check has a name and at most one problem at a time. A problem is logged when it begins, when its words
-change and when it ends; `GET /v1/health` lists those that last.
+Each check has a name and at most one problem at a time. A problem is logged when it begins, when its text
+changes and when it ends. `GET /v1/health` lists the current problems.
 """
 
 import logging
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from elastane.api.health import Check, HealthProblem
 
 UNUSABLE: frozenset[Check] = frozenset({"file", "integrity", "age"})
-"""While one of these fails, nothing is read from the store and nothing is written to it: what it holds may be
-false, or another process may read something else in the file of that name."""
+"""While one of these checks fails, the store is neither read nor written: its content may be false, or
+another process may see another file under its name."""
 NO_ANSWER = "the store does not answer"
 
 logger = logging.getLogger(__name__)
 
 
 class Condition:
-    """The problems that last, of one controller; safe to use from all threads.
+    """The current problems of one controller. Thread-safe.
 
     Args:
-        where: the store, without its password; only the log names it.
+        where: URL of the store without its password; only the log has it.
         clock: seconds since 1970.
     """
 
@@ -37,11 +37,11 @@ class Condition:
         """Record that a check fails.
 
         Args:
-            check: which.
-            what: happened, in words for everybody: no paths, nothing of what is stored.
-            do: what an operator can do about it.
+            check: its name.
+            what: happened. It is public: without paths, and without content of the store.
+            do: the remedy for an operator.
             detail: for the log only.
-            log: it; else whoever reports it does.
+            log: write the problem to the log; otherwise the caller does.
         """
         with self._lock:
             known = self._problems.get(check)
@@ -53,8 +53,8 @@ class Condition:
             logger.error("%s: %s%s; do: %s", self._where, what, f" ({detail})" if detail else "", do)
 
     def clear(self, check: Check, *, log: bool = True) -> None:
-        """Record that a check passes; ``log`` it, unless whoever clears it does."""
-        # Nearly always there is nothing to clear, and every turn asks.
+        """Record that a check passes. Without ``log``, the caller writes the log."""
+        # Every turn calls this, and nearly always there is nothing to clear.
         if check not in self._problems:
             return
         with self._lock:
@@ -72,7 +72,7 @@ class Condition:
             return tuple(sorted(self._problems.values(), key=lambda one: one.since_s))
 
     def unusable(self) -> HealthProblem | None:
-        """Return the oldest problem because of which the store must not be used; None: it may be used."""
+        """Return the oldest problem that forbids the use of the store; None: the store may be used."""
         if not self._problems:
             return None
         return next((one for one in self.problems() if one.check in UNUSABLE), None)

@@ -1,8 +1,8 @@
-"""The store: one database, opened at start, and the transactions on it.
+"""The database of the store, opened at start, and its transactions.
 
-All who write do so one after the other: in SQLite by ``BEGIN IMMEDIATE``, in PostgreSQL by a lock on the row
-of `tables.turns`. So numbers of events are committed in their order, and a watcher that has seen number 7
-will never be shown a 6.
+Writing transactions run one after the other: in SQLite by ``BEGIN IMMEDIATE``, in PostgreSQL by a lock on the
+row of `tables.turns`. So events are committed in the order of their numbers, and a watcher that has seen
+event 7 never gets event 6 later.
 """
 
 import os
@@ -30,7 +30,7 @@ from elastane.controller.store.tables import turns
 BUSY_S = 10
 CONNECTIONS = 24
 UNHEARD_S = 10
-"""A PostgreSQL on another machine that has said nothing for so long is away, and so is one of its clients."""
+"""After this silence, a PostgreSQL on another machine counts as unreachable, and so does its client."""
 POSTGRES = {
     "options": f"-c lock_timeout={BUSY_S * 1000}"
     " -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3",
@@ -48,12 +48,12 @@ class Store:
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/database``; a bare path is SQLite.
-        prepared: somebody else has brought its schema up to date, and is still there.
-        at_least: number of a change that it is known to have had; an older state of it is refused.
+        prepared: another process has migrated the schema, and still has the store open.
+        at_least: number of a change that the store is known to have had; an older state is refused.
 
     Raises:
-        BadInput: not a URL that can be used.
-        StoreError: the database cannot be reached, is damaged or older than that, or has a newer schema.
+        BadInput: the URL cannot be used.
+        StoreError: the database cannot be reached, is damaged, lacks that change, or has a newer schema.
     """
 
     def __init__(self, url: str, *, prepared: bool = False, at_least: int = 0) -> None:
@@ -64,7 +64,7 @@ class Store:
         self._anchor: Connection | None = None
         self._one_writer = threading.Lock()
         self.commits = 0
-        """Grows with every change of anything, so that a watcher need not ask the database."""
+        """Grows with every change, so that a watcher need not query the database."""
         path = os.path.realpath(found.database or "") if self.engine.dialect.name == "sqlite" else ""
         if prepared:
             return
@@ -84,12 +84,12 @@ class Store:
                 if tx.execute(select(turns.c.change)).one_or_none() is None:
                     tx.execute(insert(turns).values(id=ONLY, change=0))
             if path:
-                # Open until the end: with its last connection SQLite removes the journals.
+                # This connection stays open, because SQLite removes the journals with the last one.
                 self._anchor = self.engine.connect()
                 with self._anchor.begin():
                     read_change(self._anchor)
                 self.soundness.expect(path)
-                # SQLite would make a new file, or a second journal beside the database of the first.
+                # Otherwise SQLite could make a new file, or a second journal beside a replaced database.
                 event.listen(self.engine, "do_connect", lambda *_: self.soundness.check_files(), insert=True)
         except sqlite3.Error as error:
             raise translated(DBAPIError(None, None, error), self.where) from error
@@ -97,10 +97,10 @@ class Store:
             raise translated(error, self.where) from error
 
     def _check_age(self, at_least: int) -> None:
-        """Go on unless changes are missing that it is known to have had.
+        """Check that the store has every change that it is known to have had.
 
         Raises:
-            StoreOlder: they are.
+            StoreOlder: it lacks some.
         """
         if not at_least:
             return
@@ -119,7 +119,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one moment and changes nothing.
+        """Begin a transaction that reads one state of the store and changes nothing.
 
         Raises:
             StoreError: the database refuses, or must not be used.
@@ -133,31 +133,30 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that nobody else writes beside; all of it happens, or nothing.
+        """Begin a transaction that writes, while no other one does. It commits completely or not at all.
 
         Raises:
-            StoreFull: no room for it.
-            StoreBusy: somebody else has written for longer than ten seconds.
+            StoreFull: the disk is full.
+            StoreBusy: another transaction has written for longer than ten seconds.
             StoreError: the database refuses, or must not be used.
         """
         self.soundness.check()
         try:
-            # Threads of this process queue here rather than in SQLite, which would have them poll.
+            # Threads of this process queue here, because SQLite would let them poll.
             with self._alone(), self.engine.connect() as plain:
                 connection = plain.execution_options(elastane_writes=True)
                 with connection.begin():
                     connection.execute(select(turns.c.change).with_for_update())
                     yield connection
-                    # Not into files that nobody will find again.
+                    # A commit to removed files would be lost.
                     self.soundness.check_files()
-                # Here, where only one thread is: of two that count at once one could be forgotten, and no
-                # watcher would look.
+                # Only one thread is here: concurrent increments could be lost, and watchers would miss one.
                 self.commits += 1
         except DBAPIError as error:
             raise self.soundness.failed(error) from error
 
     def write_probe(self) -> None:
-        """Store a change that nobody sees: goes on if changes can be made.
+        """Write a change without effect, to check that changes can be stored.
 
         Raises:
             StoreError: they cannot.
@@ -166,14 +165,14 @@ class Store:
         if self.soundness.path:
             self.soundness.check_writing()
             return
-        # In PostgreSQL a value that stays the same is a new row.
+        # PostgreSQL writes a new row even if the value stays the same.
         with self.writing() as tx:
             tx.execute(update(turns).values(change=turns.c.change))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._one_writer.acquire(timeout=BUSY_S):
-            # A database that is held elsewhere would be waited for by each in turn, by the last for minutes.
+            # If another process holds the database, each thread would wait in turn, the last for minutes.
             raise busy(self.where, f"others have waited to write for {BUSY_S} s")
         try:
             yield
@@ -188,30 +187,30 @@ class Store:
 
 
 def read_change(tx: Connection) -> int:
-    """Number of the last change of anything that a plan depends on."""
+    """Return the number of the last change that a plan depends on."""
     found: int = tx.execute(select(turns.c.change)).scalar_one()
     return found
 
 
 def count_change(tx: Connection) -> int:
-    """Counts a change that a plan depends on; returns its number."""
+    """Count a change that a plan depends on, and return its number."""
     counted = update(turns).values(change=turns.c.change + 1).returning(turns.c.change)
     found: int = tx.execute(counted).scalar_one()
     return found
 
 
 def parsed(url: str) -> URL:
-    """The database that is meant, with the driver we use.
+    """Parse the URL of a store, and set its driver.
 
     Raises:
-        BadInput: none that can be used.
+        BadInput: the URL cannot be used.
     """
     if "://" not in url:
         url = f"sqlite:///{url}"
     try:
         found = make_url(url)
     except (ArgumentError, ValueError) as error:
-        # Not repeated: where in it the password is, nobody can tell.
+        # The URL is not quoted, because it may contain a password.
         raise BadInput(
             "the store's URL is not one of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
         ) from error
@@ -230,10 +229,10 @@ def parsed(url: str) -> URL:
 
 
 def files_of(url: str) -> tuple[Path, ...]:
-    """Where the store is and what is beside it, there or not; none if a server keeps it.
+    """Return the paths of the store and of the files beside it, existing or not; none for a server.
 
     Raises:
-        BadInput: none that can be used.
+        BadInput: the URL cannot be used.
     """
     found = parsed(url)
     if found.get_backend_name() != "sqlite":
@@ -244,7 +243,7 @@ def files_of(url: str) -> tuple[Path, ...]:
 
 
 def connected(url: URL) -> Engine:
-    """Connections to a database, made as they are needed.
+    """Create the engine of SQLAlchemy for a database. It connects when it is first used.
 
     Raises:
         BadInput: the driver is not installed.
@@ -273,23 +272,23 @@ def connected(url: URL) -> Engine:
 
 
 def _private(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str, Any]) -> None:
-    """Makes the file before SQLite would, for its owner only: the environment of jobs is in it.
+    """Create the file before SQLite does, for its owner only: it holds the environments of jobs.
 
-    SQLite gives the same rights to the files it makes beside it. What keeps us from it, SQLite says itself.
+    SQLite gives the same mode to the files beside it. If the file cannot be created, SQLite reports why.
     """
-    # Never one that is there: to close it would take away the locks that SQLite has on it in this process.
+    # Only a new file: closing an existing one would release SQLite's locks on it in this process.
     with suppress(OSError):
         os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    # The driver must not begin transactions by itself: it would begin them as readers.
+    # The driver must not begin transactions: it would begin them as readers.
     connection.isolation_level = None
-    # One damaged byte in one text must not keep anybody from reading the rows beside it.
+    # A damaged byte in one text must not make the other rows unreadable.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    # FULL: what was answered survives a loss of power, not only the end of this process.
+    # FULL: committed changes survive a loss of power, not only the end of this process.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
@@ -302,6 +301,6 @@ def _begun(connection: Connection) -> None:
 
 
 def _begun_in_postgres(connection: Connection) -> None:
-    # Repeatable read: several tables show one moment.
+    # Repeatable read: all queries of the transaction see one state.
     if not connection.get_execution_options().get("elastane_writes"):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -1,4 +1,4 @@
-"""Decisions of the scheduler about jobs, as they were carried out. They are never changed."""
+"""The decisions about jobs that were carried out. They are never changed."""
 
 from typing import Any
 

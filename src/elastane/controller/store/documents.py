@@ -1,4 +1,4 @@
-"""What operators declare, as documents by kind and name."""
+"""The declarations of operators, as documents by kind and name."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -32,11 +32,11 @@ _columns: dict[Kind, JsonColumn[Document]] = {kind: JsonColumn(shape) for kind, 
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """A document and how often it has been written. After a removal the count goes on from 1.
+    """A document and its version.
 
     Args:
-        value: None: it cannot be read.
-        version: see above.
+        value: the document; None: it cannot be read.
+        version: how often it was written. After a removal the count begins again.
         why: it cannot be read; empty: it can.
     """
 
@@ -46,7 +46,7 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 class UnreadableDocument(msgspec.Struct, frozen=True):
-    """A document that is there and cannot be read, and why."""
+    """A stored document that cannot be read, and why."""
 
     kind: str
     name: str
@@ -76,10 +76,10 @@ def require_document(found: Versioned, kind: str, name: str) -> Document:
 
 
 def read_declared_config(tx: Connection) -> Config:
-    """All of them.
+    """Return all documents.
 
     Raises:
-        UnreadableRecord: one cannot be read. To do without it could give jobs what they may not have.
+        UnreadableRecord: one cannot be read. Without it, jobs could get more than they may have.
     """
     found, lost = read_declared_documents(tx)
     if lost:
@@ -96,7 +96,7 @@ def _unreadable(one: UnreadableDocument) -> UnreadableRecord:
 
 
 def list_removals(lost: Iterable[UnreadableDocument], wanted: Config) -> tuple[Change, ...]:
-    """Return the removals of what cannot be read and is not wanted, of the kinds that ``wanted`` has."""
+    """Return the removals of unreadable documents that ``wanted`` lacks, of the kinds that it mentions."""
     kept = map_documents(wanted)
     return tuple(
         Change(kind=one.kind, name=one.name, change="remove")
@@ -108,7 +108,7 @@ def list_removals(lost: Iterable[UnreadableDocument], wanted: Config) -> tuple[C
 
 
 def read_declared_documents(tx: Connection) -> tuple[Config, tuple[UnreadableDocument, ...]]:
-    """All that can be read, and those that cannot. For whoever writes what takes their place."""
+    """Return the documents that can be read, and those that cannot. Callers that replace them need both."""
     rows = tx.execute(select(*_COLUMNS).order_by(documents.c.kind, documents.c.name))
     return _decode_documents(tuple(tuple(row) for row in rows))
 
@@ -128,7 +128,7 @@ def _decode_documents(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[
     whole = build_config(found)
     if not lost:
         try:
-            # Whoever writes checks it: what is not so now has not been written.
+            # Every writer checks this, so an inconsistent configuration was not written as it is.
             check_config(whole)
         except BadInput as error:
             lost.append(_describe_whole(error.what))
@@ -136,11 +136,11 @@ def _decode_documents(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[
 
 
 def _describe_whole(why: str) -> UnreadableDocument:
-    """Each document can be read, and together they make no sense."""
+    """Return the record for documents that can be read, but are not consistent with each other."""
     return UnreadableDocument("documents", "some", why)
 
 
-def _decode_document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - columns that anybody may have written
+def _decode_document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - unchecked columns
     if kind not in _columns:
         raise Malformed("there are no documents of that kind")
     document = _columns[kind](body)
@@ -150,7 +150,7 @@ def _decode_document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN4
 
 
 def write_documents(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
-    """Makes these changes; those to documents that are as they should be do no harm."""
+    """Write these changes. A change that is already there does no harm."""
     some = False
     for one in changes:
         some = True

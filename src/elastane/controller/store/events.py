@@ -1,4 +1,4 @@
-"""What has happened, for people who watch."""
+"""The events of a cluster."""
 
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from elastane.controller.store.columns import JsonColumn, encode_json, is_moment
 from elastane.controller.store.tables import events
 
 LONGEST_MESSAGE = 4000
-"""Characters. A job's last words are in it, and what an operator changed."""
+"""In characters. A message may contain the reason of a job's end, or an operator's change."""
 Detail: TypeAlias = dict[str, str | int | float | bool | None]
 _detail_in = JsonColumn[Detail](Detail)
 
@@ -26,7 +26,7 @@ def append_event(
     job: str = "",
     detail: Detail | None = None,
 ) -> None:
-    """One more; ``kind`` is a noun and what happened to it: ``job.submitted``, ``node.drained``."""
+    """Append an event. Its ``kind`` is a noun and a participle: ``job.submitted``, ``node.drained``."""
     tx.execute(
         insert(events).values(
             time_s=now_s,
@@ -48,15 +48,15 @@ def list_events_after(
     public: bool = True,
     job: str = "",
 ) -> tuple[Event, ...]:
-    """Those with a higher number, oldest first.
+    """Return the events with a higher number, oldest first.
 
     Args:
         tx: a transaction.
-        number: of the last one that was already seen.
-        limit: at most so many.
-        teams: whose events may be seen; None: everybody's.
-        public: also those that belong to no team.
-        job: only those of this job; empty: all.
+        number: of the last event that was already seen.
+        limit: largest number of events.
+        teams: only events of these teams; None: of all.
+        public: also events of no team.
+        job: only events of this job; empty: all.
     """
     query = select(events).where(events.c.id > number).order_by(events.c.id).limit(limit)
     if job:
@@ -79,7 +79,7 @@ def list_events_after(
 
 
 def _detail_of(text: object) -> Detail:
-    """The details; those that cannot be read must not keep anybody from what happened after."""
+    """Decode the details of an event. Unreadable details must not hide the events after them."""
     try:
         return _detail_in(text)
     except Malformed as error:
@@ -87,6 +87,6 @@ def _detail_of(text: object) -> Detail:
 
 
 def find_newest_event(tx: Connection) -> int:
-    """Number of the last one; 0: there is none."""
+    """Return the number of the last event; 0: there is none."""
     found: int = tx.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
     return found

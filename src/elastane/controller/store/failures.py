@@ -1,13 +1,13 @@
-"""What can go wrong with a database, in our words.
+"""The errors of the store.
 
 StoreError
-├── StoreFull      no room: the transaction was undone, nothing of it remains, what was there before is whole
-├── StoreBusy      somebody else held the database for too long
-├── UnreadableRecord  what was declared or reported cannot be read, and without it nothing can be decided
-├── StoreDamaged   its content is not what was written
+├── StoreFull      the disk is full; the transaction was rolled back, and older data is intact
+├── StoreBusy      another transaction held the database for too long
+├── UnreadableRecord  a declaration or a report cannot be read, and nothing can be decided without it
+├── StoreDamaged   its content differs from what was written
 ├── StoreUnusable  a check of its files or of its content fails, so it is not used
-├── StoreOlder     it is older than what was last seen of it
-└── StoreNewer     written by a newer version of Elastane
+├── StoreOlder     it lacks changes that it is known to have had
+└── StoreNewer     a newer version of Elastane has written it
 """
 
 import sqlite3
@@ -20,7 +20,7 @@ from elastane.api.safe_text import escape_line
 from elastane.controller.store.integrity import is_damage
 
 LOCK = ".lock"
-"""Of the file beside an SQLite database; see `elastane.controller.store.lease`."""
+"""Suffix of the file beside an SQLite database; see `elastane.controller.store.lease`."""
 SHOWN = 200
 SQLITE_READ_ONLY = {"SQLITE_READONLY", "SQLITE_READONLY_DIRECTORY", "SQLITE_READONLY_CANTINIT"}
 SQLITE_BUSY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT"}
@@ -42,12 +42,12 @@ class StoreBusy(StoreError):
 
 
 class UnreadableRecord(StoreError):
-    """Something that plans depend on cannot be read.
+    """A record that plans depend on cannot be read.
 
     Args:
-        what: it is: ``pool local``.
+        what: name of the record: ``pool local``.
         why: it cannot be read.
-        do: about it.
+        do: the remedy.
     """
 
     def __init__(self, what: str, why: str, *, do: str) -> None:
@@ -77,11 +77,11 @@ class StoreNewer(StoreError):
 
 
 def translated(error: DBAPIError, where: str) -> StoreError:
-    """The database's complaint in our words.
+    """Translate an error of the database.
 
     Args:
         error: as SQLAlchemy raised it.
-        where: the store, without its password.
+        where: URL of the store without its password.
     """
     name, state = _codes(error.orig)
     if is_damage(error.orig) or state in POSTGRES_DAMAGED:
@@ -126,7 +126,7 @@ def busy(where: str, said: str) -> StoreBusy:
 
 
 def _codes(original: BaseException | None) -> tuple[str, str]:
-    """SQLite's name of the error and PostgreSQL's SQLSTATE; empty where there is none."""
+    """Return SQLite's name of an error and PostgreSQL's SQLSTATE; each is empty if it does not apply."""
     if isinstance(original, sqlite3.Error):
         # Extended codes begin with the name of the primary one.
         name: str = getattr(original, "sqlite_errorname", "")

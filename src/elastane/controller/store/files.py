@@ -1,7 +1,7 @@
-"""The files of an SQLite store: whether those under its path are still the ones that were opened.
+"""The files of an SQLite store, and whether its path still leads to the opened ones.
 
-A removed file goes on living for whoever has it open. New connections would make another file of that name,
-or write a second journal beside a database whose first one is still in use, which destroys it.
+A removed file continues to exist for processes that have it open. A new connection would create another file
+of that name, or a second journal beside a database with one in use, which destroys the database.
 """
 
 import os
@@ -9,24 +9,24 @@ import threading
 from typing import NamedTuple
 
 JOURNALS = {"-wal": "journal (-wal)", "-shm": "journal's index (-shm)"}
-"""SQLite makes them when the first connection opens, and removes them when the last one closes."""
+"""SQLite creates them with the first connection, and removes them with the last one."""
 
 
 class Identity(NamedTuple):
-    """What tells a file from every other file of this machine, whatever paths lead to it."""
+    """The identity of a file on this machine, the same for all paths that lead to it."""
 
     device: int
     inode: int
 
 
 def identity_of(path: str) -> Identity | None:
-    """Return the identity of the file that a path leads to; None if there is none, or it cannot be told."""
+    """Return the identity of the file that a path leads to; None: there is none, or it cannot be read."""
     found = _stat(path)
     return None if found is None else Identity(found.st_dev, found.st_ino)
 
 
 class StoreFiles:
-    """The database and its journals, as they are when this is made; some connection keeps the journals there.
+    """The database and its journals, as this object found them. An open connection keeps the journals.
 
     Args:
         path: of the database, with links resolved.
@@ -40,7 +40,7 @@ class StoreFiles:
         self._size = 0
 
     def problem(self) -> str:
-        """Return what has become of the files, in words without a path; empty: they are as they were."""
+        """Return what has happened to the files, without a path; empty: they are the same."""
         found = _stat(self.path)
         if found is None:
             return "the store's file was removed, or cannot be reached"
@@ -52,9 +52,9 @@ class StoreFiles:
         return ""
 
     def has_shrunk(self) -> bool:
-        """Whether the database has become smaller since this was last asked.
+        """Return whether the database has become smaller since the last call.
 
-        It does so when somebody compacts it (``VACUUM``), and when it is cut off or written over.
+        It shrinks if it is compacted (``VACUUM``), truncated or overwritten.
         """
         found = _stat(self.path)
         with self._lock:
@@ -64,6 +64,6 @@ class StoreFiles:
 
 def _stat(path: str) -> os.stat_result | None:
     try:
-        return os.stat(path)  # noqa: PTH116 - asked before every transaction
+        return os.stat(path)  # noqa: PTH116 - called before every transaction
     except OSError:
         return None

@@ -21,7 +21,7 @@ def list_due_jobs(tx: Connection, now_s: float) -> tuple[StoredJob, ...]:
 
 def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
     """Forget a job that has ended."""
-    # In this order: the database deletes no history of a job that it still has.
+    # The job goes first: the database refuses to delete the history of an existing job.
     tx.execute(delete(jobs).where(jobs.c.name == job.name))
     tx.execute(delete(events).where(events.c.job == job.name))
     tx.execute(delete(decisions).where(decisions.c.job == job.name))

@@ -1,4 +1,4 @@
-"""Checks of an SQLite store from a connection of its own, which has nothing cached."""
+"""Checks of an SQLite store, on a connection of their own without a cache."""
 
 import os
 import sqlite3
@@ -8,24 +8,24 @@ from urllib.parse import quote
 from elastane.api.safe_text import escape_line
 
 SHOWN = 200
-"""Characters of what SQLite says is wrong."""
+"""Characters of SQLite's message to show."""
 BUSY_S = 10.0
 VERSIONS = 2**31
 
 
 def damage(path: str, *, thorough: bool = False, create: bool = False) -> str:
-    """Return what is wrong with the content of a database; empty: nothing was found.
+    """Return the damage in the content of a database; empty: none was found.
 
-    It reads the whole database: about a second per GiB that the kernel has cached. Other threads go on
+    It reads the whole database, which takes about a second per GiB in the page cache. Other threads run
     meanwhile.
 
     Args:
         path: of the file.
         thorough: also compare indices with their tables, which takes several times as long.
-        create: one that is not there is not damaged.
+        create: a missing file counts as undamaged, because it will be created.
 
     Raises:
-        sqlite3.Error: it could not be read to its end, for another reason than its content.
+        sqlite3.Error: it could not be read to its end, for a reason other than its content.
     """
     if create and not os.path.exists(path):  # noqa: PTH110
         return ""
@@ -41,27 +41,27 @@ def damage(path: str, *, thorough: bool = False, create: bool = False) -> str:
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether SQLite says by this error that the file's content is not what it wrote."""
+    """Return whether this error of SQLite means that the file's content differs from what was written."""
     name: str = getattr(error, "sqlite_errorname", "") or ""
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT"))
 
 
 def write_probe(path: str) -> None:
-    """Write one page and have it synced: proves that changes can be stored.
+    """Write and sync one page, to check that changes can be stored.
 
-    Nothing that anybody reads is changed: SQLite leaves this number in the header to applications.
+    It changes a number in the header that SQLite reserves for applications, and that Elastane does not read.
 
     Raises:
         sqlite3.Error: it cannot be written.
     """
     with closing(_open(path)) as connection:
-        # The same value again would not be written at all.
+        # SQLite would not write an unchanged value.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute(f"PRAGMA user_version={(int(version) + 1) % VERSIONS}")
 
 
 def _open(path: str) -> sqlite3.Connection:
-    # Never creates one: a store that was removed meanwhile must stay missed.
+    # Mode rw creates no file: a removed store must stay missing.
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
     )

@@ -19,14 +19,14 @@ from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import jobs, usage
 
 MOST_NAMES = 500
-"""In one query."""
+"""Limit of one query."""
 
 
 class JobFilters(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of a list; empty: all.
 
     Args:
-        teams: teams that the reader may see; None: all.
+        teams: only of these teams; None: of all.
         team: only of this team.
         states: only in these states.
         user: only of this user.
@@ -242,7 +242,7 @@ def map_planned_sizes(tx: Connection, names: Collection[str] | None = None) -> d
 def map_uses(tx: Connection) -> dict[str, tuple[Use, ...]]:
     """Return the devices that each job uses that has not ended.
 
-    It lacks the jobs that use nothing, and those whose uses cannot be read.
+    It lacks the jobs that use nothing, and those with uses that cannot be read.
     """
     query = select(jobs.c.name, jobs.c.using).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
     return {row.name: uses for row in tx.execute(query) if (uses := rows.decode_uses(row.using))}

@@ -1,15 +1,14 @@
-"""One controller at a time has a store.
+"""The lease of a store: only one controller at a time has it.
 
-Of SQLite the lease is three things:
+For SQLite, the lease has three parts:
 
-- the lock of a file beside the database, so that one path has one controller even if the database is removed
-  and made anew;
-- a lock on the database file itself, so that one file has one controller whatever path leads to it: a hard
-  link, a symbolic link or a bind mount;
-- a note in the file beside the database. It tells a copy from its original, and an older state from the one
-  that was last seen.
+- a lock on a file beside the database: one path has one controller, even if the database is removed and
+  created again;
+- a lock on the database file itself: one file has one controller, also if several paths lead to it (a hard
+  link, a symbolic link or a bind mount);
+- a note in the file beside the database, to recognize a copy of the database or an older state of it.
 
-Of PostgreSQL it is an advisory lock of a connection that does nothing else.
+For PostgreSQL, the lease is an advisory lock of a connection that does nothing else.
 """
 
 import fcntl
@@ -31,12 +30,12 @@ from elastane.controller.store.failures import LOCK, StoreError, translated
 from elastane.controller.store.files import Identity, identity_of
 
 KEY = 0x656C6173
-"""Of PostgreSQL's advisory lock; any number that nobody else uses."""
+"""Key of PostgreSQL's advisory lock: an arbitrary number that no other program uses."""
 PATIENCE_S = 3.0
-"""PostgreSQL may hear of a controller's death a moment later than whoever starts the next one."""
+"""Time to wait for the lease: PostgreSQL may notice the end of a controller only after the next one began."""
 AGAIN_S = 0.05
 BYTE = 1 << 62
-"""Of the database file, the one that is locked: far behind all bytes that SQLite locks."""
+"""Offset of the locked byte of the database file, far behind the bytes that SQLite locks."""
 NOTE_BYTES = 8192
 """Room for a note: a path may have 4096 bytes, and JSON may double some."""
 
@@ -50,11 +49,11 @@ class Lost(StoreError):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a controller has last noted about its store.
+    """The last note of a controller about its store.
 
     Args:
         path: of the database, with links resolved.
-        device: that its file is on.
+        device: of its file.
         inode: of its file.
         change: number of the last change that was seen in it.
     """
@@ -69,16 +68,16 @@ _decode = Decoder[Note](Note, at_most_bytes=NOTE_BYTES)
 
 
 class Lease:
-    """Held until it is closed, or its process ends, however that ends. To be had before the store is opened.
+    """The lease of a store, held until it is closed or its process ends. Take it before you open the store.
 
-    To close it takes away the locks that SQLite has on the database in this process: close the store first.
+    Closing it releases the locks that SQLite has on the database in this process, so close the store first.
 
     Args:
         url: of the store.
 
     Raises:
         Taken: another controller has the store.
-        BadInput: not a URL that can be used.
+        BadInput: the URL cannot be used.
         StoreError: the database cannot be reached.
     """
 
@@ -97,7 +96,7 @@ class Lease:
                 self._path = os.path.realpath(found.database or "")
                 self._file = _opened(f"{self._path}{LOCK}")
                 self._wait_for(self._lock_beside)
-                # Before the database is touched: a copy must not lose its journal to us.
+                # Check before the database is opened, so that a copy keeps its journal.
                 self._check_original()
                 self._wait_for(self._lock_database)
             else:
@@ -130,7 +129,7 @@ class Lease:
         opened = os.fstat(self._database)
         if identity_of(self._path) == (opened.st_dev, opened.st_ino):
             return True
-        # Somebody has put another file there between the two.
+        # The file was replaced after it was opened.
         os.close(self._database)
         self._database = None
         return False
@@ -146,10 +145,10 @@ class Lease:
         return had
 
     def _check_original(self) -> None:
-        """Go on unless this is a copy of a store that another controller has.
+        """Check that this is not a copy of a store that another controller has.
 
         Raises:
-            Taken: it is one.
+            Taken: it is such a copy.
         """
         note = self._note()
         if note is None or identity_of(self._path) == (note.device, note.inode):
@@ -171,7 +170,7 @@ class Lease:
         try:
             return _decode(os.pread(self._file, NOTE_BYTES, 0).rstrip(b"\0 \n"))
         except (Malformed, OSError):
-            # Empty: nobody has written it yet. Torn: as good as empty.
+            # An empty note has not been written yet. A torn one counts as empty.
             return None
 
     def last_change(self) -> int:
@@ -187,7 +186,7 @@ class Lease:
         note = Note(path=self._path, device=found.st_dev, inode=found.st_ino, change=change)
         written = msgspec.json.encode(note)
         try:
-            # At once, and always of one length: it takes the place of the note before.
+            # One write of a fixed length replaces the previous note.
             os.pwrite(self._file, written.ljust(NOTE_BYTES), 0)
         except OSError:
             return
@@ -195,13 +194,13 @@ class Lease:
     # -- while it is held ------------------------------------------------------------------------------------
 
     def held(self) -> bool:
-        """Whether it still is: a lost connection to PostgreSQL loses it."""
+        """Return whether the lease is still held: a lost connection to PostgreSQL loses it."""
         if self._connection is None:
             return self._file is not None
         try:
             self._connection.execute(text("SELECT 1"))
-        except Exception:  # noqa: BLE001 - whatever is wrong with the connection, the lock is gone with it
-            # For good: the connection would be made again without a word, and the lock would not.
+        except Exception:  # noqa: BLE001 - any failure of the connection loses the lock
+            # Close for good: SQLAlchemy would reconnect silently, without the lock.
             self.close()
             return False
         return True
@@ -257,8 +256,8 @@ def _opened(path: str) -> int:
 def _locked(descriptor: int) -> bool:
     """Try to lock the database for as long as this descriptor is open.
 
-    By this kind of lock, see fcntl(2), because the usual one would be lost as soon as SQLite closes a
-    connection in this process.
+    This is an open file description lock, see fcntl(2). A plain one would be lost as soon as SQLite closes
+    a connection in this process.
     """
     wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, BYTE, 1, 0)
     try:
@@ -269,7 +268,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _is_free(path: str) -> bool:
-    """Whether no controller has the database under a path."""
+    """Return whether no controller has the database under a path."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema; runs at every start of the controller."""
+"""The migration of a database to the newest schema, at every start of the controller."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ SCRIPTS = Path(__file__).with_name("migrations")
 
 
 def migrate(engine: Engine) -> None:
-    """All missing migrations, in one transaction.
+    """Run all missing migrations, in one transaction.
 
     Raises:
-        StoreNewer: the database was written by a newer Elastane.
+        StoreNewer: a newer version of Elastane has written the database.
     """
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))

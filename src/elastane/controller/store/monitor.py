@@ -1,4 +1,4 @@
-"""A thread that checks the store again and again, beside those that use it."""
+"""A thread that checks the store periodically."""
 
 import threading
 import time
@@ -10,13 +10,13 @@ from elastane.controller.store.database import Store, read_change
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull, StoreUnusable
 
 LOOK_S = 1.0
-"""Between two looks at the files."""
+"""Interval between two looks at the files."""
 PROBE_S = 10.0
-"""Between two small writes."""
+"""Interval between two small writes."""
 READ_ALL_S = 60.0
-"""Between two times that all of the database is read; longer where that takes long."""
+"""Interval between two complete reads of the database; longer if a read takes long."""
 SHARE = 0.02
-"""Of the time, at most, all of the database is being read."""
+"""Largest share of the time that complete reads may take."""
 OLDER = "the store lacks changes that it had: an older one was written over it"
 RESTART = (
     "end the controller (`elastane down`), put back the newest store that there is, as docs/operating.md "
@@ -25,11 +25,11 @@ RESTART = (
 
 
 class Monitor:
-    """Checks a store while it is entered; what it finds is in the condition of the store's soundness.
+    """A context manager that checks a store. Its findings are in the condition of the store's soundness.
 
     Args:
-        store: which.
-        note: is told now and then how many changes the store has seen.
+        store: to check.
+        note: called periodically with the number of the store's last change.
     """
 
     def __init__(self, store: Store, note: Callable[[int], None]) -> None:
@@ -37,7 +37,7 @@ class Monitor:
         self._note = note
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
-        # What was just opened was read from end to end.
+        # Opening the store has just read all of it.
         self._read_all_at_s = time.monotonic() + READ_ALL_S
         self._probe_at_s = float("-inf")
         self._newest = 0
@@ -62,7 +62,7 @@ class Monitor:
         try:
             soundness.check()
         except StoreUnusable:
-            # Read again all the same: it may have been mended in its place.
+            # Read a damaged store again: it may have been repaired in place.
             if not soundness.condition.has("integrity"):
                 return
         if now_s >= self._read_all_at_s:
@@ -82,7 +82,7 @@ class Monitor:
         self._read_all_at_s = end_s + max(READ_ALL_S, (end_s - begin_s) / SHARE)
 
     def _probe(self) -> None:
-        """Read and write a little."""
+        """Check that a small read and a small write succeed."""
         condition = self._store.soundness.condition
         try:
             with self._store.reading() as tx:

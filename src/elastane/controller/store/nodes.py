@@ -1,4 +1,4 @@
-"""Nodes: seen by engines, drained and given up by people and by notices."""
+"""Nodes: observed by engines; drained or failed by people and by notices."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def find_node(tx: Connection, name: str) -> Node | None:
 
 
 def list_nodes(tx: Connection) -> tuple[Node, ...]:
-    """All, by name."""
+    """Return all nodes, by name."""
     return tuple(_node(row) for row in tx.execute(select(*COLUMNS).order_by(nodes.c.name)))
 
 
 def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
-    """An engine has seen a node; what people want of it stays as it was."""
+    """Record that an engine has seen a node. Its wanted state stays as it was."""
     here = nodes.c.name == name
     before = tx.execute(select(nodes.c.pool, nodes.c.devices).where(here)).one_or_none()
     if before is None:
@@ -40,7 +40,7 @@ def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float
 def update_node(
     tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: float | None = None
 ) -> Node:
-    """Uses, drains or gives up a node that is known."""
+    """Set the wanted state of a known node: use, drain or failed."""
     row = tx.execute(
         update(nodes)
         .where(nodes.c.name == name)
@@ -52,7 +52,7 @@ def update_node(
 
 
 def forget_node(tx: Connection, name: str) -> None:
-    """As if no engine had ever seen it; one that sees it again says so."""
+    """Delete a node. If an engine sees it again, it is recorded as new."""
     tx.execute(delete(nodes).where(nodes.c.name == name))
     count_change(tx)
 

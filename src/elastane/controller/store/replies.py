@@ -1,4 +1,4 @@
-"""The first answer to each idempotency key, so that a repeated request is done once."""
+"""The first answer to each idempotency key, so that a repeated request takes effect once."""
 
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, select
@@ -6,18 +6,18 @@ from sqlalchemy import Connection, delete, func, insert, select
 from elastane.controller.store.tables import replies
 
 KEPT_S = 7 * 24 * 3600.0
-"""How long a key is remembered, if its token has not used too many since."""
+"""How long a key is kept, unless its token has used too many since."""
 MOST_KEYS, MOST_BYTES = 2000, 32 * 2**20
-"""Of one token. Beyond, the older half of its keys is forgotten: a repetition comes within seconds."""
+"""Limits of one token. Beyond them, the older half of its keys goes: repetitions come within seconds."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: HTTP status, JSON, and the version of what it shows.
+    """An answer to a request.
 
     Args:
         status: of HTTP.
         body: JSON.
-        etag: empty: none.
+        etag: version of the body; empty: none.
     """
 
     status: int = 200
@@ -26,7 +26,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer, and the SHA-256 of the request it was given to."""
+    """A stored answer, and the SHA-256 of its request."""
 
     digest: bytes
     reply: Reply
@@ -40,7 +40,7 @@ def find_reply(tx: Connection, token: str, key: str) -> Kept | None:
 
 
 def keep_reply(tx: Connection, token: str, key: str, digest: bytes, reply: Reply, *, now_s: float) -> None:
-    """Remembers an answer; forgets those that are older than a week, and the oldest of too many."""
+    """Store an answer. Delete those older than a week, and the older ones of a token with too many."""
     tx.execute(delete(replies).where(replies.c.time_s < now_s - KEPT_S))
     _make_room(tx, token)
     tx.execute(
@@ -57,7 +57,7 @@ def keep_reply(tx: Connection, token: str, key: str, digest: bytes, reply: Reply
 
 
 def _make_room(tx: Connection, token: str) -> None:
-    """Forgets the older half of a token's keys, if there are too many or their answers are too long."""
+    """Delete the older half of a token's keys, if there are too many or their answers are too long."""
     here = replies.c.token == token
     length = func.coalesce(func.sum(func.length(replies.c.body)), 0)
     keys, length_bytes = tx.execute(select(func.count(), length).where(here)).one()

@@ -1,4 +1,4 @@
-"""What others report about the world: the newest word about each thing, for as long as it is valid."""
+"""Reports from outside of the cluster: the newest one about each subject, while it is valid."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from elastane.controller.store.tables import reports
 
 
 class Reports(NamedTuple):
-    """Those that still count; at most one about each thing."""
+    """The valid reports, at most one about each subject."""
 
     capacities: tuple[Capacity, ...]
     metrics: tuple[Metric, ...]
@@ -41,10 +41,10 @@ def write_outside_report(tx: Connection, report: Capacity | Metric | Price, now_
 
 
 def list_valid_reports(tx: Connection, now_s: float) -> Reports:
-    """Those that still count.
+    """Return the valid reports.
 
     Raises:
-        UnreadableRecord: one cannot be read. Without it jobs could get more than there is.
+        UnreadableRecord: one cannot be read. Without it, jobs could get more devices than exist.
     """
     query = select(reports.c.kind, reports.c.about, reports.c.body).where(reports.c.valid_until_s > now_s)
     found: list[Capacity | Metric | Price] = []

@@ -1,6 +1,6 @@
-"""Rows of jobs: decoded into stored jobs, and back.
+"""Decoding and encoding of the rows of jobs.
 
-A row that cannot be read becomes a value too, which says so, so that the other rows can still be read.
+An unreadable row becomes a value too, marked as unreadable, so that the other rows can still be read.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ from elastane.controller.jobs.stored_job import UNKNOWN_SPEC, SizeReason, Stored
 from elastane.controller.store.columns import JsonColumn, encode_json, is_amount, is_integer, is_moment
 
 SHOWN = 60
-"""Characters that are shown of a wrong value."""
+"""Characters of a wrong value to show."""
 
-# Every turn reads the same specs again, and they are values.
+# Every turn reads the same specs again, and they are immutable.
 _decode_spec = lru_cache(maxsize=20_000)(JsonColumn[JobSpec](JobSpec, check_numbers))
 _decode_grant = JsonColumn[Grant](Grant)
 _decode_observed = JsonColumn[ObservedJob](ObservedJob)
@@ -52,14 +52,14 @@ def _is_optional_moment(value: object) -> bool:
 PLAIN: dict[str, tuple[Callable[[object], bool], object]] = {
     **dict.fromkeys(("name", "team", "user", "queue", "priority_class"), (_is_text, "")),
     **dict.fromkeys(("run_dir", "why", "traceback"), (_is_text, "")),
-    # A job whose state cannot be read may hold devices.
+    # A job with an unreadable state may hold devices.
     "state": (STATES.__contains__, "running"),
     "wanted": (WISHES.__contains__, "run"),
     **dict.fromkeys(("workers", "step", "version", "lives", "crashes", "resizes"), (is_integer, 0)),
     **dict.fromkeys(("preemptions", "setbacks", "promised"), (is_integer, 0)),
     **dict.fromkeys(TIMES, (is_moment, 0.0)),
     **dict.fromkeys(OPTIONAL_TIMES, (_is_optional_moment, None)),
-    # The time from which a job has to pay is not guessed.
+    # The begin of an account is never guessed.
     "using_since_s": (is_moment, None),
     "spent": (is_amount, 0.0),
 }

@@ -1,7 +1,7 @@
-"""Whether a store may be used: its files are those that were opened, and their content is whole.
+"""The soundness of a store: its files are the opened ones, and their content is undamaged.
 
-What is asked before every transaction costs a few microseconds; reading all of the database is for the
-monitor (`elastane.controller.store.monitor`).
+The check before each transaction takes a few microseconds. The monitor reads all of the database
+(`elastane.controller.store.monitor`).
 """
 
 import sqlite3
@@ -26,10 +26,10 @@ RESTORE = (
 
 
 class Soundness:
-    """Of one store, for all threads that use it.
+    """The soundness of one store. Thread-safe.
 
     Args:
-        where: the store, without its password.
+        where: URL of the store without its password.
     """
 
     def __init__(self, where: str) -> None:
@@ -40,26 +40,26 @@ class Soundness:
 
     @property
     def path(self) -> str:
-        """Of the database; empty if it is not in a file, or nothing is expected of the file yet."""
+        """The path of the database; empty: it has no file, or `expect` was not called yet."""
         return "" if self._files is None else self._files.path
 
     def expect(self, path: str) -> None:
-        """From now on the database's file and its journals must stay what they are.
+        """Expect from now on that the database's file and its journals stay the same.
 
-        A connection must be open for as long as that is so, or SQLite itself removes the journals.
+        Keep a connection open for as long, because SQLite removes the journals with the last one.
         """
         self._files = StoreFiles(path)
 
     def check(self) -> None:
-        """Go on if what is stored may be read and written.
+        """Check that the store may be read and written.
 
         Raises:
-            StoreUnusable: its files are not those that were opened, or their content is damaged.
+            StoreUnusable: its files are not the opened ones, or their content is damaged.
         """
         try:
             self.check_files()
         except StoreUnusable:
-            # The oldest problem is the one to tell.
+            # The oldest problem is raised below.
             pass
         else:
             if self.condition.has("file") or (self._files is not None and self._files.has_shrunk()):
@@ -69,7 +69,7 @@ class Soundness:
             raise self._unusable(problem.what, problem.do)
 
     def check_files(self) -> None:
-        """Go on if the files are those that were opened.
+        """Check that the files are the opened ones.
 
         Raises:
             StoreUnusable: they are not.
@@ -80,10 +80,10 @@ class Soundness:
             raise self._unusable(wrong, PUT_BACK)
 
     def check_content(self) -> None:
-        """Read all of an SQLite database, and record whether its content is whole.
+        """Read all of an SQLite database, and record whether its content is undamaged.
 
-        It takes about a second per GiB. While it counts as damaged, its indices are read too, because SQLite
-        may have found the damage there.
+        This takes about a second per GiB. While the database counts as damaged, its indices are checked too,
+        because SQLite may have found the damage there.
 
         Raises:
             StoreError: it could not be read.
@@ -101,7 +101,7 @@ class Soundness:
                 self.condition.clear("integrity")
 
     def check_writing(self) -> None:
-        """Go on if SQLite can store a change.
+        """Check that SQLite can store a change.
 
         Raises:
             StoreError: it cannot.
@@ -114,14 +114,14 @@ class Soundness:
             raise self.failed(DBAPIError(None, None, error)) from error
 
     def failed(self, error: DBAPIError) -> StoreError:
-        """Return the database's complaint in our words; damage that it has found counts from now on."""
+        """Translate an error of the database. If it shows damage, record the damage."""
         found = translated(error, self.where)
         if isinstance(found, StoreDamaged):
             self.condition.report("integrity", DAMAGED, RESTORE, detail=str(error.orig))
         return found
 
     def _use_again(self) -> None:
-        """Use the files again, which are back or have changed, if their content can be read."""
+        """Use files again that are back or have shrunk, if their content can be read."""
         try:
             self.check_content()
         except StoreError as error:

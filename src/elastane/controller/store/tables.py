@@ -1,6 +1,6 @@
-"""The tables, as they are after the newest migration; a test compares the two.
+"""The tables after the newest migration. A test compares them with the migrations.
 
-JSON lies in text columns, encoded by msgspec: it is read whole or not at all. Times are seconds since 1970.
+Text columns hold JSON, encoded by msgspec; it is always read as a whole. Times are seconds since 1970.
 """
 
 from sqlalchemy import (
@@ -26,7 +26,7 @@ metadata = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only in a column of exactly this type.
+# SQLite numbers rows only in a column of exactly this type.
 Number = BigInteger().with_variant(Integer, "sqlite")
 
 turns = Table(
@@ -88,12 +88,12 @@ jobs = Table(
     Column("forget_at_s", Float),
     Column("spec_bytes", BigInteger, nullable=False, server_default="0"),
     Index(None, "team", "number"),
-    # What a team has is counted in every transaction that adds to it.
+    # Every transaction that adds to a team counts the team's jobs and bytes.
     Index(None, "team", "ended_s", "user", "spec_bytes"),
     Index(None, "user", "number"),
     Index(None, "state", "number"),
     Index(None, "forget_at_s"),
-    # A snapshot reads the living among many that have ended.
+    # A snapshot reads the living jobs among many that have ended.
     Index(
         "ix_jobs_alive",
         "number",

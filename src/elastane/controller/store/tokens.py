@@ -1,4 +1,4 @@
-"""Tokens at rest: never the secret, only its digest."""
+"""Stored tokens, with the digests of their secrets instead of the secrets."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from elastane.controller.store.tables import tokens
 
 
 def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
-    """Keeps a token.
+    """Store a token.
 
     Args:
         tx: a transaction that writes.
-        id_: what people call it.
+        id_: its public id.
         digest: SHA-256 of its secret, 32 bytes.
-        new: what it is.
+        new: the token.
         now_s: the time.
     """
     row = tx.execute(
@@ -36,7 +36,7 @@ def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: 
 
 
 def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
-    """The token with this secret, if it counts at this time."""
+    """Return the token with this digest, if it is valid at this time."""
     row = tx.execute(select(tokens).where(tokens.c.digest == digest)).one_or_none()
     if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now_s):
         return None
@@ -44,7 +44,7 @@ def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token |
 
 
 def is_token_valid(tx: Connection, id_: str, now_s: float) -> bool:
-    """Whether the token counts at this time."""
+    """Return whether the token is valid at this time."""
     query = select(tokens.c.id).where(tokens.c.id == id_, *_counts(now_s))
     return tx.execute(query).one_or_none() is not None
 
@@ -55,7 +55,13 @@ def find_token(tx: Connection, id_: str) -> Token | None:
 
 
 def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
-    """Oldest first; None: of all teams, and those of none too, if not asked otherwise."""
+    """Return tokens, oldest first.
+
+    Args:
+        tx: a transaction.
+        teams: only tokens of these teams; None: of all.
+        of_none: with ``teams`` None, also tokens of no team.
+    """
     query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
     if teams is not None:
         query = query.where(tokens.c.team.in_(teams))
@@ -65,38 +71,38 @@ def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool 
 
 
 def revoke_token(tx: Connection, id_: str, now_s: float) -> None:
-    """From now on it counts no more; a token that was revoked before stays as it is."""
+    """Revoke a token. A token that was revoked before stays as it is."""
     tx.execute(
         update(tokens).where(tokens.c.id == id_).values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
     )
 
 
 def count_operators(tx: Connection, now_s: float) -> int:
-    """How many tokens of operators count."""
+    """Return the number of valid tokens of operators."""
     query = select(func.count()).where(tokens.c.role == "operator", *_counts(now_s))
     return tx.execute(query).scalar_one()
 
 
 def list_team_tokens(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
-    """What the tokens that count in this team, and not in every one, are called; oldest first."""
+    """Return the ids of the valid tokens of exactly this team, not of every team; oldest first."""
     query = select(tokens.c.id).where(tokens.c.team == team, *_counts(now_s))
     return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
 
 
 def count_valid_tokens(tx: Connection, team: str, now_s: float) -> int:
-    """How many tokens count in this team."""
+    """Return the number of valid tokens of this team."""
     query = select(func.count()).where(tokens.c.team == team, *_counts(now_s))
     return tx.execute(query).scalar_one()
 
 
 def count_tokens_since(tx: Connection, team: str, since_s: float) -> int:
-    """How many tokens of this team were made since then, valid or not."""
+    """Return the number of tokens of this team that were made since then, valid or not."""
     query = select(func.count()).where(tokens.c.team == team, tokens.c.created_s > since_s)
     return tx.execute(query).scalar_one()
 
 
 def _counts(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Neither revoked nor at its end."""
+    """Build the conditions of a valid token: it is neither revoked nor expired."""
     return tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
 
 

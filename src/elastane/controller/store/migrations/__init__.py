@@ -1,1 +1,1 @@
-"""Alembic's scripts, shipped with the package."""
+"""The scripts of Alembic, shipped with the package."""

@@ -1,4 +1,4 @@
-"""Alembic's way in: migrations run on the connection that `controller.store.migrating` hands over."""
+"""The entry point of Alembic. Migrations run on the connection that `controller.store.migrating` passes."""
 
 from alembic import context
 

@@ -198,7 +198,7 @@ def upgrade() -> None:
 
 
 def _append_only() -> None:
-    """The database itself refuses to change or delete what has been written down."""
+    """Make the database refuse changes and deletions in these tables."""
     if op.get_context().dialect.name == "sqlite":
         for table in APPEND_ONLY:
             for verb in ("UPDATE", "DELETE"):
@@ -206,8 +206,8 @@ def _append_only() -> None:
                     f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
                     f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
                 )
-            # INSERT OR REPLACE deletes what is in its way without a word to the trigger of DELETE. Where
-            # SQLite is to choose the id, NEW.id is -1.
+            # INSERT OR REPLACE deletes a conflicting row without the trigger of DELETE. If SQLite chooses
+            # the id, NEW.id is -1.
             op.execute(
                 f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "  # noqa: S608 - our own names
                 f"WHEN EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id) "

@@ -1,4 +1,4 @@
-"""How long a job has run, and jobs that are forgotten."""
+"""The running time of jobs, and the names of forgotten jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -27,7 +27,7 @@ def upgrade() -> None:
 
 
 def _deletable_with_their_job() -> None:
-    """What was written down about a job is still never changed, and goes only after the job has."""
+    """Allow deletions of a job's history after the job itself is deleted. Changes stay forbidden."""
     there_is = "OLD.job IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE name = OLD.job)"
     if op.get_context().dialect.name == "sqlite":
         for table in OF_JOBS:

@@ -1,4 +1,4 @@
-"""What a team has of jobs, bytes and tokens can be counted quickly; a line of the audit log tells of many."""
+"""Columns and indices to count a team's jobs, bytes and tokens; audit lines that cover several refusals."""
 
 import sqlalchemy as sa
 from alembic import op

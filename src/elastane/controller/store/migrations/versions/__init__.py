@@ -1,1 +1,1 @@
-"""One file a migration; never changed once released."""
+"""The migrations, one file each. A released migration never changes."""
