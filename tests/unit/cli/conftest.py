@@ -1,4 +1,4 @@
-"""A home of its own for every test, and small finished runs in it."""
+"""Fixtures: a separate home for every test, with small finished runs."""
 
 from collections.abc import Callable
 from pathlib import Path

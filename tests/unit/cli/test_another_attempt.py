@@ -1,4 +1,4 @@
-"""What somebody sees of a run that goes on from a checkpoint."""
+"""Output of a run that was resumed from a checkpoint."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What is in the controller's place may send anything: that is an error in words, and nothing else."""
+"""Another server in place of the controller may send anything: the client raises its own errors."""
 
 import httpx
 import pytest

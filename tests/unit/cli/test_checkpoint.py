@@ -1,4 +1,4 @@
-"""What `elastane checkpoint` says, returns and refuses; the files here hold no tensors."""
+"""Output, exit codes and refusals of `elastane checkpoint`; the files here hold no tensors."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""``elastane checkpoint now`` waits for the right checkpoint, whoever answers meanwhile."""
+"""``elastane checkpoint now`` waits for the right checkpoint, even if the coordinator is replaced."""
 
 import json
 
@@ -16,7 +16,7 @@ from elastane.observability.run_files import read_record
 
 
 class Live:
-    """A run whose coordinator answers as told; each look at it lets one more thing happen."""
+    """A fake live run: each poll of its coordinator triggers the next prepared event."""
 
     def __init__(self, run_dir, monkeypatch):
         self.run_dir, self.asks, self.term, self.looks = run_dir, [], 1, []
@@ -59,7 +59,7 @@ def test_without_waiting_it_returns_when_the_run_has_accepted(elastane, live):
 
 
 def test_it_waits_for_one_of_that_step_or_later_and_shows_what_is_in_its_way(elastane, live):
-    live.saved(45)  # before it was asked
+    live.saved(45)  # before the request
     live.looks = [
         lambda: live.saved(39),
         lambda: live.happens("checkpoint.failing", why="step-00000041: no room left"),

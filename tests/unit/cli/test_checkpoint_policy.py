@@ -1,4 +1,4 @@
-"""What the options about checkpoints mean, and which are refused in words."""
+"""Meaning of the options about checkpoints, and the errors for invalid ones."""
 
 import pytest
 

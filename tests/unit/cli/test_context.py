@@ -1,4 +1,4 @@
-"""What the commands keep in the home."""
+"""Files that the commands keep in the home."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""YAML and JSON that people write: one dialect, and bounds for hostile texts."""
+"""Reading of YAML and JSON: one dialect, and limits against hostile texts."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_a_version_that_a_document_names_does_not_change_its_words():
 
 
 def describe_billions() -> str:
-    """Return nine lines whose aliases, written out, are a billion values."""
+    """Return nine lines of YAML with aliases that expand to a billion values."""
     lines = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
     return "\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *lines])
 

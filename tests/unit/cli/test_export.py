@@ -1,4 +1,4 @@
-"""``elastane export`` asks the process that has torch, and passes on what it says."""
+"""``elastane export`` runs a process with torch, and passes on its answer."""
 
 import json
 
@@ -12,7 +12,7 @@ REFUSED = '{"kind":"refused","what":"the model has no config.json","means":"not 
 
 @pytest.fixture
 def exporter(tmp_path, monkeypatch):
-    """A module in the exporting process's place: notes its arguments, prints what it is told to."""
+    """Put a module in place of the exporting process: it records its arguments and prints a given answer."""
 
     def install(says: str, code: int = 0):
         notes = tmp_path / "notes"

@@ -1,4 +1,4 @@
-"""Output that is no terminal gets lines ever more rarely, and events at once."""
+"""Output to a file gets progress lines at growing intervals, and events at once."""
 
 import io
 from itertools import pairwise
@@ -31,7 +31,7 @@ def test_intervals_grow_to_a_limit() -> None:
 
 @pytest.fixture
 def watcher(tmp_path, monkeypatch):
-    """A watcher that looks once a second, of a run that makes ten steps a second."""
+    """Return a watcher that polls once a second a run that makes ten steps a second."""
     run_dir = RunDir(tmp_path)
     spec = RunSpec(name="demo", script="train.py")
     run_dir.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec, created="")))

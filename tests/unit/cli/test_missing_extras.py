@@ -1,4 +1,4 @@
-"""Whoever meets a package that is not installed is told which extra to install."""
+"""The error for a missing package names the extra to install."""
 
 import os
 import re
@@ -19,7 +19,7 @@ IMPORTED_AS = {"ruamel.yaml": "ruamel", "psycopg[binary]": "psycopg"}
 
 JOB = "name: j\nteam: t\nscript: /train.py\n"
 WITHOUT = [
-    # Missing, what is typed, the extra that is named.
+    # Missing module, typed command, extra that the error names.
     ("torch", ("run", "train.py"), "torch"),
     ("safetensors", ("run", "train.py"), "torch"),
     ("numpy", ("run", "train.py"), "torch"),
@@ -50,7 +50,7 @@ IMPORTS = [
     ("numpy", "from elastane.datasets import TokenFile", "torch"),
     ("numpy", "import elastane.datasets.tokens", "torch"),
     ("httpx", "from elastane.client.cluster import Cluster", "client"),
-    # What exporting a model and rehearsing a resume ask of another process.
+    # Questions to other processes: to export a model and to rehearse a restore.
     (
         "torch",
         "from elastane.cli.torch_process import run_module as r; r('elastane.runtime.export', (), object)",
@@ -69,7 +69,7 @@ IMPORTS = [
 
 @pytest.fixture
 def without(tmp_path):
-    """Runs Python in a world, child processes included, in which a module is not installed."""
+    """Run Python, and its child processes, without one of the installed modules."""
     (tmp_path / "train.py").write_text("import elastane\nelastane.join()\n")
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "cluster.yaml").write_text("pools: []\n")
@@ -124,7 +124,7 @@ def test_every_extra_of_the_project_is_known_with_all_that_it_brings() -> None:
     for extra, modules in MODULES.items():
         named = (re.split("[<>=]", one)[0] for one in extras[extra])
         brought = {IMPORTED_AS.get(name, name) for name in named}
-        # What two extras bring is known under the one that is smaller.
+        # A package that two extras install is reported with the smaller extra.
         elsewhere = {one for one in brought if find_extra(one) != extra}
         assert brought - elsewhere == set(modules), extra
 
@@ -143,7 +143,7 @@ def test_the_constraints_are_plain_versions_that_the_project_admits() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     everything = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     named = {re.split(r"[\[<>=]", one)[0].lower() for one in everything}
-    # Which build of torch is installed is chosen by whoever installs it.
+    # Users choose the build of torch themselves.
     assert named - pinned == {"torch"}
 
 

@@ -1,4 +1,4 @@
-"""What operators type and read: durations, days, times, and configurations as YAML."""
+"""Texts that operators type and read: durations, days, times, and configurations as YAML."""
 
 import os
 from datetime import UTC, datetime, time

@@ -1,4 +1,4 @@
-"""What holds secrets is for its owner."""
+"""Files with secrets are readable by their owner only."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a watcher sees, folded from the lines of a run."""
+"""The progress of a run, collected from its ledger and events."""
 
 import msgspec
 from rich.console import Console

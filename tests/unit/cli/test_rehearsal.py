@@ -1,4 +1,4 @@
-"""``elastane verify --restore`` verifies, asks the process that has torch, and compares with the ledger."""
+"""``elastane verify --restore`` verifies, restores in a process with torch, and compares digests."""
 
 import json
 
@@ -13,14 +13,14 @@ from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 
-# As the ledger of `finished_run` has it of every step.
+# The digest of every step in the ledger of `finished_run`.
 DIGEST = Digest("ab" * 32, "cd" * 32, ("ab",), ("cd",))
 OTHER = msgspec.structs.replace(DIGEST, optimizer="ef" * 32)
 
 
 @pytest.fixture
 def kept(finished_run):
-    """A run with checkpoints of steps 2, 4 and 6, of which the ledger knows two."""
+    """Make a run with checkpoints of steps 2, 4 and 6; its ledger has two of these steps."""
     run_dir = finished_run()
     record = read_record(run_dir)
     spec = msgspec.structs.replace(record.spec, checkpoints=CheckpointPolicy(auto=True), start=3, copies=2)
@@ -36,7 +36,7 @@ def kept(finished_run):
 
 @pytest.fixture
 def rehearsing(tmp_path, monkeypatch):
-    """A module in the rehearsing process's place: notes its arguments, finds this digest."""
+    """Put a module in place of the rehearsing process: it records its arguments and returns a digest."""
 
     def install(digest=DIGEST):
         found = RestoreRehearsal(workers=3, bytes=2_000_000, seconds=0.5, digest=digest)

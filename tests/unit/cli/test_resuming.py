@@ -1,4 +1,4 @@
-"""What a resume makes of a run directory, and what it refuses without touching it."""
+"""Changes of a resume in a run directory, and refusals that change nothing."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ def damage(catalog, step):
 
 
 class Died:
-    """A run of four steps, checkpoints after the second and the third, and no process left."""
+    """A run of four steps without a process left, with checkpoints after the second and third step."""
 
     def __init__(self, run_dir, script):
         self.run_dir = run_dir
@@ -155,7 +155,7 @@ def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
 
 
 def test_one_past_the_end_of_the_ledger_is_passed_over(died):
-    """It was left behind when an earlier attempt went back to an older one."""
+    """An earlier attempt left it behind when it went back to an older checkpoint."""
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
     assert f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
@@ -212,12 +212,12 @@ def test_another_script_is_refused_unless_the_user_knows(died, script):
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_resume_that_was_killed_is_begun_again(died, monkeypatch, at):
-    """Wherever it was, at the last moment before something is on the disk."""
+    """The kill comes just before each of the writes to the disk."""
     real, calls = os.fsync, []
 
     def fsync(descriptor):

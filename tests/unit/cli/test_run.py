@@ -1,4 +1,4 @@
-"""``elastane run`` around an agent that trains nothing: what is shown, written and returned."""
+"""Output, files and exit codes of ``elastane run`` with an agent that trains nothing."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValu
 
 
 class PretendAgent:
-    """Writes what a run of two steps writes, then ends as its class was told to."""
+    """An agent that writes the files of a run of two steps, then ends with a given outcome."""
 
     over = RunOver(code=0)
     interrupts = 0
@@ -201,7 +201,7 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
 def test_a_run_that_loses_everything_again_and_again_is_given_up(
     agent, elastane, script, home, monkeypatch
 ) -> None:
-    """An attempt that gets no further than the checkpoint it began with was in vain."""
+    """An attempt without a checkpoint newer than its first one counts as futile."""
     agent.over, agent.kept = RunOver(code=1, why="every copy died", lost=True), True
     attempts = []
 
@@ -223,7 +223,7 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
 def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_have_last(
     agent, elastane, script, monkeypatch
 ) -> None:
-    """Devices that it has given back are not its own any more."""
+    """The run must not take back devices that it has released."""
     agent.over, agent.kept, agent.target = RunOver(code=1, why="every copy died", lost=True), True, 2
     wanted = []
 

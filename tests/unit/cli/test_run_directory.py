@@ -1,4 +1,4 @@
-"""A run's directory is written once, by one run, and found by name."""
+"""A run directory belongs to one run, and is found by the name of the run."""
 
 import fcntl
 import os

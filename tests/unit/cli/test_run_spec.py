@@ -1,4 +1,4 @@
-"""What ``elastane run`` accepts, what it fills in, and what it refuses in words."""
+"""Options of ``elastane run``: accepted values, defaults, and errors."""
 
 from pathlib import Path
 

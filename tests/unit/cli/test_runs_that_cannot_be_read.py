@@ -1,4 +1,4 @@
-"""Of many known runs, one whose files cannot be read hides no other."""
+"""An unreadable run does not hide the other runs."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_the_others_are_listed(bad, capsys, file, stand_in) -> None:
     list_(as_json=True)
     states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
     assert states["good"] != "unreadable"
-    # A last line without its end is left out: its writer may be writing it.
+    # An incomplete last line is skipped, because the run may still be writing it.
     if file in {"ledger", "events"} and stand_in in {"a pipe", "a directory", "an endless device"}:
         assert states["bad"] == "unreadable"
     ps(as_json=True)

@@ -1,4 +1,4 @@
-"""What may be typed about a job and written into its file, and what is said when it is wrong."""
+"""Options of ``elastane submit`` and fields of job files, and the errors for invalid ones."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -38,7 +38,7 @@ HERE = Invocation(directory=Path("/home/ada"), environment={"HOME": "/home/ada"}
 
 
 def field_names(kind) -> list[str]:
-    """As files write them, those of the parts too."""
+    """Return the names of the fields of a type and of its parts, as files have them."""
     found = []
     for field in msgspec.structs.fields(kind):
         found.append(field.encode_name)

@@ -1,4 +1,4 @@
-"""What a table shows of its texts, on terminals of any width."""
+"""Tables on terminals of any width."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Every time that the command line shows is in the terminal's own zone."""
+"""The command line shows all times in the time zone of the terminal."""
 
 import io
 import time

@@ -1,4 +1,4 @@
-"""``elastane up`` and ``elastane down``, with the controller as a process of its own."""
+"""``elastane up`` and ``elastane down``, with the controller in its own process."""
 
 import datetime as dt
 import ipaddress
@@ -37,7 +37,7 @@ def elastane(*args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def cleaned(home: Path) -> Iterator[None]:
-    """Whatever a test leaves running is ended."""
+    """End all processes that a test leaves running."""
     yield
     found = read_running()
     if found is not None:
@@ -85,7 +85,7 @@ def test_the_stores_url_which_may_hold_a_password_is_in_no_command_line(home):
 
 
 def family(pid: int) -> list[int]:
-    """A process and what it has started, and so on."""
+    """Return a process and all its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -175,7 +175,7 @@ def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """Signed by itself, for this machine."""
+    """Return a self-signed certificate for this machine."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "elastane")])
     now = dt.datetime.now(dt.UTC)
@@ -211,7 +211,7 @@ def test_with_a_certificate_of_ones_own_others_are_let_in_and_clients_check_it(h
     url = f"https://127.0.0.1:{ready.url.rpartition(':')[2]}"
     with Cluster(url, ready.token, verify=str(certificate[0])) as cluster:
         assert cluster.version().elastane
-    # At once: asking again would not change it.
+    # No retries, because they would not help.
     with (
         Cluster(url, ready.token, timeout_s=1e9) as cluster,
         pytest.raises(ControllerUnreachable, match="not trusted"),
@@ -252,7 +252,7 @@ def test_down_without_a_controller_says_so(home):
     assert "elastane up" in refused.stderr
 
 
-# -- where what is started cannot be recorded ----------------------------------------------------------------
+# -- the record of the controller cannot be written ----------------------------------------------------------
 
 
 def fill(disk: Path) -> None:
@@ -267,7 +267,7 @@ def fill(disk: Path) -> None:
 
 @pytest.fixture
 def small_home(small_disk_of, monkeypatch) -> Iterator[Path]:
-    """A home on a small disk of its own."""
+    """Make a home on a separate small disk."""
     disk = small_disk_of(2 << 20)
     disk.chmod(0o700)
     monkeypatch.setenv("ELASTANE_HOME", str(disk))
@@ -293,7 +293,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_
     assert elastane("down").returncode == 2
 
     (small_home / "ballast").unlink()
-    # The token that nobody has heard of.
+    # The first token was never printed.
     assert "elastane up --new-token" in refused.stderr
     again = up(store, "--new-token")
     assert again.token

@@ -1,4 +1,4 @@
-"""What every verb says, returns and refuses."""
+"""Output, exit codes and refusals of the commands for runs."""
 
 import json
 import subprocess
@@ -200,7 +200,7 @@ def worker(number: int, generation: int, state: str = "member") -> ProcessInfo:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """A live run that answers from a list, and remembers what it was asked."""
+    """Make a live run that answers from a list and records the requests."""
     heard: list = []
     answers: list[Answer] = []
 

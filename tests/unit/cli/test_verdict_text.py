@@ -1,4 +1,4 @@
-"""What `elastane verify` says of a long run fits a screen."""
+"""The output of `elastane verify` about a long run fits on a screen."""
 
 import io
 
