@@ -60,7 +60,7 @@ def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Dis
 
 
 async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -> tuple[RunOver, int]:
-    """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second at once.
+    """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second kills it.
 
     Returns:
         The outcome, and the last wanted number of workers.

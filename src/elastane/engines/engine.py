@@ -8,17 +8,17 @@ from elastane.api.orders import Order
 
 
 class Engine(Protocol):
-    """Observes jobs and carries out orders. It keeps no state that it could not observe again.
+    """An engine observes jobs and carries out orders. It keeps no state that it could not observe again.
 
-    The engine of a restarted controller therefore sees the same and continues with the same jobs.
+    The engine of a restarted controller therefore sees the same jobs and continues with them.
     """
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """Observe these jobs, and all others that have not been settled.
 
         Args:
-            jobs: all that the controller believes to be unfinished; one that the engine does not know is
-                observed as absent.
+            jobs: all jobs that are unfinished for the controller; a job that the engine does not know is
+                reported as absent.
         """
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ class Engine(Protocol):
             orders: at most one per job.
 
         Returns:
-            The reason, for each job whose order could not be carried out.
+            The reason for each failed order, by job.
         """
 
     def nodes(self) -> Sequence[ObservedNode]:

@@ -12,17 +12,17 @@ from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ATTEMPT = 1
-"""Of each job: the next attempt of the run is another job."""
+"""The only attempt of each job: the next attempt of the run is another job."""
 
 ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
-"""Final: `elastane run --resume` continues the run as another job."""
+"""The final outcome of earlier jobs: `elastane run --resume` continues the run as another job."""
 
 
 class ForegroundEngine:
     """An `elastane.engines.engine.Engine` that only resizes: its job has begun and ends by itself.
 
     Args:
-        job: name of the job that the run is.
+        job: name of the run's job.
         run_dir: of the run.
     """
 
@@ -31,7 +31,7 @@ class ForegroundEngine:
         self._watched = JobWatcher(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """Observe the run through its coordinator; other jobs are earlier attempts of it, which are over."""
+        """Observe the run through its coordinator; all other jobs are earlier attempts, which have ended."""
         gone = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
         return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
 
@@ -51,7 +51,7 @@ class ForegroundEngine:
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """See `elastane.engines.engine.Engine.carry_out`."""
+        """Carry out orders for the run; see `elastane.engines.engine.Engine.carry_out`."""
         refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
         return {job: why for job, why in refusals.items() if why}
 

@@ -54,7 +54,7 @@ def find_account(name: str) -> Account:
 
 
 def find_team_account(run_as: RunAs, team: str) -> Account | None:
-    """Return the system user that runs the jobs of a team; None: the one that runs the controller.
+    """Return the system user that runs the jobs of a team; None: the controller's own user.
 
     Raises:
         BadInput: the team has none, or the machine has no such user.

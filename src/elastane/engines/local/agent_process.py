@@ -32,11 +32,11 @@ class AgentProcess:
 
     @property
     def is_running(self) -> bool:
-        """The process has not ended. Reading this reaps one that has."""
+        """Whether the process has not ended. Reading this property reaps a process that has."""
         return self._process.poll() is None
 
     def is_newer_than(self, newest: int) -> bool:
-        """Whether this attempt is newer than the newest that has begun."""
+        """Return whether this attempt is newer than the newest that has begun."""
         return newest < self.attempt
 
     @property
@@ -107,7 +107,7 @@ def start_agent(
 
 
 def open_log(run_dir: RunDir, name: str) -> BinaryIO:
-    """Open a log to append to it; earlier attempts may have left links or pipes at its path or its folder's.
+    """Open a log for appending, but no link or pipe that earlier attempts may have put in its place.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.

@@ -1,4 +1,4 @@
-"""The local engine: reads run directories, asks coordinators, starts and kills agents."""
+"""The local engine: it reads run directories, asks coordinators, and starts and kills agents."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
-"""Of a thousand simultaneous answers, not all could be read within a second."""
+"""The most simultaneous questions; the answers of a thousand could not be read within a second."""
 NOT_FOR_THIS_ENGINE = 2
 AGENT = (sys.executable, "-P", "-m", "elastane.attempts")
 
@@ -50,8 +50,8 @@ class LocalEngine:
     """An `elastane.engines.engine.Engine` for this machine.
 
     Args:
-        home: its jobs are in ``runs`` in this directory.
-        own: environment; jobs get the part of it that every process needs.
+        home: its jobs run in ``runs`` in this directory.
+        own: the engine's environment; jobs get the part of it that every process needs.
         agent: command of the agent, up to its options.
         node: this machine; None: pools declare their devices themselves.
         run_as: the system users that jobs run as; only root can start processes of other users.
@@ -77,7 +77,7 @@ class LocalEngine:
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """See `elastane.engines.engine.Engine.observe`. A silent coordinator costs a second, not more."""
+        """Observe jobs as `elastane.engines.engine.Engine` does; a silent coordinator costs at most a second."""
         names = {*jobs, *self._places.list_unsettled()}
         await self._forget(self._watched.keys() - names)
         for name in names:
@@ -140,7 +140,7 @@ class LocalEngine:
     # -- orders ---------------------------------------------------------------------------------------------
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """See `elastane.engines.engine.Engine.carry_out`."""
+        """Carry out orders; see `elastane.engines.engine.Engine.carry_out`."""
         refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 
@@ -148,8 +148,8 @@ class LocalEngine:
         try:
             return await self._carry_out(order)
         except (OSError, ValueError) as error:
-            # A damaged directory, or a job whose name no file can have, must not stop the orders of other
-            # jobs.
+            # A damaged directory, or a job with a name that no file can have, must not stop the orders of
+            # other jobs.
             return str(error)
 
     async def _carry_out(self, order: Order) -> str:
@@ -185,7 +185,7 @@ class LocalEngine:
         with use_owner_rights(run_dir.root):
             belongs_to_another = not noted and _belongs_to_another(run_dir, watched, order)
         if belongs_to_another:
-            # The end and the checkpoints of that run would count as the job's.
+            # The outcome and the checkpoints of that run would count as the job's.
             why = f"{run_dir.root} has a run of another job; submit this job under another name"
             return self._refuse_start(order, why)
         if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
@@ -251,7 +251,7 @@ class LocalEngine:
         if watched is None or number != order.attempt:
             return f"attempt {order.attempt} is not running"
         if watched.agent and watched.attempt is not None:
-            # Its workers end with it.
+            # Its workers end with the agent.
             _kill_agent(watched.attempt.pid, watched.attempt.started)
         else:
             _kill_present(watched.run_dir, watched.user)
@@ -273,7 +273,7 @@ class LocalEngine:
 
 
 def _belongs_to_another(run_dir: RunDir, watched: JobWatcher | None, order: StartAttempt) -> bool:
-    """Whether the directory has a run that was not started for this job, but by `elastane run`, say."""
+    """Return whether the directory has a run that was not started for this job."""
     if not run_dir.run.exists():
         return False
     attempt = None if watched is None else watched.attempt

@@ -40,7 +40,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         """Check that the run directory, if it is there, belongs to the user of this engine.
 
         Raises:
-            BadInput: it belongs to another user, as whom the job ran before.
+            BadInput: it belongs to another user, under which the job ran before.
         """
         root = self.run_dir(job).root
         try:

@@ -22,7 +22,7 @@ def build_job_environment(
     Args:
         wishes: the job's variables; they take precedence.
         own: this process's environment; only `NEEDED` is passed on.
-        account: the system user that the job runs as; None: the one of this process.
+        account: the system user that the job runs as; None: this process's user.
     """
     passed = {name: own[name] for name in NEEDED if name in own}
     if account is None:

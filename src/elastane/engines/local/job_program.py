@@ -20,7 +20,7 @@ class Program(msgspec.Struct, frozen=True):
 
     Args:
         script: absolute path of a Python script, or of a module's file.
-        module: its name; empty: it is a script.
+        module: its name; empty: the program is a script.
         args: its arguments.
     """
 

@@ -1,4 +1,4 @@
-"""The observed state of a job, read from its run directory again and again."""
+"""Observation of a job through its run directory."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from elastane.observability.tail import Tail
 
 WITHIN_BYTES = 1 << 20
 MOST_LINES = 5_000
-"""Lines of each file that count per read, the newest ones."""
+"""The most lines of each file that one reading uses; the newest count."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,11 @@ class JobWatcher:
             with suppress(OSError):
                 self.user = self.run_dir.root.stat().st_uid
         try:
-            # In this order: once no process is present, none can write the outcome of the attempt.
+            # Keep this order: once no process is present, none can write the outcome of the attempt.
             present = is_any_process_present(self.run_dir)
             self._read_attempt()
         except OSError as error:
-            # If the end of the processes cannot be seen, they still have the devices and have not crashed.
+            # If the end of the processes cannot be determined, they still count as running and using devices.
             self._tell("presence", error)
             present = True
         self.agent = self._is_agent_alive()
@@ -110,7 +110,7 @@ class JobWatcher:
             if not self._is_agent_alive():
                 self.attempt = None
             return
-        # The file is replaced on every change, so other content means another file.
+        # The file is replaced on every change, so new content means another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
             try:
@@ -122,7 +122,7 @@ class JobWatcher:
             self._stamp = stamp
 
     def _is_agent_alive(self) -> bool:
-        """Whether the agent of the newest known attempt is alive."""
+        """Return whether the agent of the newest known attempt is alive."""
         attempt = self.attempt
         if (
             attempt is None
@@ -131,9 +131,9 @@ class JobWatcher:
         ):
             return False
         if self._agents.get(attempt.pid) != attempt.started and is_present(self.run_dir, attempt.pid):
-            # Checked once: an agent holds the lock until its end.
+            # One check is enough, because an agent holds the lock until its end.
             self._agents = {attempt.pid: attempt.started}
-        # A job may write any process into attempt.json: one of another job, or the controller itself.
+        # A job may write any process id into attempt.json, even that of another job or of the controller.
         if self._agents.get(attempt.pid) != attempt.started:
             return False
         # The controller also opens the lock file, for a moment at a time.

@@ -16,16 +16,16 @@ from elastane.engines.local.job_program import make_run_spec
 NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors that last until the path or its permissions change."""
 ROOM_BYTES = 1 << 16
-"""More than an attempt writes when it begins."""
+"""More than an attempt writes at its beginning."""
 
 
 def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
-    """Return the run spec and working directory of a job, once this process may read and enter them.
+    """Check that this process may read a job's script and enter its directory; return spec and directory.
 
     Args:
         job: its name.
         spec: of the job.
-        user: of this process, for errors; empty: the engine's own user.
+        user: name of this process's user, for errors; empty: the engine's own user.
 
     Raises:
         BadInput: this engine cannot run it, now or later.
@@ -49,13 +49,13 @@ def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, P
 
 
 def check_disk_space(run_dir: RunDir) -> None:
-    """Check that an attempt could record its begin; otherwise it would end and count as a crash.
+    """Check that an attempt could record its beginning; otherwise it would end and count as a crash.
 
     Raises:
         OSError: it could not, for example because the disk is full.
     """
     beside = run_dir.root / ".room"
-    # A file that a dead process has left may be a link, so it is replaced and not written through.
+    # The leftover file of a dead process may be a link, so replace it instead of writing through it.
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -78,7 +78,7 @@ def explain_environment_too_large(job: str) -> BadInput:
 def _describe_problem(  # noqa: PLR0917 - one row of a table
     path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
 ) -> str:
-    """Return what is wrong with a path of the job; empty: nothing.
+    """Describe the problem with a path of the job; empty: there is none.
 
     The path is not opened: opening a pipe would block.
     """
@@ -98,7 +98,7 @@ def _describe_problem(  # noqa: PLR0917 - one row of a table
 
 
 def find_blocking_directory(path: Path) -> str:
-    """Return which directory on the way to a path this process may not enter, the uppermost first."""
+    """Name the uppermost directory above a path that this process may not enter."""
     for directory in reversed(path.absolute().parents):
         if not os.access(directory, os.X_OK):
             return f"{directory} is closed to that user"

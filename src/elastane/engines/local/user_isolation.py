@@ -81,7 +81,7 @@ def prepare_home(run_as: RunAs, home: Path) -> None:
     runs = home / "runs"
     runs.mkdir(mode=0o700, parents=True, exist_ok=True)
     for private in (home / "unsettled", *(entry for entry in runs.iterdir() if not entry.is_symlink())):
-        # Files of jobs that ran as root before are not for the users that run jobs now.
+        # The users that run jobs now must not read files of jobs that ran as root before.
         if private.is_dir() and private.stat().st_uid == os.geteuid():
             restrict_permissions(private, OF_OTHERS)
     claims = get_gpu_claims_folder(home)
@@ -169,8 +169,8 @@ def start_agent_as_user(
     It may take seconds: call it from a thread.
 
     Raises:
-        CannotBegin: the job cannot begin, now or later.
-        ElastaneError: it cannot begin now.
+        JobCannotStart: the job cannot start, now or later.
+        ElastaneError: it cannot start now.
         OSError: likewise.
     """
     ensure_run_directory(run_dir.root, account)
@@ -180,7 +180,7 @@ def start_agent_as_user(
         presence = hold_presence(run_dir)
     told, telling = os.pipe()
     try:
-        # In memory, so that no other user can read the job's environment.
+        # Pass the task in memory, so that no other user can read the job's environment.
         with os.fdopen(os.memfd_create("elastane-beginning"), "w+b") as asked:
             asked.write(msgspec.json.encode(task))
             asked.seek(0)
@@ -218,7 +218,7 @@ def start_agent_as_user(
 
 
 def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether a process that has closed its pipe fails; otherwise it has warned and become the agent."""
+    """Return whether a process that closed its pipe failed; if not, it has warned and become the agent."""
     try:
         return process.wait(ENDING_S) != 0
     except subprocess.TimeoutExpired:
@@ -262,7 +262,7 @@ def _make_launch_error(words: bytes, account: Account) -> ElastaneError:
 
 
 def _read_report(pipe: int) -> bytes | None:
-    """Return the output of the process until it closed its pipe; None: it did not do so in time."""
+    """Return the output of the process until it closes its pipe; None: it did not close it in time."""
     deadline, words = time.monotonic() + PATIENCE_S, b""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)

@@ -1,8 +1,8 @@
 """``python -m elastane.engines.local.user_launcher``: starts the agent of an attempt as another user.
 
-The controller starts this program as that user, so that nothing in a run directory that belongs to the user
-is ever opened with the rights of root. It prepares the run directory and then becomes the agent of the
-attempt. If it cannot, it writes the reason to a pipe; the pipe is closed once the agent runs.
+The controller starts this program as that user, so that no file in the user's run directory is ever opened
+with the rights of root. The program prepares the run directory and then becomes the agent of the attempt. If
+it cannot, it writes the reason to a pipe; the pipe closes once the agent runs.
 """
 
 import argparse
@@ -32,10 +32,10 @@ class LaunchTask(msgspec.Struct, frozen=True):
     """The agent that this program becomes.
 
     Args:
-        order: that begins the attempt.
+        order: the order that begins the attempt.
         root: the run directory, which exists and belongs to the user.
-        command: of the agent, with its options.
-        uid: of the user that this process must run as.
+        command: command of the agent, with its options.
+        uid: id of the user that this process must run as.
         user: name of that user.
     """
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _try_become_agent(task: LaunchTask) -> LaunchFailure:
-    """Become the agent, or return why that failed: the one place where the failure becomes a value."""
+    """Become the agent, or return why that failed. Only this function turns the failure into a value."""
     job = task.order.job
     try:
         become_agent(task)

@@ -18,12 +18,12 @@ class WorkerCounts(NamedTuple):
 
 
 def count_workers(answer: Answer | None) -> WorkerCounts:
-    """Count the workers; all is unknown if the coordinator does not answer or has only just started."""
+    """Count the workers; all counts are unknown if the coordinator is silent or has just started."""
     if answer is None or not answer.target:
         return WorkerCounts()
     workers = [process for process in answer.processes if process.role == "worker"]
     if not 0 < answer.target <= MOST_WORKERS or len(workers) > MOST_WORKERS:
-        # A coordinator is a process of the job. Impossible numbers are ignored.
+        # A coordinator is a process of the job, so its answer may be wrong. Ignore impossible numbers.
         return WorkerCounts()
     return WorkerCounts(
         workers=len(workers),
