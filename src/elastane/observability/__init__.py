@@ -1,1 +1,1 @@
-"""What a run has written down: read, proved, compared and drawn. Nothing here talks to a live process."""
+"""Reading, verification, comparison and drawing of a run's files, without contact to live processes."""

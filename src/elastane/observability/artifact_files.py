@@ -1,4 +1,4 @@
-"""Whether the files that a script wrote through ``run.artifact`` are still what it wrote."""
+"""Verification of the files that a script wrote through ``run.artifact``."""
 
 from elastane.observability.coverage import LedgerProblem
 from elastane.observability.model_files import ModelFiles, is_plain_name, measure_file
@@ -8,10 +8,11 @@ from elastane.observability.run_files import Recorded
 def check_artifacts(run: Recorded) -> ModelFiles:
     """Compare each artifact with the checksum in its step's line.
 
-    One that is gone is a remark: artifacts may be moved elsewhere, and nothing depends on them.
+    A missing artifact is a remark, not a problem: users may move artifacts, and no other file depends on
+    them.
 
     Raises:
-        BadInput: a file is there and cannot be read.
+        BadInput: an existing file cannot be read.
     """
     intact, missing, problems = 0, 0, []
     for line in run.ledger:

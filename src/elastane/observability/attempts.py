@@ -1,4 +1,4 @@
-"""The attempts of a run: from its start, or a resume, to the death of everything or its end."""
+"""The attempts of a run, each from the start or a resume to its end."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -11,12 +11,12 @@ RESUMED, RESTORED = "run.resumed", "checkpoint.restored"
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What the workers of a new attempt have read of its checkpoint.
+    """The restore of a checkpoint by the workers of a new attempt.
 
     Args:
-        bytes: by all of them together.
-        seconds: of the slowest; they read at the same time.
-        workers: how many.
+        bytes: bytes that all of them read together.
+        seconds: duration for the slowest; they read at the same time.
+        workers: how many have read it.
     """
 
     bytes: int
@@ -25,16 +25,16 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt after the first.
+    """The cost of one attempt after the first.
 
     Args:
-        checkpoint: it went on from.
+        checkpoint: from which it continued.
         step: of the checkpoint.
-        why: it was begun.
-        lost_steps: steps that the attempt before had made after it, and that were made again.
-        away_s: from the last word of the attempt before to the resume; None if it was not recorded.
-        back_s: from the resume to the first new step; None if it made none.
-        restored: None before any worker has read the checkpoint.
+        why: the reason for it.
+        lost_steps: steps of the previous attempt after that checkpoint, which were made again.
+        away_s: seconds from the last record of the previous attempt to the resume; None: not recorded.
+        back_s: seconds from the resume to the first new step; None: it made no step.
+        restored: the restore; None before any worker has read the checkpoint.
     """
 
     checkpoint: str
@@ -49,7 +49,7 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
 def compute_attempt_costs(
     events: Sequence[EventLine], ledger: Sequence[LedgerLine]
 ) -> tuple[AttemptCost, ...]:
-    """Every attempt after the first, in order."""
+    """Return the costs of every attempt after the first, in order."""
     starts = [number for number, event in enumerate(events) if event.kind == RESUMED]
     return tuple(
         _attempt(events[start:stop], ledger)
@@ -77,13 +77,13 @@ def _attempt(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> Attem
 def _back_s(events: Sequence[EventLine], step: int, ledger: Sequence[LedgerLine]) -> float | None:
     first = next((line for line in ledger if line.step == step + 1), None)
     began, ended = events[0].time, max(event.time for event in events)
-    # The line of an attempt that went back further in a later one is the later one's.
+    # If a later attempt went back further, the line belongs to that one.
     return first.time - began if first is not None and began <= first.time <= ended else None
 
 
 def find_restored(events: Iterable[EventLine]) -> Restored | None:
-    """What the events of one attempt say of it; None if nothing was read."""
-    # A worker that has read twice, because another died meanwhile, counts once.
+    """Return the restore that the events of one attempt record; None: no worker has read a checkpoint."""
+    # A worker that read twice, because another one died meanwhile, counts once.
     each = {event.who: event.detail for event in events if event.kind == RESTORED}
     if not each:
         return None
@@ -95,7 +95,7 @@ def find_restored(events: Iterable[EventLine]) -> Restored | None:
 
 
 def is_beginning(event: EventLine, step: int, attempts: Sequence[AttemptCost]) -> bool:
-    """Whether an event at this step belongs to the begin of an attempt, not to a change in one."""
+    """Return whether an event at this step belongs to the beginning of an attempt, not to a change in it."""
     return event.kind == "worker.joined" and step in {0, *(attempt.step for attempt in attempts)}
 
 

@@ -1,4 +1,4 @@
-"""``CARD.md``: how a model was trained, on a page for people."""
+"""``CARD.md``: a page that describes how a model was trained."""
 
 import re
 from collections import Counter
@@ -30,9 +30,9 @@ from elastane.observability.series import find_step
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = 64
 MOST_VALUES = 20
-"""Logged values on one line; the run's metrics.json has all."""
+"""The most logged values on one line; the run's metrics.json has all."""
 MOST_ROWS = 20
-"""Changes told one by one; the run's events.jsonl has all."""
+"""The most changes in the table; the run's events.jsonl has all."""
 
 TOLD = {
     "worker.joined": "joined",
@@ -49,18 +49,18 @@ TOLD = {
     "run.resumed": "resume{s}",
     "run.stopped": "stopped",
 }
-"""The changes a reader of a card wants to know of, in their words."""
+"""The changes that the card lists, and their names there."""
 
 
 class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies beside the card.
+    """The files of the finished model, for the card beside them.
 
     Args:
-        files: names and bytes, the one that marks the model as whole first.
+        files: names and sizes in bytes; the file that marks the model as complete comes first.
         architecture: class in ``transformers`` that loads it; None for any other model.
         adapter: whether ``peft`` can load the directory as an adapter.
-        optimizer: its groups at the end, if they are known.
-        environment: what it was trained with, if that is known.
+        optimizer: the optimizer's groups at the end, if known.
+        environment: the environment of the training, if known.
     """
 
     files: tuple[tuple[str, int], ...]
@@ -71,7 +71,7 @@ class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
-    """The card, in Markdown; equal inputs give equal text."""
+    """Return the card as Markdown; equal inputs give equal text."""
     name = escape_word(run.record.spec.name)
     sections = [
         write_card_heading(run, metrics),
@@ -149,7 +149,7 @@ def list_training_rows(
 
 
 def write_optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
-    """The hyperparameters as they were at the end: schedules and scripts change them."""
+    """Yield the hyperparameters at the end of the run, because schedules and scripts change them."""
     if optimizer is None or not optimizer.groups:
         return
     header, *rows = (tuple(map(escape_word, row)) for row in list_group_rows(optimizer.groups))
@@ -191,7 +191,7 @@ def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
 
 
 def draw_card_sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
-    """One line of bars, each the mean of its stretch; a gap where no value is finite.
+    """Return a line of bars, each for the mean of its stretch; a gap if no value in it is finite.
 
     Args:
         values: one per step, at least one.
@@ -216,7 +216,7 @@ def draw_bar(height: float, highest: float) -> str:
 
 
 def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
-    # The first workers are no change; workers that join or leave later are.
+    # The first workers do not count as a change; workers that join or leave later do.
     changes = [
         event
         for event in run.events
@@ -246,7 +246,7 @@ def choose_plural(count: int) -> str:
 
 
 def describe_event(event: EventLine) -> str:
-    """``worker 1 died``, ``run stopped``."""
+    """Return a phrase for an event, such as ``worker 1 died`` or ``run stopped``."""
     subject, verb = event.kind.split(".", 1)
     return f"{event.who} {verb}" if subject == "worker" else f"{subject} {verb}"
 
@@ -274,7 +274,7 @@ def write_checkpoints_section(metrics: Metrics) -> Iterable[str]:
 
 
 def describe_beginning(attempt: AttemptCost) -> str:
-    """What an attempt cost, as far as it is known."""
+    """Describe the cost of an attempt, as far as it is known."""
     words = []
     if attempt.lost_steps:
         words.append(f"{attempt.lost_steps:,} step{choose_plural(attempt.lost_steps)} after it made again")
@@ -322,10 +322,10 @@ def format_markdown_table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def escape_word(text: str) -> str:
-    """Words of a run, on one line and without a meaning to Markdown."""
+    """Return a run's words in one line, escaped for Markdown."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 
 def format_code(text: str) -> str:
-    """Words of a run as they are; a table would end a cell at a bar."""
+    """Return a run's words as code, with bars escaped, because a bar ends a cell of a table."""
     return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

@@ -33,7 +33,7 @@ MOST_MARKS = 600
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """How events of one kind look: a colour class, a glyph around the origin, and a word."""
+    """The appearance of events of one kind: a colour class, a glyph around the origin, and a word."""
 
     colour: str
     glyph: str
@@ -73,7 +73,7 @@ KINDS = {
     "run.failed": Kind("bad", CROSS, "run failed"),
     "run.stopped": Kind("warn", SQUARE, "run stopped"),
 }
-"""The kinds that have a mark above the chart; the others only a row in the table."""
+"""The kinds of events that have a mark above the chart; other events have only a row in the table."""
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -81,9 +81,9 @@ class Chart(msgspec.Struct, frozen=True):
 
     Args:
         svg: the drawing.
-        hover: what the page's script needs to answer a pointer.
+        hover: the data for the page's script, which reacts to the pointer.
         marked: the kinds of events that have a mark.
-        views: of the loss.
+        views: the views of the loss.
     """
 
     svg: str
@@ -124,7 +124,7 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         bottom = kept_top + KEPT_PX
         parts += draw_kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
     parts += draw_step_ticks(x, bottom)
-    # The first workers are no change; workers that join or leave later are.
+    # The first workers do not count as a change; workers that join or leave later do.
     changes = [event for event in events if not is_beginning(event, find_step(event, ledger), attempts)]
     marks = find_marks(changes, ledger, x)
     height = bottom + 40
@@ -144,7 +144,7 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
 def build_hover_data(
     points: Sequence[Point], views: Sequence[View], x: Axis, top: float, bottom: float
 ) -> dict[str, object]:
-    """Return what the page's script needs to answer a pointer."""
+    """Return the data with which the page's script reacts to the pointer."""
     return {
         "left": LEFT,
         "right": WIDTH - RIGHT,
@@ -161,7 +161,7 @@ def build_hover_data(
 
 
 def get_loss_height(point: Point) -> float:
-    # A missing loss is the highest of all, so that thinning keeps the gap it leaves.
+    # A missing loss counts as the highest, so that thinning keeps its gap.
     return math.inf if point.loss is None else point.loss
 
 
@@ -176,7 +176,7 @@ def round_for_chart(value: float | None) -> float | None:
 def draw_workers_panel(
     sizes: Sequence[tuple[int, int]], last: int, x: Axis, top: float, bottom: float
 ) -> Iterable[str]:
-    """The number of workers as steps: it changes at a step, not between two."""
+    """Yield the number of workers as a staircase, because it changes at a step, not between two."""
     most = max(size for _, size in sizes)
     y = Axis(0, most * 1.12, bottom, top)
     yield from draw_frame("workers", y, x, top, bottom, whole=True)
@@ -192,7 +192,7 @@ def thin_sizes(sizes: Sequence[tuple[int, int]], most: int = 3000) -> Sequence[t
 
 
 def draw_times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
-    """Time from entering a step to having applied it: where training paused, the curve stands up."""
+    """Yield the curve of the time from entering a step to having applied it; pauses appear as peaks."""
     shown = thin_points(points, height=get_step_height)
     usual = compute_median([point.step_ms for point in points])
     y = Axis(0, max(max(point.step_ms for point in shown) * 1.1, 1e-3), bottom, top)
@@ -204,7 +204,7 @@ def draw_times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float
 
 
 def draw_lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) -> Iterable[str]:
-    """One lane per worker, the stronger the more virtual ranks it computed."""
+    """Yield a lane for each worker; the more virtual ranks it computed, the stronger its colour."""
     yield f'<text class="title" x="{LEFT}" y="{top - 9}">virtual ranks per worker</text>'
     for place, lane in enumerate(lanes):
         y = top + place * LANE_PX
@@ -221,13 +221,13 @@ def draw_lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: 
 
 
 def find_kept_steps(events: Sequence[EventLine]) -> dict[str, int]:
-    """Name and step of each checkpoint."""
+    """Return the step of each checkpoint by its name."""
     saved = (event.detail for event in events if event.kind == "checkpoint.saved")
     return {str(detail.get("name")): step for detail in saved if isinstance(step := detail.get("step"), int)}
 
 
 def draw_kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: float) -> Iterable[str]:
-    """A dot per checkpoint, those that the run went on from larger."""
+    """Yield a dot for each checkpoint, a larger one for those from which the run continued."""
     yield f'<text class="title" x="{LEFT}" y="{top - 9}">checkpoints</text>'
     middle = top + KEPT_PX / 2
     yield f'<path class="grid" d="M{x.start} {middle}H{x.stop}"/>'
@@ -242,7 +242,7 @@ def draw_kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top
 
 
 def draw_repeated_steps(attempts: Sequence[AttemptCost], x: Axis, top: float, bottom: float) -> Iterable[str]:
-    """Steps that one attempt lost and the next made again."""
+    """Yield a mark for the steps that one attempt lost and the next made again."""
     for attempt in attempts:
         if attempt.lost_steps:
             start, stop = x(max(attempt.step, x.low)), x(min(attempt.step + attempt.lost_steps, x.high))
@@ -264,7 +264,7 @@ def draw_step_ticks(x: Axis, bottom: float) -> Iterable[str]:
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """An event's place above the chart; ``row`` counts upward when neighbours are near."""
+    """An event's place above the chart; ``row`` counts upward if neighbours are near."""
 
     x: float
     row: int

@@ -1,4 +1,4 @@
-"""Whether two runs are the same run: losses, samples, digests and final tensors, bit for bit."""
+"""Comparison of two runs, bit for bit: losses, samples, digests and final tensors."""
 
 from collections.abc import Iterable, Sequence
 
@@ -36,13 +36,13 @@ DECIDES = (
     "layout_digest",
     "optimizer",
 )
-"""Pinned choices that decide the bits; ``copies`` and the number of steps do not."""
+"""The pinned choices that decide the bits; ``copies`` and the number of steps do not."""
 
 VERSIONS_THAT_DO_NOT_DECIDE = frozenset({"elastane", "python"})
 
 
 class PinnedDifference(msgspec.Struct, frozen=True):
-    """A pinned choice the two runs do not share; ``decides``: it decides the bits."""
+    """A pinned choice in which two runs differ; ``decides`` is True if it decides the bits."""
 
     name: str
     first: str
@@ -66,9 +66,10 @@ class LedgerDifference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunProblem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What contradicts itself within one of the two runs.
+    """A contradiction within one of the two runs.
 
-    ``run`` is its directory; the rest is of a `elastane.observability.coverage.Problem`.
+    ``run`` is its directory; the other fields are those of an
+    `elastane.observability.coverage.LedgerProblem`.
     """
 
     run: str
@@ -78,21 +79,22 @@ class RunProblem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two runs have in common.
+    """The result of comparing two runs.
 
     Args:
-        equal: comparable, of the same length, every step, digest and tensor the same, and no problem.
+        equal: the runs are comparable and of the same length, every step, digest and tensor is the same, and
+            there is no problem.
         comparable: they share every pinned choice that decides the bits.
-        pinned: choices they do not share.
+        pinned: choices in which they differ.
         steps: of the first and of the second run.
         same_steps: leading steps with the same losses and samples.
-        digests: steps with digests that were compared.
+        digests: number of steps with compared digests.
         ledger: the first difference in each respect.
-        tensors_compared: how many tensors of the finished models were held against each other.
-        tensors: those that differ.
-        remarks: what could not be compared, in words.
-        problems: of the first, then of the second run: lines that contradict themselves, digests that are
-            missing, files of the finished model that are not as they were written.
+        tensors_compared: number of compared tensors of the finished models.
+        tensors: the tensors that differ.
+        remarks: parts that could not be compared, in words.
+        problems: of the first, then of the second run: lines that contradict themselves, missing digests,
+            files of the finished model that have changed.
     """
 
     equal: bool
@@ -109,7 +111,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(first: Recorded, second: Recorded) -> Comparison:
-    """Hold two runs against each other; their final models are read from their directories."""
+    """Compare two runs; their final models are read from their directories."""
     pinned = compare_pinned(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
@@ -132,7 +134,7 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
         compared = len(a.entries.keys() | b.entries.keys())
         tensors = compare_tensors(a, b)
     return Comparison(
-        # One run with a model and one without are not the same; two that both ended early may be.
+        # A run with a model and one without are not equal; two runs that both ended early may be.
         equal=comparable
         and steps[0] == steps[1]
         and not (ledger or tensors or problems or len(missing) == 1),
@@ -153,14 +155,14 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
 
 
 def list_run_problems(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProblem, ...]:
-    """Find what contradicts itself within a run, coverage aside.
+    """Find the contradictions within a run, except those of coverage.
 
     Args:
         run: one of the two.
         one_sided: steps with a missing digest that counts as a difference.
 
     Raises:
-        BadInput: a file of its finished model cannot be read.
+        BadInput: a file of the run's finished model cannot be read.
     """
     found = (
         *find_line_problems(run.ledger, run.record.pinned),
@@ -174,10 +176,10 @@ def list_run_problems(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProb
 
 
 def find_one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifference, ...]:
-    """Find the steps at which one run has a digest, and the other should have one and has none.
+    """Find the steps at which one run has a digest and the other should have one but does not.
 
-    Runs may differ in how many steps lie between two digests. An attempt that ends also leaves a digest
-    behind, which a run without that end does not have.
+    Runs may differ in the number of steps between two digests. The end of an attempt also adds a digest,
+    which a run without that end does not have.
     """
     same_every = first.record.spec.digest_every == second.record.spec.digest_every
     found = []
@@ -192,7 +194,7 @@ def find_one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDif
 
 
 def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedDifference, ...]:
-    """Every pinned choice that differs; a run that never pinned any differs in ``pinned`` itself."""
+    """Return every pinned choice that differs; a run without pinned choices differs in ``pinned`` itself."""
     if first is None or second is None:
         said = tuple("nothing yet" if pinned is None else "choices" for pinned in (first, second))
         return (PinnedDifference("pinned", said[0], said[1], decides=True),)
@@ -205,7 +207,7 @@ def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedD
 
 
 def flatten_pinned(pinned: Pinned) -> dict[str, str]:
-    """Pinned choices as readable pairs, with ``versions.torch`` and its like spelled out."""
+    """Return pinned choices as readable pairs, with versions under names such as ``versions.torch``."""
     values = msgspec.structs.asdict(pinned)
     versions = values.pop("versions")
     return {name: str(value) for name, value in values.items()} | {
@@ -234,17 +236,17 @@ def count_same_lines(first: Sequence[LedgerLine], second: Sequence[LedgerLine]) 
 def compare_ledgers(
     first: Sequence[LedgerLine], second: Sequence[LedgerLine], one_sided: Sequence[LedgerDifference] = ()
 ) -> tuple[LedgerDifference, ...]:
-    """The first difference in each respect over the steps both runs have.
+    """Return the first difference in each respect over the steps that both runs have.
 
     Args:
         first: its ledger.
         second: likewise.
-        one_sided: digests that only one of them has, in the order of their steps.
+        one_sided: digests that only one of the runs has, in the order of their steps.
     """
     found: dict[str, LedgerDifference] = {}
     if one_sided:
         found["digest"] = one_sided[0]
-    # Whether norms are measured is the script's choice, which decides no bits.
+    # The script chooses whether norms are measured; that does not affect the bits.
     measured = all(any(line.grad_norm is not None for line in ledger) for ledger in (first, second))
     names = list_recorded_names(first) & list_recorded_names(second)
     for a, b in zip(first, second, strict=False):
@@ -271,19 +273,19 @@ def compare_ledgers(
 
 
 def list_recorded_names(ledger: Iterable[LedgerLine]) -> frozenset[str]:
-    """Return the names that a script has logged; what it logs is its choice, which decides no bits."""
+    """Return the names that a script has logged; logging does not affect the bits."""
     return frozenset(name for line in ledger for name in line.logged)
 
 
 def compare_recorded_values(
     a: LedgerLine, b: LedgerLine, names: frozenset[str]
 ) -> Iterable[LedgerDifference]:
-    """Find the values of one step that differ, and the artifacts.
+    """Find the logged values and the artifacts of one step that differ.
 
     Args:
         a: line of the first run.
-        b: of the second.
-        names: that both runs have logged anywhere.
+        b: line of the second run.
+        names: the names that both runs have logged anywhere.
     """
     for name in sorted(names & (a.logged.keys() | b.logged.keys())):
         if a.logged.get(name) != b.logged.get(name):
@@ -305,13 +307,13 @@ def compare_step_digests(step: int, a: Digest | None, b: Digest | None) -> list[
     return [
         LedgerDifference(what, step, whole_a, whole_b, find_first_difference(blocks_a, blocks_b))
         for what, whole_a, whole_b, blocks_a, blocks_b in parts
-        # An event has no blocks; that a line has all of them is checked by itself.
+        # An event has no blocks; another check ensures that a line has all of them.
         if whole_a != whole_b or (blocks_a and blocks_b and blocks_a != blocks_b)
     ]
 
 
 def find_first_difference(a: Sequence[str], b: Sequence[str]) -> int | None:
-    """Place of the first unequal pair, or of the first element only one has; None where all agree."""
+    """Return the index of the first unequal pair, or of the first extra element; None: all are equal."""
     for place, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return place

@@ -1,4 +1,4 @@
-"""How often the samples of each epoch were trained on, by a ledger; and which problems that shows."""
+"""The coverage of each epoch: how often its samples were trained on, and the problems that shows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -10,14 +10,15 @@ from elastane.api.spec import Pinned
 
 
 class SampleRules(msgspec.Struct, frozen=True):
-    """The functions of `elastane.protocol` that coverage rests on.
+    """The functions of `elastane.protocol` on which coverage depends.
 
-    They come in as values: this floor may not import the protocol's, and a test may bring its own.
+    They are passed as values, because this package may not import the protocol, and so that tests can use
+    their own.
 
     Args:
-        index: ``(position, length, seed, epoch)`` to the dataset index there.
-        hash: of a dataset index, 64 bits.
-        stream_hash: of ``(shard, position)``, 64 bits.
+        index: maps ``(position, length, seed, epoch)`` to the dataset index at that position.
+        hash: 64-bit hash of a dataset index.
+        stream_hash: 64-bit hash of ``(shard, position)``.
     """
 
     index: Callable[[int, int, int, int], int]
@@ -26,7 +27,7 @@ class SampleRules(msgspec.Struct, frozen=True):
 
 
 class LedgerProblem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One broken promise, and how.
+    """One broken promise, and how it was broken.
 
     ``kind`` is ``steps``, ``generations``, ``shares``, ``samples``, ``checksum``, ``loss``, ``norm``,
     ``digest`` or ``model``.
@@ -41,12 +42,13 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """How often the samples of one epoch were trained on.
 
     Args:
-        epoch: from 0.
-        samples: in the dataset; of a stream, those up to where its shards stand.
+        epoch: its number, from 0.
+        samples: number in the dataset; in a stream, number up to the positions of its shards.
         once: samples seen exactly once.
-        never: samples not seen; of an unfinished epoch that is no fault.
+        never: samples not seen, which is a problem only if the epoch is finished.
         repeated: samples seen twice or more often.
-        finished: the epoch's last sample was dealt, all shards of a stream ended, or a later epoch has begun.
+        finished: the epoch's last sample was assigned, all shards of a stream ended, or a later epoch has
+            begun.
     """
 
     epoch: int
@@ -60,10 +62,10 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
 def check_coverage(
     ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
 ) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
-    """Count how often each sample was seen, by the indices of the positions, and find the problems.
+    """Count how often each sample was seen, and find the problems.
 
-    Three things are held against each other: the positions a step claims, the count it claims, and the
-    checksum its workers summed over the indices they really loaded.
+    For each step the function compares the recorded positions, the recorded count, and the checksum that the
+    workers summed over the indices that they actually loaded.
     """
     length = pinned.dataset_length
     problems = [*find_position_problems(ledger, pinned)]
@@ -101,11 +103,11 @@ def check_coverage(
 
 
 def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:
-    """Find the steps with positions that do not follow those of the step before."""
+    """Find the steps with positions that do not follow those of the previous step."""
     length, step, epoch, start = pinned.dataset_length, 1, 0, 0
     for line in ledger:
         samples = line.samples
-        # After a gap in the steps, which is told elsewhere, nothing can be expected.
+        # After a gap in the steps, which another check reports, no position can be predicted.
         if line.step == step and not (samples.shards or samples.ended):
             stop = min(start + pinned.global_batch, length)
             if (samples.epoch, samples.start, samples.stop) != (epoch, start, stop):
@@ -127,7 +129,7 @@ def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iter
 
 
 class _Shards:
-    """Where the shards of a stream stand in one epoch, and what was skipped or drawn again on the way."""
+    """The positions of a stream's shards in one epoch, and the samples skipped or drawn again."""
 
     def __init__(self) -> None:
         self.at: defaultdict[int, int] = defaultdict(int)
@@ -168,7 +170,7 @@ class _Shards:
 def check_stream_coverage(
     ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
 ) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
-    """How often each sample of a stream was drawn: each shard must go on where it stood, without a gap."""
+    """Count how often each sample of a stream was drawn; each shard must continue without a gap."""
     problems: list[LedgerProblem] = []
     epochs: defaultdict[int, _Shards] = defaultdict(_Shards)
     for line in ledger:

@@ -1,6 +1,6 @@
-"""Everything of a run that is a number per step, as small charts: one for each name.
+"""Small charts of all numbers that a run records per step, one chart for each name.
 
-A chart is made of a `Series`: values at steps, with a name.
+A `Series`, named values at steps, becomes one chart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,11 +36,11 @@ class Series(msgspec.Struct, frozen=True):
 
     Args:
         name: of the chart.
-        lines: ``(step, value)`` in the order of the steps, finite; more than one line where there is one for
-            each group of an optimizer.
-        labels: of the lines; empty for a single one.
-        points: values stand for themselves, at few steps: they get dots.
-        smooth: values are noisy: a smoothed curve before the values.
+        lines: ``(step, value)`` in the order of the steps, finite; several lines if each group of an
+            optimizer has one.
+        labels: labels of the lines; empty for a single line.
+        points: draw dots, because the values are few and stand for themselves.
+        smooth: draw a smoothed curve over the values, because they are noisy.
         floor: a natural end of the axis, such as 0.
     """
 
@@ -53,7 +53,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 def build_series(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list[Series]:
-    """Return what the ledger and the evaluations of a run have, apart from the loss of its steps."""
+    """Return all series in a run's ledger and evaluations, except the loss of its steps."""
     rates = collect_learning_rates(ledger)
     found = [
         Series(
@@ -77,7 +77,7 @@ def build_series(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> l
 
 
 def collect_learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:
-    """Return a line for each group, or one for all where they never differed."""
+    """Return a line for each group of the optimizer, or a single one if the groups never differ."""
     groups = min(max((len(line.learning_rates) for line in ledger), default=0), MOST_LINES)
     lines = []
     for group in range(groups):
@@ -104,7 +104,7 @@ def compute_speeds(ledger: Sequence[LedgerLine]) -> Points:
 
 
 def collect_logged_values(ledger: Sequence[LedgerLine]) -> dict[str, Points]:
-    """Return what the script has logged, by name."""
+    """Return the values that the script has logged, by name."""
     found: dict[str, list[tuple[int, float | None]]] = {}
     for line in ledger:
         for name, value in line.logged.items():
@@ -119,7 +119,7 @@ def is_sparse(points: Points, ledger: Sequence[LedgerLine]) -> bool:
 def collect_evaluation_means(
     events: Sequence[EventLine], ledger: Sequence[LedgerLine]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return what evaluations found, by name: sums over what was counted, at steps."""
+    """Return the means of the evaluations at their steps, by name."""
     found: dict[str, list[tuple[int, float]]] = {}
     for event in events:
         if event.kind == "evaluation":
@@ -135,7 +135,7 @@ def keep_finite(points: Iterable[tuple[int, float | None]]) -> Points:
 
 
 def write_curve_cards(series: Sequence[Series], first: int, last: int) -> Iterable[str]:
-    """Yield the HTML of the charts, all over the steps of the run."""
+    """Yield the HTML of the charts, all with the same axis of steps."""
     if not series:
         return
     yield '<h2>Curves</h2><div class="curves">'
@@ -205,5 +205,5 @@ def round_significant(value: float) -> float:
 
 
 def select_loss_scores(means: Mapping[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
-    """Return the evaluations that found a loss."""
+    """Return the means that are losses."""
     return {name: points for name, points in means.items() if "loss" in name.lower()}

@@ -1,4 +1,4 @@
-"""Which steps of a run must have a digest in the ledger, and which of them have none."""
+"""Verification that the steps that must have a digest have one."""
 
 from collections.abc import Iterable
 
@@ -12,17 +12,17 @@ from elastane.observability.run_files import Recorded
 
 ENDED = ("run.finished", "run.stopped")
 WHOLE = ("parameters_sha256", "optimizer_sha256")
-"""What a ``digest`` event calls the digests of the whole state."""
+"""The names of the digests of the whole state in a ``digest`` event."""
 
 AGENT = "agent"
-"""Writes the end of a run if its coordinator was killed before it could."""
+"""The author of a run's last event if its coordinator was killed before it could write that event."""
 
 
 def find_last_due_step(run: Recorded) -> int | None:
-    """Return the last step if it must have a digest at any number; None: it need not.
+    """Return the last step if it must have a digest whatever its number is; None: it need not have one.
 
-    The line of a step after which the script ended the run was reported before it was known to be the last;
-    an event has its digest. An attempt that made no step has no last one.
+    If the script ended the run, its last line was reported before that was known, so an event has the digest.
+    An attempt that made no step has no last step.
     """
     event = find_outcome_event(run.events)
     if event is None or event.kind not in ENDED or event.who in (SCRIPT, AGENT) or not run.ledger:
@@ -33,25 +33,25 @@ def find_last_due_step(run: Recorded) -> int | None:
 
 
 def is_digest_expected(run: Recorded, step: int) -> bool:
-    """Whether the line of a step must have a digest: every ``digest_every`` steps, and the last one."""
+    """Return whether a step's line must have a digest: every ``digest_every`` steps, and the last one."""
     every = run.record.spec.digest_every
     return (every > 0 and step % every == 0) or step == find_last_due_step(run)
 
 
 def is_end_of_attempt(run: Recorded, step: int) -> bool:
-    """Whether an attempt of the run ended with a step, or the next one began after it."""
+    """Return whether an attempt of the run ended with a step, or the next attempt began after it."""
     ends = {event.step for event in run.events if event.kind in (*ENDED, RESUMED)}
     return step in ends or (bool(run.ledger) and step == run.ledger[-1].step)
 
 
 def find_digest_event(run: Recorded) -> EventLine | None:
-    """Return the event with the digest of the last step, of a run that its script has ended."""
+    """Return the event with the digest of the last step, if the script has ended the run."""
     last = run.ledger[-1].step if run.ledger else None
     return next((e for e in reversed(run.events) if e.kind == "digest" and e.step == last), None)
 
 
 def add_last_digest(run: Recorded) -> Recorded:
-    """Put the digest that only an event has into the last line, without its blocks."""
+    """Copy the digest of a ``digest`` event into the last line, without blocks."""
     event = find_digest_event(run)
     if event is None or run.ledger[-1].digest is not None:
         return run
@@ -61,7 +61,7 @@ def add_last_digest(run: Recorded) -> Recorded:
 
 
 def find_digest_problems(run: Recorded) -> Iterable[LedgerProblem]:
-    """Find the steps with a missing digest, or with another one than an event has of the same step."""
+    """Find the steps with a missing digest, or with a digest that differs from their event's."""
     every, last = run.record.spec.digest_every, find_last_due_step(run)
     for line in run.ledger:
         if line.digest is not None:
@@ -74,7 +74,7 @@ def find_digest_problems(run: Recorded) -> Iterable[LedgerProblem]:
 
 
 def find_event_problems(run: Recorded) -> Iterable[LedgerProblem]:
-    """Find an event about the digest of the last step that is missing, or is not what the ledger has."""
+    """Find a missing event for the digest of the last step, or one that contradicts the ledger."""
     if not run.ledger:
         return
     event, ended, last = find_digest_event(run), find_outcome_event(run.events), run.ledger[-1]

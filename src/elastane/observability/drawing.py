@@ -7,12 +7,12 @@ from html import escape
 import msgspec
 
 LARGEST = 1e300
-"""Values beyond it cannot be drawn: differences of two such are infinite."""
+"""Larger values cannot be drawn, because the difference of two of them is infinite."""
 SMALLEST = 1e-300
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """A map of ``[low, high]`` onto pixels from ``start`` to ``stop``: linear, or with a logarithm.
+    """A linear or logarithmic map of ``[low, high]`` onto pixels from ``start`` to ``stop``.
 
     Values beyond the ends lie beyond ``start`` and ``stop``.
     """
@@ -30,7 +30,7 @@ class Axis(msgspec.Struct, frozen=True):
         return round(self.start + (at - low) / (high - low or 1.0) * (self.stop - self.start), 2)
 
     def ticks(self, about: int, *, whole: bool = False) -> list[float]:
-        """Return round values, about so many."""
+        """Return about ``about`` round values."""
         return (
             choose_log_ticks(self.low, self.high)
             if self.log
@@ -50,7 +50,7 @@ def draw_frame(
 
 
 def clip_drawing(x: Axis, top: float, bottom: float, drawing: str) -> str:
-    """Return a drawing without what lies outside of its axes."""
+    """Return a drawing clipped to its axes."""
     place = f"{x.start} {top} {x.stop - x.start} {bottom - top}"
     left, upper, width, height = place.split()
     return (
@@ -60,7 +60,7 @@ def clip_drawing(x: Axis, top: float, bottom: float, drawing: str) -> str:
 
 
 def choose_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Round values within ``[low, high]``, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    """Return about ``about`` multiples of 1, 2 or 5 times a power of ten within ``[low, high]``."""
     if not high > low:
         return [low]
     rough = (high - low) / max(about, 1)
@@ -73,7 +73,7 @@ def choose_ticks(low: float, high: float, about: int, *, whole: bool = False) ->
 
 
 def format_number(value: float) -> str:
-    """A number as one writes it: four digits that matter, no exponent where a reader needs none."""
+    """Return a number in readable form: four significant digits, and an exponent only if needed."""
     if value == 0:
         return "0"
     if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond them zeros are counted, not read
@@ -82,7 +82,7 @@ def format_number(value: float) -> str:
 
 
 def draw_path(places: Iterable[tuple[float, float | None]]) -> str:
-    """A polyline; a missing height lifts the pen."""
+    """Return the path of a polyline; a missing height interrupts it."""
     commands: list[str] = []
     pen = "M"
     for x, y in places:
@@ -97,7 +97,7 @@ def draw_path(places: Iterable[tuple[float, float | None]]) -> str:
 def choose_log_ticks(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten within ``[low, high]``; over many powers, the powers only.
 
-    A range without them has ticks as on a linear axis.
+    A range that contains too few of them gets the ticks of a linear axis.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)  # noqa: PLR2004 - more lines than an axis has room for
@@ -107,14 +107,14 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
 
 
 def compute_robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:
-    """Return the range that matters of a curve: without the beginning, and without rare spikes.
+    """Return the range of a curve without its beginning and without rare spikes.
 
-    The first steps of a training and one bad batch may lie far above all that a reader wants to see. They are
-    left out only where they would squeeze the rest into less than half of the height.
+    The first steps of a training and single bad batches may lie far above the values that a reader wants to
+    see. They are left out only if they would squeeze the rest into less than half of the height.
 
     Args:
         values: in the order of the steps, all finite, at least one.
-        share: of the values after the beginning that may be left out at either end.
+        share: share of the values after the beginning that may be left out at either end.
     """
     settled = sorted(values[len(values) // 10 :])
     low, high = settled[int(share * (len(settled) - 1))], settled[math.ceil((1 - share) * (len(settled) - 1))]
@@ -129,7 +129,7 @@ def add_margin(low: float, high: float, *, floor: float | None = None) -> tuple[
     Args:
         low: of the range.
         high: of the range.
-        floor: values near this end of the world keep it: a height over zero means something.
+        floor: a natural end of the axis, such as 0, which it keeps if values are near.
     """
     margin = 0.06 * (high - low) or abs(high) * 0.1 or 0.5
     if floor is not None and floor <= low < floor + 0.35 * (high - floor):

@@ -1,4 +1,4 @@
-"""What an evaluation found: means, where the run has recorded totals."""
+"""The means of evaluations, computed from the totals that the run has recorded."""
 
 import math
 from collections.abc import Mapping
@@ -7,13 +7,14 @@ from elastane.api.records import EventLine
 
 KIND = "evaluation"
 COUNTS = ("seen", "tokens", "count")
-"""Names under which scripts sum what they have evaluated; see docs/script.md."""
+"""The names under which scripts sum the number of evaluated items; see docs/script.md."""
 
 
 def read_evaluation_count(event: EventLine) -> tuple[str, float]:
-    """Return what the totals of an evaluation are divided by, and its name; 0 if nothing was counted.
+    """Return the name and the value of an evaluation's divisor; the value is 0 if nothing was counted.
 
-    A script that sums a loss over tokens sums their number as well; otherwise the samples are counted.
+    A script that sums a loss over tokens also sums their number; otherwise the divisor is the number of
+    samples.
     """
     for name in COUNTS:
         value = _finite(event.detail.get(name))
@@ -23,7 +24,7 @@ def read_evaluation_count(event: EventLine) -> tuple[str, float]:
 
 
 def read_evaluation_means(event: EventLine) -> dict[str, float | None]:
-    """Return the mean of each total, None where it is not finite; without a count the totals themselves."""
+    """Return the mean of each total (None: not finite), or without a count the totals themselves."""
     _, count = read_evaluation_count(event)
     counted = next((name for name in COUNTS if (_finite(event.detail.get(name)) or 0) > 0), None)
     found = {name: _finite(total) for name, total in event.detail.items() if name != counted}
@@ -35,12 +36,12 @@ def _finite(total: float | str | None) -> float | None:
 
 
 def describe_evaluation(event: EventLine) -> str:
-    """Return one line: ``correct 0.8531, loss 3.452 (160 samples)``."""
+    """Return a line such as ``correct 0.8531, loss 3.452 (160 samples)``."""
     return format_means(read_evaluation_means(event), *read_evaluation_count(event))
 
 
 def format_means(means: Mapping[str, float | None], counted: str, count: float) -> str:
-    """Return means, or totals where nothing was counted, in one line."""
+    """Return the means, or the totals if nothing was counted, in one line."""
     words = ", ".join(f"{name} {format_mean(value)}" for name, value in means.items())
     if not count:
         return f"{words} (totals)" if words else ""
@@ -49,5 +50,5 @@ def format_means(means: Mapping[str, float | None], counted: str, count: float) 
 
 
 def format_mean(value: float | None) -> str:
-    """Return a number in four digits, or that it is not finite."""
+    """Return a number in four digits, or ``not finite``."""
     return "not finite" if value is None else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What one run amounts to, in a handful of numbers."""
+"""The most important numbers of a run."""
 
 import math
 from collections import Counter
@@ -13,38 +13,38 @@ from elastane.observability.run_files import Recorded
 NO_CHANGES = frozenset(
     {"evaluation", "message", "warning", "digest", "checkpoint.saved", "checkpoint.restored"}
 )
-"""What goes on as it should: checkpoints, and the script's own words; `message` is a line of ``run.print``,
-`digest` that of its end."""
+"""Events of normal progress: checkpoints, and the script's own; ``message`` is a line of ``run.print``,
+``digest`` that of the last step."""
 
 LONGEST_MS = 1e15
-"""A longer step is an error in the ledger: it would have lasted thirty thousand years."""
+"""A longer step, of more than thirty thousand years, is an error in the ledger."""
 PHASES = ("deal", "compute", "reduce", "apply")
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers a run is remembered by.
+    """The most important numbers of a run.
 
     Args:
-        outcome: ``running``, ``finished``, ``stopped``, ``failed``, or ``interrupted``: its processes are
-            gone and left no word why.
-        why: what the last event of the run said.
-        steps: committed.
-        planned_steps: it was to last, None while unknown.
+        outcome: ``running``, ``finished``, ``stopped``, ``failed``, or ``interrupted``: its processes ended
+            without recording why.
+        why: the reason in the last event of the run.
+        steps: committed steps.
+        planned_steps: planned steps; None while unknown.
         loss: of the last step, None if it was not finite or there is none.
-        samples: trained on.
+        samples: samples trained on.
         workers: fewest and most in one step, None without steps.
         changes: events other than evaluations, messages and checkpoints.
-        pause_ms: the longest of any healthy worker, None if no generation followed another.
+        pause_ms: the longest pause of any healthy worker; None if no generation followed another.
         pause_steps: the same pause in usual steps.
-        pause_step: where it was.
-        usual_step_ms: median from entering a step to having applied it.
-        wall_s: from the first thing written down to the last, the time between two attempts included.
-        checkpoints: written.
-        resumes: how often the run went on from one.
-        lost_steps: made again after these.
-        restored: what the newest of these has read; None without one.
-        digest: SHA-256 of the newest digested parameters, and the step it belongs to.
-        phases: share of the step time each phase took, summing to 1; ``other`` is what no phase claims.
+        pause_step: the step of that pause.
+        usual_step_ms: median time from entering a step to having applied it.
+        wall_s: time from the first record to the last, including the time between attempts.
+        checkpoints: number of checkpoints written.
+        resumes: how often the run continued from one.
+        lost_steps: steps that were made again after resumes.
+        restored: the restore of the newest resume; None without one.
+        digest: SHA-256 of the parameters at the newest digest, and its step.
+        phases: share of each phase in the step time; the shares sum to 1, and ``other`` is the rest.
     """
 
     outcome: str
@@ -99,7 +99,7 @@ def collect_facts(run: Recorded) -> Facts:
 
 
 def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
-    """How the run ended and why it says so; see `Facts.outcome`."""
+    """Return the outcome of the run and its reason; see `Facts.outcome`."""
     event = find_outcome_event(events)
     if event is not None:
         return event.kind.removeprefix("run."), event.why
@@ -109,17 +109,17 @@ def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
 
 
 def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
-    """Return the event that says how the present attempt of the run ended; None: none does."""
+    """Return the event that ended the current attempt of the run; None: there is none."""
     for event in reversed(events):
         if event.kind == RESUMED:
-            return None  # what comes before it is what an earlier attempt came to
+            return None  # earlier events belong to earlier attempts
         if event.kind in OUTCOMES:
             return event
     return None
 
 
 def find_longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:
-    """The longest pause of any healthy worker: in ms, in usual steps, and at which step."""
+    """Return the longest pause of any healthy worker, in ms and in usual steps, and its step."""
     pauses = [(ms, worker, event) for event in events for worker, ms in event.pause_ms.items()]
     if not pauses:
         return None, None, None
@@ -132,7 +132,7 @@ def find_newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
 
 
 def read_step_ms(line: LedgerLine) -> float:
-    """Time of a step; 0 where the ledger has none that can be one."""
+    """Return the time of a step; 0 if the ledger has no possible value."""
     step_ms = 1000 * line.seconds.get("step", 0.0)
     return step_ms if 0 <= step_ms <= LONGEST_MS else 0.0
 
@@ -142,9 +142,10 @@ def compute_median(values: Sequence[float]) -> float:
 
 
 def compute_phase_shares(ledger: Sequence[LedgerLine]) -> dict[str, float]:
-    """Share of the whole step time per phase.
+    """Return the share of each phase in the whole step time.
 
-    Phases are the longest over the workers, so together they may exceed the step; then they are scaled to it.
+    The time of a phase is that of the slowest worker, so all phases together may exceed the step; then they
+    are scaled to it.
     """
     sums = Counter[str]()
     for line in ledger:

@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its ledger, read back and written: model files, metrics and card."""
+"""Reading of the model files, and writing of the metrics and the card, of a run that is over."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """What matters of a ``config.json``."""
+    """The used part of a ``config.json``."""
 
     architectures: tuple[str, ...] = ()
 
 
 def read_finished(run_dir: RunDir) -> FinishedModel | None:
-    """The finished model's files; None before it is written.
+    """Return the files of the finished model; None before it is written.
 
     Raises:
         BadInput: one of the files is damaged.
@@ -66,7 +66,7 @@ def decode_file(path: Path, kind: type[T]) -> T | None:
 
 
 def write_conclusion(run: Recorded) -> RunDir:
-    """Write ``metrics.json`` of a run that is over, and ``CARD.md`` if it left a model; each in one move.
+    """Write ``metrics.json`` of an ended run, and ``CARD.md`` if it has a model; each atomically.
 
     Raises:
         BadInput: they cannot be written, or a file of the model is damaged.

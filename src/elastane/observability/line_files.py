@@ -1,4 +1,4 @@
-"""The last lines of files of JSON lines. A crash or a full disk can leave a torn one: without its newline."""
+"""The last lines of JSON-lines files. A crash or a full disk can leave a torn one, without its newline."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ READ_BYTES = 1 << 16
 
 
 def find_end_of_lines(fd: int, end: int, start: int = 0) -> int:
-    """Return the offset behind the last newline in bytes ``[start, end)`` of a file, or ``start``."""
+    """Return the offset after the last newline in bytes ``[start, end)`` of a file, or ``start``."""
     while end > start:
         begin = max(start, end - READ_BYTES)
         at = os.pread(fd, end - begin, begin).rfind(b"\n")
@@ -33,9 +33,9 @@ def read_line_before(fd: int, end: int, start: int = 0) -> bytes | None:
 
 
 def cut_torn_line(fd: int) -> int:
-    """Truncate a file behind its last newline and return its new size in bytes.
+    """Truncate a file after its last newline and return its new size in bytes.
 
-    Only the process that may write the file calls this, once no other process writes it any more.
+    Call it only from the process that may write the file, once no other process writes to it.
     """
     end = find_end_of_lines(fd, os.lseek(fd, 0, os.SEEK_END))
     os.ftruncate(fd, end)
@@ -43,12 +43,12 @@ def cut_torn_line(fd: int) -> int:
 
 
 def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:
-    """Return the last whole line of a file of JSON lines, without reading all of it; None if there is none.
+    """Return the last complete line of a JSON-lines file, without reading all of it; None: there is none.
 
     Args:
         path: of the file.
         decode: one line to its value.
-        within_bytes: from the end of the file; a longer line is not found.
+        within_bytes: how much of the end of the file is searched; a longer line is not found.
 
     Raises:
         BadInput: the line does not decode.

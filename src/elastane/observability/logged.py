@@ -1,4 +1,4 @@
-"""What a script has logged of its steps, at a glance; `elastane.observability.curves` draws all of it."""
+"""The latest values that a script has logged; `elastane.observability.curves` draws all of them."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from elastane.api.records import LedgerLine
 
 
 def collect_latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float | None]:
-    """Return the newest value of each name, in order of appearance; None where it was not finite."""
+    """Return the newest value of each name, in order of appearance; None: it was not finite."""
     latest: dict[str, float | None] = {}
     for line in ledger:
         latest.update(line.logged)

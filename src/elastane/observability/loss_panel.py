@@ -1,4 +1,4 @@
-"""The loss over the steps: the part that matters, everything, or a logarithmic axis."""
+"""The loss over the steps: its main range, its full range, or a logarithmic axis."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,12 +24,12 @@ Scores = Mapping[str, Sequence[tuple[int, float]]]
 
 
 class View(msgspec.Struct, frozen=True):
-    """One way to look at the losses.
+    """One view of the losses.
 
     Args:
         name: of its class in the page.
-        label: for its button.
-        axis: of the losses.
+        label: label of its button.
+        axis: axis of the losses.
     """
 
     name: str
@@ -42,7 +42,7 @@ def list_finite_losses(points: Iterable[Point]) -> list[float]:
 
 
 def build_views(points: Sequence[Point], scores: Scores, top: float, bottom: float) -> tuple[View, ...]:
-    """Return the ways to look at the losses that differ, the one that is shown first at the front.
+    """Return the views of the losses that differ from each other; the page shows the first one first.
 
     Args:
         points: the steps.
@@ -65,9 +65,9 @@ def build_views(points: Sequence[Point], scores: Scores, top: float, bottom: flo
 
 
 def select_near_scores(scores: Scores, losses: Sequence[float]) -> dict[str, list[tuple[int, float]]]:
-    """Return the losses of evaluations that can be compared with those of the training.
+    """Return the evaluation losses that can be compared with those of the training.
 
-    A script may sum in other units, such as per batch or per document; those have a chart of their own.
+    A script may sum in other units, such as per batch or per document; such losses get their own chart.
     """
     low, high = compute_robust_range(losses) if losses else (0.0, 0.0)
     room = 2 * (high - low) or abs(high)
@@ -96,7 +96,7 @@ def draw_loss_panel(points: Sequence[Point], scores: Scores, views: Sequence[Vie
 
 
 def draw_score_points(scores: Scores, x: Axis, y: Axis) -> Iterable[str]:
-    """Yield a point for each evaluation, with the numbers for a pointer."""
+    """Yield a point for each evaluation, with the numbers to show at the pointer."""
     for name, points in scores.items():
         for step, value in points:
             at, height = x(min(max(step, x.low), x.high)), y(value)

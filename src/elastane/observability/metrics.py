@@ -1,4 +1,4 @@
-"""``metrics.json``: what a run achieved and what its changes cost, in numbers."""
+"""``metrics.json``: the results of a run and the costs of its changes, in numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from elastane.observability.series import find_sizes, find_step
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One evaluation: the totals it recorded after ``step``; None where one was not finite.
+    """The totals of one evaluation after ``step``; None for a total that was not finite.
 
-    ``samples`` is how many it was over, None of a run of an earlier version; ``means`` are the totals over
-    ``count``, the number of what ``counted`` names: samples, or what the script has summed itself.
+    ``samples`` is the number of evaluated samples, None for a run of an earlier version. ``means`` are the
+    totals divided by ``count``; ``counted`` names what was counted: samples, or another total of the script.
     """
 
     step: int
@@ -30,7 +30,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """What a new generation cost: the longest wait of a healthy worker, in ms and in its usual steps."""
+    """The cost of a new generation: the longest wait of a healthy worker, in ms and in its usual steps."""
 
     step: int
     why: str
@@ -40,10 +40,10 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A checkpoint that was written, or (``used``) one that the run went on from.
+    """A checkpoint that was written or, if ``used``, one from which the run continued.
 
-    ``copy_s`` is what a step may have waited for its copy, ``write_s`` how long the writing took behind the
-    steps; both of the slowest worker, None where it is not known.
+    ``copy_s`` is the duration of the copy, for which a step may have waited; ``write_s`` is the duration of
+    the writing in the background. Both are those of the slowest worker, None if unknown.
     """
 
     name: str
@@ -55,21 +55,22 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The run in numbers.
+    """The numbers of a run.
 
     Args:
-        facts: the few it is remembered by.
-        epochs: samples trained on, over those of the dataset.
-        samples_per_s: while stepping; None without steps.
-        goodput: share of the wall time that moved training forward: time in steps, less what changes made
-            healthy workers wait, over the time from the first word to the last. None without steps.
-        workers: ``[first step, workers]`` wherever their number changed.
-        evaluations: in order.
-        logged: the latest value of each name that the script has logged; None where it was not finite.
-        pauses: of every generation that followed another.
-        events: how many of each kind.
-        checkpoints: written and used, in order.
-        attempts: of a run that was resumed, all after the first.
+        facts: the most important ones.
+        epochs: samples trained on, divided by the size of the dataset.
+        samples_per_s: speed during steps; None without steps.
+        goodput: share of the wall time that advanced the training: the time in steps, less the time that
+            healthy workers waited for changes, divided by the time from the first record to the last. None
+            without steps.
+        workers: ``[first step, workers]`` for each number of workers.
+        evaluations: all evaluations, in order.
+        logged: the latest value of each name that the script has logged; None: it was not finite.
+        pauses: the pause of every generation that followed another.
+        events: number of events of each kind.
+        checkpoints: those written or used, in order.
+        attempts: costs of all attempts after the first.
     """
 
     facts: Facts
@@ -105,7 +106,10 @@ def compute_metrics(run: Recorded) -> Metrics:
 
 
 def compute_goodput(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> float | None:
-    """See `Metrics.goodput`; a step's time is that of its slowest worker, so steps may overlap a little."""
+    """Compute `Metrics.goodput`.
+
+    A step's time is that of its slowest worker, so steps may overlap a little.
+    """
     if not stepping_s or not wall_s:
         return None
     waited_s = sum(pause.longest_ms for pause in pauses) / 1000

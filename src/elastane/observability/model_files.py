@@ -1,4 +1,4 @@
-"""Whether the files of a finished model are, to the byte, those that the run wrote."""
+"""Verification that the files of a finished model are, to the byte, those that the run wrote."""
 
 import hashlib
 import os
@@ -20,16 +20,16 @@ from elastane.observability.tensors import ModelTensors, find_finished_model
 
 NOT_CHECKED = "the files of the finished model were not checked: "
 COORDINATORS = ("coordinator", SCRIPT)
-"""Names in a ``run.finished`` event that was written after the model."""
+"""Authors of ``run.finished`` events that are written after the model."""
 
 
 class ModelFiles(msgspec.Struct, frozen=True):
-    """What was found out about the files of a finished model.
+    """The result of verifying the files of a finished model or the artifacts.
 
     Args:
-        intact: how many are what the run wrote.
-        problems: with the others.
-        remarks: what could not be checked, in words.
+        intact: number of files that are as the run wrote them.
+        problems: the problems with other files.
+        remarks: parts that could not be checked, in words.
     """
 
     intact: int = 0
@@ -38,15 +38,15 @@ class ModelFiles(msgspec.Struct, frozen=True):
 
 
 def check_model(run: Recorded) -> ModelFiles:
-    """Compare every file of the finished model with what the run wrote down when it ended.
+    """Compare every file of the finished model with the checksum that the run recorded at its end.
 
     Raises:
-        BadInput: a file is there and cannot be read.
+        BadInput: an existing file cannot be read.
     """
     event = find_outcome_event(run.events)
     model = find_finished_model(run.run_dir)
     if event is None or event.kind not in ENDED:
-        # An earlier attempt has left it; the present one may have begun to replace it.
+        # An earlier attempt wrote the model; the current one may have begun to replace it.
         why = f"{NOT_CHECKED}the run has not come to its end since they were written"
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:
@@ -91,11 +91,12 @@ def check_unrecorded_model(run: Recorded, event: EventLine, model: Path | None) 
 def find_file_problems(
     recorded: Mapping[str, WrittenFile], found: Mapping[str, WrittenFile | None]
 ) -> Iterable[LedgerProblem]:
-    """Compare the recorded files with those that are there; pure.
+    """Compare the recorded files with the existing ones. Pure.
 
     Args:
-        recorded: of each file, by name.
-        found: likewise; None: it is missing. A name that cannot be a file's is left out.
+        recorded: size and checksum of each recorded file, by name.
+        found: those of the existing files; None: the file is missing. Names that no file can have are left
+            out.
     """
     for name, written in recorded.items():
         if name not in found:
@@ -115,12 +116,12 @@ def find_file_problems(
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is that of a file in the run directory itself."""
+    """Return whether a name is that of a file in the run directory itself."""
     return name not in {"", ".", ".."} and Path(name).name == name
 
 
 def list_weight_files(run_dir: RunDir) -> list[str]:
-    """Return the names of the files that readers would take for the model or its optimizer, if there."""
+    """Return the names of the existing files that readers would take for the model or its optimizer."""
     shards = sorted(path.name for path in run_dir.root.glob("model-*.safetensors"))
     others = (
         path.name
@@ -135,7 +136,7 @@ def list_weight_files(run_dir: RunDir) -> list[str]:
 
 
 def measure_file(path: Path) -> WrittenFile | None:
-    """Return size and checksum of a file; None if it is not there.
+    """Return size and checksum of a file; None if it does not exist.
 
     Raises:
         BadInput: it cannot be read.

@@ -1,4 +1,4 @@
-"""The groups of an optimizer as they were at the end of a run, for the card."""
+"""The groups of an optimizer at the end of a run, for the card."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ PARAMETERS = "params"
 
 
 class OptimizerGroups(msgspec.Struct, frozen=True):
-    """``optimizer.json``.
+    """``optimizer.json``: the class and the groups of an optimizer.
 
     Args:
         optimizer: name of its class.
-        groups: hyperparameters, and the names of the group's ``params``.
+        groups: the hyperparameters of each group, and the names of its ``params``.
     """
 
     optimizer: str
@@ -23,7 +23,7 @@ class OptimizerGroups(msgspec.Struct, frozen=True):
 
 
 def find_shared_values(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the hyperparameters that all groups have alike."""
+    """Return the hyperparameters that are the same in all groups."""
     first = groups[0] if groups else {}
     return {
         key: value
@@ -53,7 +53,7 @@ def format_parameter_names(names: object) -> str:
 
 
 def format_optimizer_value(value: object) -> str:
-    """Return a hyperparameter as people write it."""
+    """Return a hyperparameter in readable form."""
     if isinstance(value, list | tuple):
         return f"({', '.join(format_optimizer_value(one) for one in value)})"
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"

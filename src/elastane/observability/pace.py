@@ -1,4 +1,4 @@
-"""The speed of a job with each number of workers, from the lines it records. Pure.
+"""The speed of a job with each number of workers, computed from its recorded lines. Pure.
 
 The job writes the lines itself. Their numbers are within the bounds of `elastane.api.bounds`, so all values
 derived from them here are finite.
@@ -13,42 +13,42 @@ from elastane.api.observations import RECENT_STEPS
 from elastane.api.records import EventLine, LedgerLine
 
 WINDOW_S = 10.0
-"""Length of a window in which steps are measured together; a longer step is a window of its own."""
+"""Seconds of a window in which steps are measured together; a longer step is a window of its own."""
 
 MOST_WINDOWS = 30
 """Five minutes of short steps. A lasting change of the speed shows after two minutes if the speed has grown,
 after three and a quarter if it has fallen."""
 
 QUANTILE = 5 / 8
-"""The speed is the one that this part of the windows does not exceed. Noise makes steps longer, hardly ever
-shorter, so a mean would show how busy the neighbours were. A noisy minute touches seven windows: it has no
-effect as soon as five are sound."""
+"""The speed is the value that this fraction of the windows does not exceed. Noise makes steps longer, hardly
+ever shorter, so a mean would measure the load of neighbouring processes. A noisy minute affects seven
+windows; it has no effect once five others are sound."""
 
 MEASURED_S = 120.0
-"""Seconds of measurement before a speed is compared with those of other sizes: twelve windows, in which one
+"""Seconds of measurement before a speed is compared with those of other sizes: twelve windows, so that one
 noisy minute decides nothing."""
 
 STALE_S = 1800.0
-"""Seconds for which the speed at another size counts: later the machines have other neighbours."""
+"""Seconds for which the speed at another size counts; later the load of the machines may have changed."""
 
 REMEMBERED_PAUSES = 8
 
 SHORTEST_STEP_S = 1e-6
-"""A line with a shorter step is no measurement. This also bounds every speed, see `Speed`."""
+"""A line with a shorter step does not count. This also bounds every speed, see `Speed`."""
 
 MOST_SIZES = 64
-"""Number of sizes with speeds that are kept, those measured last."""
+"""The most sizes for which speeds are kept; those measured last stay."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The latest steps with one number of workers, in windows.
+    """The speed of the latest steps with one number of workers, in windows.
 
     Args:
-        samples: samples trained on in the window that is not full yet.
-        seconds: the time that took.
-        time: when the last of these steps ended, in seconds since 1970.
+        samples: samples in the window that is not full yet.
+        seconds: seconds in that window.
+        time: end of the last step, in seconds since 1970.
         windows: samples per second of the full windows, oldest first.
-        measured_s: seconds of all steps together, up to `MEASURED_S`.
+        measured_s: seconds of all steps together, at most `MEASURED_S`.
     """
 
     samples: float = 0.0
@@ -59,18 +59,18 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def samples_per_s(self) -> float:
-        """The usual speed, without what was noise; see `QUANTILE`."""
+        """The usual speed, without noise; see `QUANTILE`."""
         if not self.windows:
             return self.samples / self.seconds
         return sorted(self.windows)[int(len(self.windows) * QUANTILE)]
 
     @property
     def is_brief(self) -> bool:
-        """Whether it was measured for too short a time to be compared with others."""
+        """Whether the time of measurement is too short for a comparison with other speeds."""
         return self.measured_s < MEASURED_S
 
     def after(self, samples: float, seconds: float, time: float) -> "Speed":
-        """With one more step."""
+        """Return the speed with one more step."""
         samples, in_window_s = self.samples + samples, self.seconds + seconds
         measured_s = min(MEASURED_S, self.measured_s + seconds)
         if in_window_s < WINDOW_S:
@@ -80,16 +80,17 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen so far.
+    """The progress of a job in the lines read so far.
 
     Args:
         step: last committed.
         loss: of that step.
-        losses: of the last `RECENT_STEPS` steps; fewer after a step that has none, or that is not the next.
-        samples: of the largest step seen: the global batch.
-        speeds: by number of workers.
-        pauses_s: of the latest changes, the longest wait of a healthy worker, oldest first.
-        saved_s: when a checkpoint last came to exist, in seconds since 1970.
+        losses: of the last `RECENT_STEPS` steps; they start anew after a step without a loss, and at a step
+            that is not the next one.
+        samples: samples of the largest step seen, which is the global batch.
+        speeds: the speeds, by number of workers.
+        pauses_s: the longest wait of a healthy worker for each of the latest changes, oldest first.
+        saved_s: when the last checkpoint was saved, in seconds since 1970.
     """
 
     step: int = 0
@@ -102,15 +103,15 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recent_loss(self) -> float | None:
-        """Mean of ``losses``; None while they are too few."""
+        """The mean of ``losses``; None while there are too few."""
         if len(self.losses) < RECENT_STEPS:
             return None
-        # Divided first: the sum of twenty huge losses would be no number.
+        # Divide first, because the sum of twenty huge losses would overflow.
         return math.fsum(loss / RECENT_STEPS for loss in self.losses)
 
     @property
     def resize_s(self) -> float | None:
-        """Mean of the latest pauses; None before the first."""
+        """The mean of the latest pauses; None before the first."""
         return sum(self.pauses_s) / len(self.pauses_s) if self.pauses_s else None
 
 
@@ -138,7 +139,7 @@ def _speeds(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
 def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
     if line.loss is None or not math.isfinite(line.loss):
         return ()
-    # After a resume some steps are made again: what they were before does not count twice.
+    # After a resume some steps are made again; their earlier losses must not count twice.
     known = pace.losses if line.step == pace.step + 1 else ()
     return (*known, line.loss)[-RECENT_STEPS:]
 

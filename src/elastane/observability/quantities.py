@@ -1,13 +1,13 @@
-"""Times, sizes and speeds as a reader expects them."""
+"""Readable times, sizes and speeds."""
 
 
 def format_ms(ms: float) -> str:
-    """Milliseconds in the digits that can be trusted."""
+    """Return milliseconds with their significant digits."""
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:,.0f} ms"  # noqa: PLR2004 - below, a tenth is a difference
 
 
 def format_size(size_bytes: float) -> str:
-    """Bytes in the unit a reader expects: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
+    """Return a number of bytes in a readable unit: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000:  # noqa: PLR2004 - the next unit
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -16,6 +16,6 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_transfer_speed(size_bytes: int, seconds: float) -> str:
-    """``1.2 GB in 0.80 s (1.50 GB/s)``."""
+    """Return a phrase such as ``1.2 GB in 0.80 s (1.50 GB/s)``."""
     rate = size_bytes / 1e9 / seconds if seconds else 0.0
     return f"{format_size(size_bytes)} in {seconds:.2f} s ({rate:.2f} GB/s)"

@@ -1,4 +1,4 @@
-"""``report.html``: a whole run on one page that needs nothing but a browser."""
+"""``report.html``: a whole run on one page, which needs only a browser."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -30,18 +30,18 @@ from elastane.observability.series import find_step
 from elastane.observability.verify import Verdict
 
 TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
-"""Kinds of events with details for programs; ``why`` says the same."""
+"""Kinds of events with details for programs only; their ``why`` contains the same facts."""
 
 MOST_ROWS = 3000
-"""Events in the table: beyond them the page would outgrow two megabytes."""
+"""The most events in the table; with more the page would exceed two megabytes."""
 
 
 def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
-    """Write the page of a run into its directory, in one move.
+    """Write the report of a run into its directory, atomically.
 
     Args:
-        run: what it has written down so far.
-        verdict: what its ledger proves, if it was checked.
+        run: its records so far.
+        verdict: the result of verifying its ledger, if it was verified.
 
     Raises:
         BadInput: the directory cannot be written to.
@@ -55,7 +55,7 @@ def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
 
 
 def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
-    """The page; every word that came from the run is escaped."""
+    """Return the page; every text from the run is escaped."""
     facts = collect_facts(run)
     pinned = run.record.pinned
     chart = build_chart(run.ledger, run.events, pinned.virtual_ranks if pinned else 1) if run.ledger else None
@@ -94,7 +94,7 @@ def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
 
 
 def render_script_json(value: object) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element that contains it."""
     text = msgspec.json.encode(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -111,14 +111,14 @@ def render_heading(run: Recorded, facts: Facts) -> Iterable[str]:
 
 
 def format_command(record: RunRecord) -> str:
-    """Return the command as it was typed; without one, a command that asks for the same run."""
+    """Return the command as typed, or an equivalent one if it was not recorded."""
     spec = record.spec
     options = record.typed if record.typed is not None else list_run_options(spec)
     return shlex.join(["elastane", "run", *options, *spec.program])
 
 
 def list_run_options(spec: RunSpec) -> list[str]:
-    """Return the options of ``elastane run`` that a spec needs: those that differ from their defaults."""
+    """Return the options of ``elastane run`` for a spec, without those that have their default values."""
     wanted: list[tuple[str, object]] = [("--workers", f"{spec.min_workers}:{spec.max_workers}")]
     if not spec.self_sizing and spec.min_workers < spec.max_workers:
         wanted.append(("--start", spec.start))
@@ -217,7 +217,7 @@ def draw_glyph(kind: Kind | None) -> str:
 def render_chart_card(chart: Chart) -> Iterable[str]:
     kinds = [kind for kind in KINDS.values() if kind in chart.marked]
     yield '<figure class="card">'
-    # Buttons of the page alone, without a script: each shows the drawings of its class.
+    # The buttons need no script: each shows the drawings of its class.
     for view in chart.views if len(chart.views) > 1 else ():
         checked = " checked" if view is chart.views[0] else ""
         yield f'<input type="radio" name="view" id="view-{view.name}" value="{view.name}"{checked}>'
@@ -265,7 +265,7 @@ def render_event_table(run: Recorded) -> Iterable[str]:
 
 
 def name_event_worker(event: EventLine) -> str:
-    """Of a generation its members, not the coordinator that numbered it."""
+    """Return the worker of an event, or the members of a generation instead of its coordinator."""
     if event.kind != "generation.started" and event.who:
         return event.who
     return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
@@ -282,7 +282,7 @@ def describe_event_reason(event: EventLine) -> str:
 
 
 def format_event_value(value: float | str | None) -> str:
-    """JSON has no infinity and no NaN: they read back as None."""
+    """Return a readable value; None stands for infinity or NaN, which JSON does not have."""
     if value is None:
         return "not finite"
     return str(value) if isinstance(value, (str, int)) else format_number(value)

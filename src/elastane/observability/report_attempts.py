@@ -1,4 +1,4 @@
-"""What the report says of a run's checkpoints, and of the attempts that began with one."""
+"""The report's section on a run's checkpoints and on the attempts that began with one."""
 
 from collections.abc import Iterable
 from html import escape
@@ -14,7 +14,7 @@ MOST_ROWS = 50
 
 
 def build_kept_tile(facts: Facts) -> tuple[str, str, str] | None:
-    """Of a run that has kept its state."""
+    """Return the tile about checkpoints; None if the run has none."""
     if not facts.checkpoints and not facts.resumes:
         return None
     again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
@@ -53,7 +53,7 @@ def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[st
 
 
 def render_checkpoint_table(run: Recorded) -> Iterable[str]:
-    """The newest that were written; some may have been deleted since."""
+    """Yield a table of the newest checkpoints that were written, some of which may be deleted now."""
     written = [checkpoint for checkpoint in collect_checkpoints(run.events) if not checkpoint.used]
     if not written:
         return
@@ -77,7 +77,7 @@ def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tupl
 
 
 def render_table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
-    """Titles and cells with their classes; every word is escaped."""
+    """Yield a table from titles and cells with their classes; every text is escaped."""
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in titles.items())
     yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
     for row in rows:

@@ -1,4 +1,4 @@
-"""The files of a run directory, read back as typed values."""
+"""Reading of the files of a run directory as typed values."""
 
 import fcntl
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from elastane.observability.tail import LONGEST_LINE_BYTES
 T = TypeVar("T")
 
 LARGEST_RECORD_BYTES = 1 << 20
-"""Of ``run.json``."""
+"""The size limit of ``run.json``."""
 
 decode_ledger_line = Decoder[LedgerLine](LedgerLine, at_most_bytes=LONGEST_LINE_BYTES)
 decode_event_line = Decoder[EventLine](EventLine, at_most_bytes=LONGEST_LINE_BYTES)
@@ -25,7 +25,7 @@ _decode_record = Decoder[RunRecord](RunRecord, at_most_bytes=LARGEST_RECORD_BYTE
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """All a run has written down at one moment; ``live`` while its processes still write."""
+    """The records of a run at one time; ``live`` is True while its processes may still write."""
 
     run_dir: RunDir
     record: RunRecord
@@ -35,10 +35,10 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run(run_dir: RunDir) -> Recorded:
-    """Everything in a run directory; files not written yet are empty.
+    """Return the records in a run directory; files that do not exist yet count as empty.
 
     Raises:
-        NoSuchRun: the directory holds no ``run.json``.
+        NoSuchRun: the directory has no ``run.json``.
         BadInput: a file is damaged; the message names the line.
     """
     live = is_live(run_dir)
@@ -53,11 +53,11 @@ def read_run(run_dir: RunDir) -> Recorded:
 
 
 def read_record(run_dir: RunDir) -> RunRecord:
-    """``run.json``.
+    """Return the content of ``run.json``.
 
     Raises:
         NoSuchRun: there is none.
-        BadInput: it is damaged, or of a schema this version does not know.
+        BadInput: it is damaged, or this version does not know its schema.
     """
     try:
         record = _decode_record(read_bytes(run_dir.run, LARGEST_RECORD_BYTES, follow_links=False))
@@ -77,12 +77,13 @@ def read_record(run_dir: RunDir) -> RunRecord:
 
 
 def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> tuple[T, ...]:
-    """The lines of a JSON-lines file; none if it does not exist.
+    """Return the lines of a JSON-lines file; none if it does not exist.
 
     Args:
         path: of the file.
-        decode: one line to its value.
-        torn_tail: a last line without its newline is still being written, and left out; otherwise an error.
+        decode: converts one line to its value.
+        torn_tail: leave out a last line without its newline, because it is still being written. False: such a
+            line is an error.
 
     Raises:
         BadInput: a line does not decode; the message names it.
@@ -115,7 +116,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield a file's lines with their newlines.
 
     Raises:
-        Malformed: one is longer than any that we write.
+        Malformed: a line is longer than any that Elastane writes.
     """
     while line := file.readline(LONGEST_LINE_BYTES + 1):
         if len(line) > LONGEST_LINE_BYTES:
@@ -124,15 +125,15 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_live(run_dir: RunDir) -> bool:
-    """Whether the run's agent still holds its lock."""
+    """Return whether the run's agent still holds its lock."""
     try:
         with open_regular(run_dir.lock, follow_links=False) as lock:
             try:
-                # A shared lock, so that two readers at once do not take each other for the agent.
+                # Use a shared lock, so that two simultaneous readers do not mistake each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
     except (FileNotFoundError, NotADirectoryError, Malformed):
-        # An agent locks a regular file.
+        # An agent locks only a regular file.
         return False
     return False

@@ -1,4 +1,4 @@
-"""What the ledger of a run contradicts: its other files, and what it says elsewhere."""
+"""Contradictions between the ledger of a run and its other files, or within the ledger."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from elastane.observability.run_files import Recorded
 
 
 def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
-    """Find what `elastane.observability.verify.verify`, which knows the ledger alone, cannot see."""
+    """Find the problems that `elastane.observability.verify`, which reads only the ledger, cannot see."""
     pinned = run.record.pinned
     is_stream = pinned is not None and not pinned.dataset_length
     streams = find_stream_position_problems(run.ledger) if is_stream else ()
@@ -18,13 +18,13 @@ def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
 
 
 def find_end_problems(run: Recorded) -> Iterable[LedgerProblem]:
-    """Find a ledger that does not end where the last event says that the run has ended."""
+    """Find a ledger that ends at another step than the last event records."""
     event, pinned = find_outcome_event(run.events), run.record.pinned
     if event is None or event.kind not in ENDED or pinned is None:
         return
     finished = event.kind == "run.finished"
     last = run.ledger[-1].step if run.ledger else 0
-    # How many steps another finished run has is pinned, and checked with the ledger.
+    # The number of steps of other finished runs is pinned, and checked with the ledger.
     counted = finished and (pinned.steps > 0 or event.who == SCRIPT)
     if event.step is not None and event.step != last and not counted:
         how = "finished" if finished else "stopped"

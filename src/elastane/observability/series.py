@@ -1,4 +1,4 @@
-"""A run as curves over its steps, thinned so that a page stays small and no spike is lost."""
+"""The curves of a run over its steps, thinned so that the page stays small and keeps every spike."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from elastane.observability.facts import read_step_ms
 T = TypeVar("T")
 
 MOST_POINTS = 1400
-"""Points per curve: more than a wide screen has columns for."""
+"""The most points of a curve, more than a wide screen has columns."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One step; ``loss`` is None where it was not finite, ``smooth`` is the curve through its neighbours."""
+    """One step; ``loss`` is None if it was not finite, ``smooth`` is the smoothed loss."""
 
     step: int
     loss: float | None
@@ -28,7 +28,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """What one worker did: ``[first step, last step, virtual ranks]`` for each stretch of equal shares."""
+    """The work of one worker: ``[first step, last step, virtual ranks]`` for each stretch of equal shares."""
 
     worker: int
     stretches: tuple[tuple[int, int, int], ...]
@@ -43,9 +43,9 @@ def build_points(ledger: Sequence[LedgerLine]) -> list[Point]:
 
 
 def smooth_losses(losses: Sequence[float | None]) -> list[float | None]:
-    """The mean over each step's neighbours, about a fortieth of the run; near the ends, fewer.
+    """Return the mean loss around each step, over about a fortieth of the run; near the ends over less.
 
-    The window is always centred: a one-sided average would draw the loss later than it fell.
+    The window is always centred, because a one-sided mean would show changes of the loss too late.
     """
     reach = len(losses) // 80
     sums = [0.0, *accumulate(0.0 if loss is None else loss for loss in losses)]
@@ -60,7 +60,7 @@ def smooth_losses(losses: Sequence[float | None]) -> list[float | None]:
 
 
 def thin_points(points: Sequence[T], height: Callable[[T], float], most: int = MOST_POINTS) -> list[T]:
-    """At most ``most`` of the points: of each stretch its lowest and its highest, and the last of all."""
+    """Return at most ``most`` points: the lowest and the highest of each stretch, and the last of all."""
     if len(points) <= most:
         return list(points)
     stretches = max(1, (most - 1) // 2)
@@ -75,7 +75,7 @@ def thin_points(points: Sequence[T], height: Callable[[T], float], most: int = M
 
 
 def find_sizes(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
-    """``(step, workers)`` wherever the number of workers changed."""
+    """Return ``(step, workers)`` for the first step and every change of the number of workers."""
     changes: list[tuple[int, int]] = []
     for line in ledger:
         if not changes or changes[-1][1] != len(line.workers):
@@ -84,7 +84,7 @@ def find_sizes(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
 
 
 def build_lanes(ledger: Sequence[LedgerLine]) -> list[Lane]:
-    """Return how much each worker computed."""
+    """Return the shares that each worker computed."""
     lanes: dict[int, list[tuple[int, int, int]]] = {}
     for line in ledger:
         for worker, spans in line.workers.items():
@@ -100,14 +100,14 @@ def build_lanes(ledger: Sequence[LedgerLine]) -> list[Lane]:
 OWN_STEP = frozenset(
     {"generation.started", "evaluation", "message", "warning", "digest", "run.resumed", "checkpoint.restored"}
 )
-"""Kinds of events that are written later than the step they are about."""
+"""Kinds of events that are written later than the step that they are about."""
 
 
 def find_step(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
-    """The step an event belongs to.
+    """Return the step that an event belongs to.
 
-    The coordinator hears of steps some time after they have committed, so the number it writes into an event
-    may lag; the ledger's own times tell which step the workers were in.
+    The coordinator learns of steps some time after their commits, so the number that it writes into an event
+    may lag. The times in the ledger tell which step the workers were in.
     """
     if event.step is not None and event.kind in OWN_STEP:
         return event.step

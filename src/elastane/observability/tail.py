@@ -1,4 +1,4 @@
-"""Following a file that another process appends to."""
+"""Incremental reading of a file to which another process appends."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -8,16 +8,16 @@ from elastane.api.untrusted_data import Malformed, open_regular
 
 AT_ONCE_BYTES = 64 << 20
 LONGEST_LINE_BYTES = 16 << 20
-"""A longer line is passed over: no writer of ours makes one."""
+"""A longer line is skipped, because Elastane writes none."""
 
 
 class Tail:
-    """Reads what was appended since the last look; the file need not exist yet.
+    """Reads the bytes appended since the last reading; the file need not exist yet.
 
     Args:
         path: of the file.
-        within_bytes: from its end, at each look; what stands before is passed over, up to the next line.
-            None: all of it is read.
+        within_bytes: the most bytes that a reading takes from the end of the file; earlier lines are skipped.
+            None: no limit.
     """
 
     def __init__(self, path: Path, within_bytes: int | None = None) -> None:
@@ -29,9 +29,9 @@ class Tail:
         self._in_long_line = False
 
     def new_bytes(self) -> bytes:
-        """Return what was appended since the last look, at most `AT_ONCE_BYTES`; the next look goes on there.
+        """Return the bytes appended since the last reading, at most `AT_ONCE_BYTES`; the rest comes next.
 
-        A file that shrank is read from its beginning.
+        A file that has become shorter is read from its beginning.
 
         Raises:
             BadInput: something else than a file is in its place.
@@ -55,16 +55,16 @@ class Tail:
 
     def _pass_over(self, file: BinaryIO, skipped_bytes: int) -> None:
         if skipped_bytes > self._offset_bytes:
-            # From the byte before: if that ends a line, the line after it is whole.
+            # Start at the byte before: if it ends a line, the next line is complete.
             file.seek(skipped_bytes - 1)
             passed = file.readline(self._longest_bytes)
             self._offset_bytes = skipped_bytes - 1 + len(passed)
             self._torn, self._in_long_line = b"", not passed.endswith(b"\n")
 
     def new_lines(self, *, at_end: bool = False) -> list[bytes]:
-        """Return the whole lines appended since the last look, newlines removed; lines too long are left out.
+        """Return the complete lines appended since the last reading, without newlines and too long lines.
 
-        A torn tail waits for its rest; ``at_end`` no rest will come, and it counts as a line.
+        A torn line waits for its rest. With ``at_end`` there is no rest, so it counts as a line.
 
         Raises:
             BadInput: something else than a file is in its place.

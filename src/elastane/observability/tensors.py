@@ -18,11 +18,11 @@ from elastane.api.untrusted_data import Decoder, Malformed, open_regular, read_b
 
 LENGTH_BYTES = 8
 LARGEST_HEADER_BYTES = 100_000_000
-"""As other readers of the format have it."""
+"""The limit of other readers of the format."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One tensor: ``data_offsets`` are bytes from the end of the header."""
+    """The header's entry for one tensor; ``data_offsets`` count bytes from the end of the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """``model.safetensors.index.json``: the file each tensor lies in."""
+    """``model.safetensors.index.json``: the file that contains each tensor."""
 
     weight_map: dict[str, str]
 
@@ -45,9 +45,9 @@ class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: of the tensor.
-        why: what differs first: only in one file, dtype, shape, or values.
-        elements: how many elements differ; None when not comparable or numpy is missing.
-        max_abs: largest absolute difference; None likewise, and where it is not a number.
+        why: the first difference: missing in one file, dtype, shape, or values.
+        elements: how many elements differ; None: not comparable, or numpy is missing.
+        max_abs: largest absolute difference; None: as for ``elements``, or it is not a number.
     """
 
     name: str
@@ -72,11 +72,11 @@ class TensorFile:
         """Map the file and read its header.
 
         Raises:
-            BadInput: not a whole safetensors file.
+            BadInput: it is not a complete safetensors file.
         """
         try:
             with open_regular(path) as file:
-                # A private mapping of the whole file: nothing is read before it is compared.
+                # Map the whole file: the kernel reads nothing before the comparison needs it.
                 self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
             header = _header_in(bytes(self._bytes[LENGTH_BYTES : min(end, LARGEST_HEADER_BYTES)]))
@@ -121,7 +121,7 @@ class ModelTensors:
 
 
 def find_finished_model(run_dir: RunDir) -> Path | None:
-    """The file that marks a finished model as whole: its weights, or the index of their shards."""
+    """Return the file that marks a finished model as complete: its weights, or the index of their shards."""
     return next(
         (path for path in (run_dir.model_files.weights, run_dir.model_files.weight_index) if path.is_file()),
         None,
@@ -129,7 +129,7 @@ def find_finished_model(run_dir: RunDir) -> Path | None:
 
 
 def compare_tensors(first: AnyTensors, second: AnyTensors) -> tuple[TensorDifference, ...]:
-    """Every tensor that is not the same bit for bit, in the order of their names."""
+    """Return every tensor that is not the same bit for bit, in the order of their names."""
     names = sorted(first.entries.keys() | second.entries.keys())
     differences = (compare_tensor(name, first, second) for name in names)
     return tuple(difference for difference in differences if difference is not None)
@@ -157,7 +157,7 @@ NUMPY_NAMES = {
 
 
 def measure_distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[int | None, float | None]:
-    """How many elements differ, and by how much at most; Nones without numpy or for an unknown dtype."""
+    """Return how many elements differ and by how much at most; None without numpy or a known dtype."""
     try:
         import numpy as np  # noqa: PLC0415 - part of the [torch] extra; equality is told without it
     except ModuleNotFoundError:
@@ -165,7 +165,7 @@ def measure_distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[
     if dtype not in NUMPY_NAMES or sys.byteorder != "little":
         return None, None
     a, b = (np.frombuffer(raw, dtype=NUMPY_NAMES[dtype]) for raw in (raw_a, raw_b))
-    # By bits: -0.0 is not 0.0, and a NaN is itself.
+    # Compare bits: -0.0 differs from 0.0, and a NaN equals itself.
     width = f"V{a.dtype.itemsize}"
     elements = int(np.count_nonzero(a.view(width) != b.view(width)))
     if dtype == "BF16":

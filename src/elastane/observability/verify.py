@@ -17,19 +17,19 @@ from elastane.observability.coverage import (
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger of one run proves.
+    """The result of verifying the ledger of one run.
 
     Args:
         ok: no problem was found.
-        steps: committed.
-        planned_steps: the run was to last, None if no worker ever loaded the script.
-        generations: different ones in the ledger.
-        samples: trained on, over all epochs.
-        epochs: coverage of each.
-        problems: in the order of the steps.
-        not_finite: steps with a loss that was infinite or not a number; this breaks no promise.
-        files: of the finished model that are, to the byte, what the run wrote.
-        remarks: what could not be checked, in words.
+        steps: committed steps.
+        planned_steps: planned steps; None if no worker has loaded the script.
+        generations: number of different generations in the ledger.
+        samples: samples trained on, in all epochs together.
+        epochs: the coverage of each epoch.
+        problems: all problems, in the order of the steps.
+        not_finite: steps with a loss that was infinite or NaN; this breaks no promise.
+        files: number of files of the finished model that are, to the byte, as the run wrote them.
+        remarks: parts that could not be checked, in words.
     """
 
     ok: bool
@@ -52,14 +52,14 @@ def verify_ledger(
     finished: bool,
     ended_at: int | None = None,
 ) -> Verdict:
-    """Judge one run by its ledger.
+    """Verify one run by its ledger.
 
     Args:
-        pinned: the run's choices; without them only a run with no steps can be judged.
+        pinned: the pinned choices; without them only a run without steps can be verified.
         ledger: its lines in the order of the file.
-        rules: which sample lies at which position.
-        finished: the run says that it reached its last step.
-        ended_at: the step after which its script ended it, by its own word; None: it did not.
+        rules: the functions that map positions to samples.
+        finished: the run has recorded that it reached its last step.
+        ended_at: the step after which, by the events, the script ended the run; None: it did not.
     """
     problems = [*find_order_problems(ledger), *find_line_problems(ledger, pinned)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
@@ -100,7 +100,7 @@ def is_finite_line(line: LedgerLine) -> bool:
 
 
 def find_order_problems(ledger: Iterable[LedgerLine]) -> Iterable[LedgerProblem]:
-    """Steps count 1, 2, 3, ...; generations never go back."""
+    """Find the lines where steps do not count 1, 2, 3, ... or generations go back."""
     generation, expected = 0, 1
     for line in ledger:
         if line.step != expected:
@@ -112,7 +112,7 @@ def find_order_problems(ledger: Iterable[LedgerLine]) -> Iterable[LedgerProblem]
 
 
 def find_line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterable[LedgerProblem]:
-    """Find the fields of a line that contradict each other, or the number of blocks that is pinned."""
+    """Find the fields of lines that contradict each other or the pinned number of blocks."""
     for line in ledger:
         if (text := find_loss_problem(line)) is not None:
             yield LedgerProblem("loss", text, line.step)
@@ -135,12 +135,12 @@ def find_line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> I
 
 
 def find_loss_problem(line: LedgerLine) -> str | None:
-    """Say how ``loss`` and ``loss_hex`` differ; None where they are the same number, bit for bit."""
+    """Describe how ``loss`` and ``loss_hex`` differ; None: they are the same number, bit for bit."""
     try:
         exact = float.fromhex(line.loss_hex)
     except (ValueError, OverflowError):
         return f"loss_hex {line.loss_hex!r} is not a number"
-    # JSON has no number for a loss that is not finite.
+    # JSON cannot represent a loss that is not finite.
     written = line.loss.hex() if line.loss is not None else "none"
     expected = exact.hex() if math.isfinite(exact) else "none"
     if written == expected:
@@ -149,7 +149,7 @@ def find_loss_problem(line: LedgerLine) -> str | None:
 
 
 def find_share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable[LedgerProblem]:
-    """Each step's virtual ranks are each computed by exactly one worker."""
+    """Find the steps in which some virtual rank was not computed by exactly one worker."""
     for line in ledger:
         times = [0] * virtual_ranks
         for worker, spans in line.workers.items():

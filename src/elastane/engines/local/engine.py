@@ -77,7 +77,7 @@ class LocalEngine:
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """Observe jobs as `elastane.engines.engine.Engine` does; a silent coordinator costs at most a second."""
+        """Observe jobs, see `elastane.engines.engine.Engine`; a silent coordinator costs at most a second."""
         names = {*jobs, *self._places.list_unsettled()}
         await self._forget(self._watched.keys() - names)
         for name in names:
