@@ -141,9 +141,10 @@ def prune(
 
     Without rules, only damaged and unfinished checkpoints are deleted.
 
-    These always stay: the newest valid checkpoint, which is read and verified
-    first; newer ones, which the run may still be writing; and the checkpoint
-    that a live run was resumed from, because joining workers read it.
+    These always stay: the newest valid checkpoint, newer ones, which the run may
+    still be writing, and the checkpoint that a live run was resumed from, because
+    joining workers read it. The newest one is read and verified before anything
+    is deleted.
 
     With --json, an object with the keys deleted (each name and why) and dry_run.
     """

@@ -26,7 +26,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint and give its devices to other jobs.
 
-    The job stops at its next commit and keeps its place in the queue; elastane
+    The job stops at its next commit and keeps its place among the jobs. elastane
     resume continues it. Several jobs can be named.
 
     With --json, the job; several jobs are one per line.

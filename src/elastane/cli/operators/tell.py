@@ -21,7 +21,7 @@ def capacity(
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """Report that POOL has at most N devices, for the time of --for."""
+    """Report that POOL has at most N devices; --for limits how long this counts."""
     report = Capacity(pool=pool, devices=devices, valid_s=read_duration_s("--for", valid))
     words = f"{pool} has at most {devices} devices for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
@@ -60,7 +60,7 @@ def price(
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """Report that a device of POOL costs PRICE per hour, for the time of --for."""
+    """Report that a device of POOL costs PRICE per hour; --for limits how long this counts."""
     report = Price(pool=pool, price=hourly, valid_s=read_duration_s("--for", valid))
     words = f"a device of {pool} costs {hourly:g} an hour for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)

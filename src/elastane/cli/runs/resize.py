@@ -35,7 +35,7 @@ def resize(
     trained bytes do not depend on the number of workers.
 
     A run that was started without --start grows and shrinks by itself until you
-    set its size; auto returns the decision to the run.
+    set its size; auto lets its controller decide again.
     """
     number = None if workers == AUTO else _parse_workers(workers)
     run_dir = find_own_run(

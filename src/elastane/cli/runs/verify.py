@@ -61,9 +61,10 @@ def verify(
 ) -> None:
     """Prove that RUN lost and repeated nothing, or that two runs are equal.
 
-    One run: every step was made once and in order, every virtual rank computed
-    once, every sample of an epoch trained on once. The ledger is consistent, no
-    digest is missing, and the files of the finished model are unchanged.
+    One run: proves from the ledger that every step was made once and in order,
+    every virtual rank computed once, and every sample of an epoch trained on
+    once. Also checks that the lines of the ledger are consistent, no digest is
+    missing, and the files of the finished model are unchanged.
 
     Two runs: compares the pinned settings, then losses, samples and digests
     step by step, then the final tensors, bit for bit. An inconsistency within
