@@ -135,6 +135,7 @@ class _Classes(msgspec.Struct, frozen=True):
 
 @lru_cache
 def _classes() -> _Classes:
+    """Import ruamel.yaml, and return its classes and our subclasses."""
     with require_for_import("client", "YAML needs ruamel.yaml"):
         from ruamel.yaml import YAML  # noqa: PLC0415 - few commands need it
         from ruamel.yaml.composer import Composer  # noqa: PLC0415

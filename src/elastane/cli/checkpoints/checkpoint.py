@@ -180,6 +180,7 @@ def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | Non
 
 
 def show_manifest(manifest: Manifest, url: str) -> None:
+    """Print a manifest: its header, counters and metrics, then tables of files and of the first tensors."""
     from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - not needed for JSON
 
     console = open_console()

@@ -72,7 +72,7 @@ def wait_for_checkpoint(
         written: reads the events from the request on.
         step: of the run when it accepted the request.
         term: of the coordinator that accepted the request.
-        console: gets the events of failed attempts to write one.
+        console: prints events about checkpoints that failed or were abandoned.
 
     Raises:
         RunFailed: the run ended without such a checkpoint.

@@ -102,6 +102,15 @@ def check_still_there(catalog: Catalog, name: str) -> None:
 def restore_checkpoint(
     catalog: Catalog, name: str, record: RunRecord, ledger: tuple[LedgerLine, ...], workers: int
 ) -> RestoreResult:
+    """Verify a checkpoint, restore it on several workers in another process, and compare the digests.
+
+    Args:
+        catalog: holds the checkpoint.
+        name: of the checkpoint.
+        record: of the run; says how many workers keep each piece of the optimizer state.
+        ledger: of the run, with the digests to compare with.
+        workers: number of workers that restore.
+    """
     begun = time.perf_counter()
     try:
         damages = catalog.verify(name)

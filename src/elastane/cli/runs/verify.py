@@ -103,6 +103,8 @@ def verify(
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
+    """Print the proof of one run: steps, epochs, problems, remarks and the conclusion."""
+
     def say(words: str) -> None:
         console.print(words, markup=False)
 
@@ -141,6 +143,8 @@ def format_epochs(alike: Sequence[EpochCoverage]) -> str:
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
+    """Print the differences between two runs, pinned settings first, and the conclusion."""
+
     def say(words: str) -> None:
         console.print(words, markup=False)
 
