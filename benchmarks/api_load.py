@@ -1,9 +1,9 @@
-"""How long list and describe take with many jobs in the store, at a steady rate of requests.
+"""Measure how long list and describe take with many jobs in the store, at a steady rate of requests.
 
 ``python benchmarks/api_load.py --jobs 10000 --rate 50 --seconds 20`` starts the API in a process of its own,
-over a real socket, and asks from this one. Requests are sent when they are due, not when the one before has
-been answered, and are timed from then on: a server that falls behind is not spared. Half of them list 100
-jobs, half describe one. ``--store`` takes a PostgreSQL; it must be empty. Prints one JSON object.
+over a real socket, and sends requests from this one. Each request is sent when it is due, even if the one
+before has no answer yet, and timed from then on, so a server that falls behind shows it. Half of the requests
+list 100 jobs, half describe one. ``--store`` takes an empty PostgreSQL database. Prints one JSON object.
 """
 
 import argparse
@@ -40,7 +40,7 @@ WARM_UP_S = 2.0
 
 
 def fill(store: Store, count: int) -> None:
-    """Jobs of many teams, of which a third has run and ended."""
+    """Store jobs of many teams, of which a third has run and ended."""
     drawn = random.Random(1)  # noqa: S311 - the same jobs each time
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.writing() as tx:
@@ -64,12 +64,12 @@ def fill(store: Store, count: int) -> None:
 
 
 def serve(url: str, listening: socket.socket) -> None:
-    """The API on this socket, until it is ended."""
+    """Serve the API on this socket, until the process is ended."""
     unhurried = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
     controller = Controller(
         Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda *_: (), settings=unhurried
     )
-    # For longer than the client keeps it, or a request may meet a connection that has just been closed.
+    # Longer than in the client: otherwise a request may meet a connection that has just been closed.
     config = uvicorn.Config(
         application(controller), log_level="warning", access_log=False, timeout_keep_alive=75
     )
@@ -78,7 +78,7 @@ def serve(url: str, listening: socket.socket) -> None:
 
 
 async def ask(base: str, token: str, count: int, rate: float, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each request, by what was asked; raises if one fails."""
+    """Return the milliseconds of each request, by kind of request; raise if one fails."""
     drawn = random.Random(2)  # noqa: S311 - the same requests each time
     took: dict[str, list[float]] = {"list": [], "describe": []}
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
@@ -92,7 +92,7 @@ async def ask(base: str, token: str, count: int, rate: float, seconds: float) ->
             if counted:
                 took[kind].append((time.monotonic() - due_s) * 1000)
 
-        # The listening socket is there before the server is: this waits for it.
+        # The socket listens before the server runs, so this request waits for the server.
         (await client.get("/v1/health")).raise_for_status()
         begin_s = time.monotonic() + 0.1
         tasks = []
@@ -141,7 +141,7 @@ def main() -> None:
             alive = len(take_cluster_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
-        # As the controller listens: see `elastane.controller.server`.
+        # The socket of `elastane.controller.server`.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
         listening.listen(1024)

@@ -1,4 +1,4 @@
-"""What checkpoints at their own pace take: ``auto`` promises a hundredth of the time at most."""
+"""Measure the cost of checkpoints with ``auto``, which promises a hundredth of the time at most."""
 
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ LONGEST_S = 300.0
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """One run until it has kept its state so often: seconds lost to each, and since the one before."""
+    """Train until there are this many checkpoints; return the seconds of each and of the time before it."""
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "auto")
     with ElastaneRun(job, setting.work / "auto-run", start=2, most=2, checkpoints="auto") as run:
         run.wait_for_members(2)

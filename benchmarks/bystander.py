@@ -1,6 +1,6 @@
-"""A process apart from any run that starts as a joining worker does: imports, model, one batch.
+"""A process outside any run that starts as a joining worker does: imports, model, one batch.
 
-What it does to a run beside it is what sharing a machine costs; a join can be judged only against that.
+Its effect on a run is the cost of sharing a machine. A join can be judged only in comparison with that cost.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Seeded trouble for a real run, and a quiet run to compare every bit with.
+"""Disturb a real run by a seeded plan, and compare every bit with a reference run.
 
-Workers are added, drained, killed at any instant and stopped until they count as hung; the coordinator
-is killed; everything is killed, and the run resumed otherwise. The plan follows from the seed alone, as does
-how the run keeps its optimizer's state and hands gradients over; what the processes are doing at that instant
-does not.
+Workers are added, drained, killed at any instant, and stopped until they count as hung. The coordinator is
+killed. All processes are killed, and the run is resumed with other settings. The seed alone decides the plan,
+the copies of the optimizer's state and the transport of gradients; it does not decide what the processes are
+doing at the instant of an event.
 """
 
 import argparse
@@ -49,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True)
 class Way:
-    """How the run keeps its state and hands gradients over."""
+    """How a run keeps its optimizer's state and hands gradients over."""
 
     copies: str
     transport: str
@@ -63,10 +63,10 @@ class Trouble:
     """One event of the plan.
 
     Args:
-        kind: what happens.
-        after_steps: committed since the one before.
-        after_s: and this long after that, in seconds, so that any instant of a step is hit.
-        choice: 0 to 1; which worker, or how many.
+        kind: of the event.
+        after_steps: steps committed since the event before.
+        after_s: seconds after these steps, so that the event hits any instant of a step.
+        choice: 0 to 1; decides which worker, or how many.
     """
 
     kind: Kind
@@ -139,7 +139,7 @@ def quiet(steps: int, folder: Path) -> None:
 
 
 def compared(first: Path, second: Path) -> bool:
-    """Say what ``elastane verify`` says of the stormy run and of both together."""
+    """Print the result of ``elastane verify`` for the stormy run alone and for both runs."""
     command = [sys.executable, "-m", "elastane.cli.main", "verify"]
     alone = subprocess.run([*command, str(second)], check=False).returncode
     together = subprocess.run([*command, str(first), str(second)], check=False).returncode
@@ -153,7 +153,7 @@ def resize(run: ElastaneRun, choice: float) -> str:
 
 
 def grow(run: ElastaneRun) -> str:
-    """What happens in place of a loss nobody would survive."""
+    """Add workers, in place of a loss that the run would not survive."""
     run.resize(MOST_WORKERS)
     return f"nobody can be spared, so to {MOST_WORKERS} workers"
 
@@ -168,7 +168,7 @@ def drain(run: ElastaneRun, choice: float) -> str:
 
 
 def kill(run: ElastaneRun, choice: float, number: int = 1) -> str:
-    """Kill some workers, so many that a whole copy of the state is left: all lost costs steps."""
+    """Kill some workers, but leave a whole copy of the state: losing all copies would cost steps."""
     members, number = spared_by_others(run, number)
     others = [row for row in run.processes_as("worker") if row.state in {"starting", "ready"}]
     victims = []
@@ -195,7 +195,7 @@ def kill_coordinator(run: ElastaneRun, choice: float) -> str:
 
 
 def kill_everything(run: ElastaneRun, choice: float) -> str:
-    """Once there is something to go back to; the next attempt has other numbers of workers and copies."""
+    """Kill all processes once there is a checkpoint, and resume with other numbers of workers and copies."""
     run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
     count = run.kill_everything(random.Random(choice))  # noqa: S311 - an order, not a secret
     before = run.events("run.resumed")
@@ -207,7 +207,7 @@ def kill_everything(run: ElastaneRun, choice: float) -> str:
 
 
 def stop(run: ElastaneRun, choice: float) -> str:
-    """Stop a worker's process; its agent must take it for hung and end it."""
+    """Stop a worker's process, so that its agent detects a hang and ends it."""
     members, _ = spared_by_others(run)
     if len(members) < 2:
         return grow(run)
@@ -217,10 +217,10 @@ def stop(run: ElastaneRun, choice: float) -> str:
 
 
 def spared_by_others(run: ElastaneRun, number: int = 1) -> tuple[list[ProcessInfo], int]:
-    """Members that may be lost as long as another one is left, and how many of them at once.
+    """Return the members that may be lost while another one remains, and how many of them at once.
 
-    Where every worker keeps everything those are the ones that already do; sharded, any may be lost, but no
-    more at once than there are copies beside the last.
+    If every worker keeps everything, these are the members that are complete. With sharded state any member
+    may be lost, but at most the number of copies less one at once.
     """
     status = run.ask(AskStatus())
     members = [row for row in status.processes if row.role == "worker" and row.state == "member"]

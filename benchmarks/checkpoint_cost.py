@@ -1,9 +1,9 @@
-"""What a checkpoint takes from the training: Elastane beside `dcp.save`, `dcp.async_save` and the floors.
+"""Measure the cost of a checkpoint to the training: Elastane, `dcp.save`, `dcp.async_save` and the floors.
 
-A run keeps its state every so many steps. What a checkpoint takes is the time of the steps it touches beyond
-as many usual ones: that of the step it falls into, and that of the following ones too, under which the state
-is written. The floors are a copy of the same bytes in memory, and what the same training loses when a process
-that has nothing to do with it writes them.
+A run saves its state at a fixed interval of steps. The cost of a checkpoint is the time that its steps take
+beyond as many usual steps: once for the step in which it begins, and once including the following steps,
+during which the state is written. The floors are a copy of the same bytes in memory, and the time that the
+same training loses while an unrelated process writes them.
 """
 
 import json
@@ -24,11 +24,11 @@ from train_saving_ddp import KINDS
 
 VIRTUAL_RANKS = 2
 TOUCHED_STEPS = 3
-"""After a checkpoint; all writing is over by then, in this setting."""
+"""Steps after a checkpoint by which all writing is over, in this setting."""
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By number of workers: seconds lost per checkpoint, one number for each, and the floors."""
+    """Return, by number of workers, the seconds that each checkpoint took, and the floors."""
     return {"size": setting.state} | {str(workers): one(setting, workers) for workers in (1, 2)}
 
 
@@ -53,7 +53,7 @@ def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
         out / "run",
         start=workers,
         most=workers,
-        # Never by itself: the script says when.
+        # The script alone decides when.
         checkpoints=f"{10 * steps} steps",
         script="saving_elastane",
     ) as run:
@@ -83,9 +83,9 @@ def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
 
 
 def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
-    """Seconds that each event took: in the step after it, and in all steps that it touched.
+    """Return the seconds that each event took: from the step after it, and from all steps that it touched.
 
-    Steps are beside the median of the untouched ones around them.
+    Each step is compared with the median of the untouched steps around it.
     """
     took = ticks.mean_durations_s(ticks.steps(out))
     first, whole, usual = [], [], []
@@ -105,14 +105,14 @@ def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list
 
 
 def lost_after(took: dict[int, float], event: int, touched: int) -> float:
-    """Seconds that some steps after one took beyond as many usual ones, which lie around them."""
+    """Return the seconds that the steps after an event took beyond as many usual steps around them."""
     around = [*range(event - 2 * touched, event + 1), *range(event + touched + 1, event + 3 * touched)]
     usual_s = median(took[step] for step in around if step in took)
     return sum(took[step] - usual_s for step in range(event + 1, event + touched + 1) if step in took)
 
 
 def floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:
-    """Seconds that as many processes at once need to copy their shares of the bytes in memory."""
+    """Return the seconds that as many processes at once need to copy their shares of the bytes in memory."""
     asked = [str(HERE / "floor_copy.py"), str(nbytes // workers), str(setting.repetitions)]
     started = [
         subprocess.Popen([sys.executable, *asked], stdout=subprocess.PIPE, text=True) for _ in range(workers)

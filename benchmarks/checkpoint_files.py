@@ -1,6 +1,6 @@
-"""Checkpoint files against a raw write and read of the same bytes, and against `dcp.save` and `dcp.load`.
+"""Compare checkpoint files with raw writes and reads of the same bytes, and with `dcp.save` and `dcp.load`.
 
-Each round does all of it once, so that a disk that slows down slows down everything measured.
+Each round measures everything once, so a slower disk affects all contestants alike.
 """
 
 import argparse
@@ -37,7 +37,7 @@ RAW_PIECE = 16 << 20
 
 
 def layers(size_bytes: int) -> dict[str, torch.Tensor]:
-    """Tensors of 4 MiB, random so that no layer below can compress them."""
+    """Return tensors of 4 MiB, random so that no layer below can compress them."""
     count = max(1, size_bytes // (4 * LAYER[0] * LAYER[1]))
     return {f"layer{number:04}": torch.randn(LAYER) for number in range(count)}
 
@@ -53,7 +53,7 @@ def entries(state: dict[str, torch.Tensor]) -> list[TensorSlice]:
 
 
 def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
-    """The same bytes, as fast as this disk takes them."""
+    """Write the same bytes as fast as this disk allows."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for tensor in state.values():
         view = view_bytes(tensor.view(-1))
@@ -70,7 +70,7 @@ def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
 
 
 def our_write(catalog: Catalog, encoded: EncodedPart) -> Manifest:
-    """What happens behind the training: the copy has been made under a step."""
+    """Write what Elastane writes in the background; the copy was made during a step."""
     name = format_checkpoint_name(1)
     part = encoded.part(catalog.write(name, encoded.name, encoded))
     return publish_checkpoint(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
@@ -97,7 +97,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def drop_cache(directory: Path) -> None:
-    """Take the files out of the page cache, so that reads come from the disk."""
+    """Remove the files from the page cache, so that reads come from the disk."""
     for path in directory.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -106,7 +106,7 @@ def drop_cache(directory: Path) -> None:
 
 
 def turned(works: dict[str, Callable[[], object]], by: int) -> dict[str, Callable[[], object]]:
-    """Another one first in every round: what comes after a large write finds a busy disk."""
+    """Return the works in another order in every round: after a large write the disk is busy."""
     names = list(works)
     start = by % len(names)
     return {name: works[name] for name in (*names[start:], *names[:start])}
@@ -121,7 +121,7 @@ def one_round(
     turn: int,
     cold: bool,
 ) -> dict[str, float]:
-    """Seconds of each, in one pass."""
+    """Return the seconds of each work, in one pass."""
     catalog = Catalog(LocalStorage(where / "ours"))
     copied = EncodedPart(format_part_name(0), entries(state))
     staging.stage(copied)
@@ -153,7 +153,7 @@ def one_round(
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """From a cold page cache: a restore after a power cut. `restore.py` has the warm one."""
+    """Measure with a cold page cache, as after a power cut; `restore.py` measures with a warm one."""
     size_bytes = STATE_BYTES[setting.state]
     found = measured(size_bytes=size_bytes, rounds=setting.repetitions, directory=setting.work, cold=True)
     return {"bytes": size_bytes, **found}
@@ -162,12 +162,12 @@ def measure(setting: Setting) -> dict[str, Any]:
 def measured(
     *, size_bytes: int = FULL_BYTES, rounds: int = 5, directory: Path | None = None, cold: bool = False
 ) -> dict[str, list[float]]:
-    """Seconds and ratios per round.
+    """Return the seconds and ratios of each round.
 
     Args:
         size_bytes: of the state.
-        rounds: how often; one more is done first and thrown away.
-        directory: on the disk to be measured; None is a temporary one.
+        rounds: how many; one more is done first and discarded.
+        directory: on the disk to measure; None is a temporary one.
         cold: read from the disk instead of the page cache.
     """
     state = layers(size_bytes)

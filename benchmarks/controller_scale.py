@@ -1,17 +1,17 @@
-"""The real controller with many jobs: how soon it plans after a start, what it costs, what it misses.
+"""Measure the real controller with many jobs: the time to its first plan, its cost, and missed deaths.
 
 ``python benchmarks/controller_scale.py --jobs 10000 --running 2000`` fills a store with jobs, of which some
-run: for those, a process of its own keeps the run directories (the lock that says that somebody is there, the
-attempt, a line in the ledger every two seconds, and a socket that answers as a coordinator does). Then it
-starts ``python -m elastane.controller`` and measures
+run. For those, another process simulates the agents: it holds the locks of the run directories, writes the
+attempt and a line of the ledger every two seconds, and answers on a socket as a coordinator does. Then the
+script starts ``python -m elastane.controller`` and measures
 
 - ``restart_s``: from the start of the process to the first plan in the store;
-- ``rest_cores``: what the controller costs while all beats and nobody asks for anything;
+- ``rest_cores``: the cost of the controller while all agents live and no request comes;
 - ``api``: list and describe at a steady rate (see ``api_load.py``) with the loop running;
-- ``busy_cores``: the same, while jobs are submitted and cancelled too;
-- ``deaths``: of agents that vanish without a word: how many were found, and after how many seconds.
+- ``busy_cores``: the same, while jobs are also submitted and cancelled;
+- ``deaths``: agents that vanish without a report: how many of them were found, and after how many seconds.
 
-Prints one JSON object. Cores are processor seconds per second of the controller and of what it has started.
+Prints one JSON object. Cores are processor seconds per second of the controller and its child processes.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Agents:
 
     Args:
         places: of their jobs.
-        names: of these.
+        names: of their jobs.
     """
 
     def __init__(self, places: EngineDirectories, names: list[str]) -> None:
@@ -117,7 +117,7 @@ class Agents:
             ledger.write(msgspec.json.encode(line) + b"\n")
 
     def die(self, name: str) -> None:
-        """As after a SIGKILL: nobody is there, and the process that its attempt names is gone."""
+        """Vanish as after a SIGKILL: the lock is free, and the process that the attempt names is gone."""
         write_attempt(
             self._run_dirs[name], Attempt(number=1, pid=os.getpid(), started=1, began_s=time.time())
         )
@@ -173,7 +173,7 @@ def many_files() -> None:
 
 
 def fill(store: Store, count: int, running: int, home: Path) -> None:
-    """So many jobs, the oldest of which run; the others wait."""
+    """Store this many jobs; the oldest ones run, the others wait."""
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.writing() as tx:
             numbers = range(begin, min(begin + IN_ONE_TRANSACTION, count))
@@ -209,7 +209,7 @@ def spec_of(number: int) -> JobSpec:
 
 
 def planned(store: Store, name: str) -> bool:
-    """Whether a plan has said something about a job."""
+    """Return whether a plan has decided about a job."""
     with store.reading() as tx:
         text = tx.execute(select(tables.jobs.c.explained).where(tables.jobs.c.name == name)).scalar_one()
     return msgspec.json.decode(text, type=Explanation).decided_s > 0
@@ -251,7 +251,7 @@ def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, Contr
 
 
 def family(pid: int) -> list[int]:
-    """A process and what it has started, and so on."""
+    """Return a process and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -260,7 +260,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds of a process and of those it has started."""
+    """Return the processor seconds of a process and its descendants."""
     ticks = 0
     for member in family(pid):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
@@ -269,7 +269,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Cores:
-    """Processor seconds per second, from its making to `read`."""
+    """A counter of processor seconds per second, from its construction to `read`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -284,7 +284,7 @@ class Cores:
 
 
 def until(done: Callable[[], bool], give_up_s: float, what: str) -> float:
-    """Seconds until it is so."""
+    """Return the seconds until the condition holds."""
     begin_s = time.monotonic()
     while not done():
         if time.monotonic() - begin_s > give_up_s:
@@ -294,7 +294,7 @@ def until(done: Callable[[], bool], give_up_s: float, what: str) -> float:
 
 
 def change_now_and_then(url: str, token: str, seconds: float, per_s: float) -> None:
-    """In a process of its own: submits a job and cancels the one before."""
+    """Submit a job and cancel the one before, again and again; runs in a process of its own."""
     end_s, last = time.monotonic() + seconds, ""
     with Cluster(url, token) as cluster:
         for number in range(10**6):
@@ -309,7 +309,7 @@ def change_now_and_then(url: str, token: str, seconds: float, per_s: float) -> N
 
 
 def deaths(store: Store, told: Connection, names: list[str]) -> dict[str, object]:
-    """How many of these agents were found dead, and how long that took."""
+    """Return how many of these agents were found dead, and how long that took."""
     died: dict[str, float] = {}
     took: dict[str, float] = {}
     drawn = random.Random(3)  # noqa: S311 - the same deaths each time
@@ -361,7 +361,7 @@ def main() -> None:
             waits = f"job-{asked.jobs - 1}"
             until(lambda: planned(store, waits), PLAN_S, "the first plan")
             said["restart_s"] = round(time.monotonic() - begin_s, 2)
-            # What a start leaves to be written down is no rest yet.
+            # A start still has writes to do, so this is not yet the cost at rest.
             time.sleep(asked.seconds / 2)
             cores = Cores(pid)
             time.sleep(asked.seconds)

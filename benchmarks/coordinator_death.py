@@ -1,4 +1,4 @@
-"""What ``kill -9`` of the coordinator costs a run, beside a process that only imports what it does."""
+"""Measure the cost of ``kill -9`` of the coordinator, beside a process that only imports the same modules."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ IMPORTS = "import elastane.coordinator.server"
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """The slowest step around the death beside the usual one, and whether the next resize works."""
+    """Return the slowest step around the death beside the usual one, and whether the next resize works."""
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "coordinator")
     deaths, controls = [], []
     with ElastaneRun(job, setting.work / "coordinator-run", start=2, most=2) as run:
@@ -57,7 +57,7 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
 
 
 def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    """From the start of a process that is no part of the run and imports what a coordinator does."""
+    """Measure from the start of a process outside the run that imports what a coordinator imports."""
     begin_s = time.monotonic()
     with Processes(setting.work / f"bystander-{begin_s:.0f}") as processes:
         processes.start([sys.executable, "-P", "-c", IMPORTS])
@@ -67,7 +67,7 @@ def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
 
 
 def disturbance(run: ElastaneRun, begin_s: float, setting: Setting) -> dict[str, float]:
-    """The slowest step of any worker since ``begin_s``, beside the usual one just before."""
+    """Return the slowest step of any worker since ``begin_s``, beside the usual one just before."""
     end_s = time.monotonic()
     slowest_s, usual_s = 0.0, 0.0
     for pid in run.worker_pids().values():

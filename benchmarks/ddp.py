@@ -26,7 +26,7 @@ def start(processes: Processes, job: Job, workers: int, script: str = "ddp") -> 
 
 
 def run(job: Job, workers: int, folder: Path, timeout_s: float = 600, script: str = "ddp") -> None:
-    """The whole job, to its end."""
+    """Run the whole job to its end."""
     with Processes(folder) as processes:
         start(processes, job, workers, script)
         processes.finish(timeout_s)

@@ -1,4 +1,4 @@
-"""What ``kill -9`` of one of three workers in the middle of a step costs."""
+"""Measure the cost of ``kill -9`` of one of three workers in the middle of a step."""
 
 import math
 import os
@@ -23,8 +23,8 @@ class Death:
     """One death.
 
     Args:
-        pid: who died.
-        step: the step it died in.
+        pid: of the dead worker.
+        step: in which it died.
         at_s: monotonic time of the kill.
     """
 
@@ -34,12 +34,12 @@ class Death:
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Repeated deaths of the newest worker; the agent replaces it each time.
+    """Kill the newest worker again and again; the agent replaces it each time.
 
-    ``to_commit_s``: from the kill to the commit of the step it fell into, on the later survivor. ``work_s``:
-    what the survivors computed in that time, their own rest of the step and the missing virtual ranks, at the
-    pace they have as two. ``beyond_work_s``, the difference: noticing, agreeing, dealing again, reducing,
-    applying.
+    ``to_commit_s``: from the kill to the commit of the interrupted step, on the later survivor. ``work_s``:
+    the survivors' computation in that time, their own rest of the step and the missing virtual ranks, at the
+    speed of two workers. ``beyond_work_s``: the difference, the time to notice, agree, assign again, reduce
+    and apply.
     """
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "death")
     deaths = []
@@ -60,7 +60,7 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     events = len(run.events("worker.died"))
     last = ticks.of(victim, run.ticks())[-1]
     wait_until(lambda: ticks.of(victim, run.ticks())[-1].step > last.step, "the next step of the victim")
-    time.sleep(usual_s / 2)  # Into the middle of its step.
+    time.sleep(usual_s / 2)  # In the middle of its step.
     wall_s, died = time.time(), kill(victim, run)
     run.wait_for_steps(4)
     run.wait(lambda: len(run.events("worker.died")) > events, "the death in the events")
@@ -85,9 +85,9 @@ def kill(pid: int, run: ElastaneRun) -> Death:
 
 
 def worked_s(run: ElastaneRun, pid: int, died: Death) -> float:
-    """Seconds of computing that survivor ``pid`` still did for the step after the death.
+    """Return the seconds that survivor ``pid`` still computed for the step after the death.
 
-    Its pace is that of the survivors' next whole steps: two workers on their own cores, not three.
+    Its speed is that of the survivors' next whole steps: two workers on their own cores, not three.
     """
     survivors = WORKERS - 1
     ahead = [tick for tick in ticks.of(pid, run.ticks()) if died.step <= tick.step <= died.step + 3]
@@ -100,6 +100,6 @@ def worked_s(run: ElastaneRun, pid: int, died: Death) -> float:
 
 
 def recomputed(run: ElastaneRun, died: Death) -> int:
-    """Microbatches of that step begun beyond V: those of the dead worker that had to be done again."""
+    """Return the microbatches of that step begun beyond V: those that the survivors computed again."""
     begun = sum(m.step == died.step for m in ticks.microbatches(run.job.out))
     return begun - VIRTUAL_RANKS

@@ -1,4 +1,4 @@
-"""A run of Elastane, started with its command line and watched through its files and its coordinator."""
+"""A run of Elastane, started by the command line and observed through its files and its coordinator."""
 
 import os
 import random
@@ -25,7 +25,7 @@ ELASTANE = (sys.executable, "-m", "elastane.cli.main")
 
 
 def number(event: EventLine, key: str) -> float:
-    """A figure that an event tells besides."""
+    """Return a number among the details of an event."""
     value = event.detail[key]
     if not isinstance(value, int | float):
         raise TypeError(f"{key} of {event.kind} is {value!r}")
@@ -42,9 +42,9 @@ class ElastaneRun:
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
         transport: how gradients travel, ``shared`` or ``tcp``.
-        checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
+        checkpoints: the value of ``--checkpoint-every``.
         script: ``train_<script>.py`` is run.
-        command: that is ``elastane``.
+        command: to call for ``elastane``.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class ElastaneRun:
         return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
 
     def resume(self, *, start: int, copies: str) -> None:
-        """Another attempt, from the newest checkpoint, after `kill_everything`."""
+        """Begin another attempt from the newest checkpoint, after `kill_everything`."""
         self.main = self._attempt(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
 
     def kill_everything(self, dice: random.Random, spared: int = 0) -> int:
-        """SIGKILL for every process of the run, in any order, until none is left.
+        """Kill every process of the run, in random order, until none is left.
 
         Args:
             dice: for the order.
-            spared: a process that is none of the run's, although it has its files open for moments; 0: none.
+            spared: a process outside the run that has the run's files open for moments; 0: none.
 
         Returns:
-            How many there were.
+            The number of killed processes.
         """
         killed: set[int] = set()
-        # Somebody may be forked just now: found the next time, if the end of its pipe has not ended it.
+        # A process that is being forked now is found the next time, unless the end of its pipe ends it first.
         while pids := self._pids(spared):
             dice.shuffle(pids)
             for pid in pids:
@@ -100,11 +100,11 @@ class ElastaneRun:
         return len(killed)
 
     def _pids(self, spared: int) -> list[int]:
-        """Of all that have a file of the run open: each has its log, if nothing else."""
+        """Return the pids of all processes that have a file of the run open; each has at least its log."""
         root = f"{self.run_dir.root.resolve()}/"
         found = {self.main.pid} if self.main.poll() is None else set()
         for process in Path("/proc").glob("[0-9]*"):
-            # Processes and their files come and go, and some are not ours.
+            # Processes and their files come and go, and some belong to other users.
             with suppress(OSError):
                 for file in (process / "fd").iterdir():
                     with suppress(OSError):
@@ -119,7 +119,7 @@ class ElastaneRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.main.poll() is None:
-            # Twice Ctrl-C: the agent ends its processes itself, in whatever sessions they are.
+            # Twice Ctrl-C: the agent itself ends its processes, in all sessions.
             self.main.send_signal(signal.SIGINT)
             self.main.send_signal(signal.SIGINT)
             try:
@@ -129,10 +129,10 @@ class ElastaneRun:
         self.processes.__exit__(kind, error, trace)
 
     def finish(self, timeout_s: float = 600) -> None:
-        """To the end of the job.
+        """Wait for the end of the job.
 
         Raises:
-            RuntimeError: it ended badly, or well without a worker that had come to grief by itself.
+            RuntimeError: it failed, or it succeeded after a worker failed by itself.
         """
         code = self.main.wait(timeout_s)
         if code:
@@ -141,15 +141,15 @@ class ElastaneRun:
             raise RuntimeError(f"not even killed: {failures}")
 
     def last_words(self) -> str:
-        """What ``elastane run`` said last, in this attempt."""
+        """Return the last output of ``elastane run`` in this attempt."""
         return self.processes.last_words(len(self.processes.started) - 1)
 
     def finish_in_peace(self, timeout_s: float = 600) -> None:
-        """To the end of a job in which nothing was to happen.
+        """Wait for the end of a job in which no process should die.
 
         Raises:
-            RuntimeError: it ended badly, a worker or the coordinator died, or the ledger has gaps: what was
-                measured is not what was meant.
+            RuntimeError: it failed, a worker or the coordinator died, or the ledger has gaps, so the
+                measurement is invalid.
         """
         self.finish(timeout_s)
         for kind in ("worker.died", "worker.hung", "coordinator.died"):
@@ -176,7 +176,7 @@ class ElastaneRun:
         return [process for process in self.ask(AskStatus()).processes if process.role == role]
 
     def worker_pids(self) -> dict[int, int]:
-        """Pid by worker, of those alive."""
+        """Return the pid of each living worker."""
         found = self.processes_as("worker")
         return {process.worker: process.pid for process in found if process.worker is not None}
 
@@ -184,7 +184,7 @@ class ElastaneRun:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
 
     def steps(self) -> int:
-        """Committed so far: lines of the ledger, counted and not read, for it grows long."""
+        """Return the number of committed steps: the lines of the ledger, counted without decoding."""
         return self.run_dir.ledger.read_bytes().count(b"\n") if self.run_dir.ledger.exists() else 0
 
     def events(self, kind: str) -> list[EventLine]:
@@ -197,22 +197,22 @@ class ElastaneRun:
     # -- what one waits for ------------------------------------------------------------------------------
 
     def wait_for_members(self, workers: int) -> float:
-        """Until the newest step in the ledger was computed by this many workers; the monotonic time then."""
+        """Wait for a step in the ledger by this many workers; return the monotonic time then."""
         return self.wait(
             lambda: bool(self.ledger()) and len(self.ledger()[-1].workers) == workers,
             f"a step of {workers} workers",
         )
 
     def wait_for_steps(self, steps: int) -> float:
-        """Until the ledger holds this many more steps than now; the monotonic time then."""
+        """Wait until the ledger has this many more steps than now; return the monotonic time then."""
         goal = self.steps() + steps
         return self.wait(lambda: self.steps() >= goal, f"step {goal}")
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = 180) -> float:
-        """Until ``condition`` holds; the monotonic time then, in seconds.
+        """Wait until ``condition`` holds; return the monotonic time then, in seconds.
 
         Raises:
-            RuntimeError: the run ended instead.
+            RuntimeError: the run ended first.
         """
 
         def holds() -> bool:

@@ -1,16 +1,16 @@
-"""From the controller's decision to the first step at the new size, on the local engine.
+"""Measure the time from the controller's decision to the first step at the new size, on the local engine.
 
-``python benchmarks/engine_latency.py --repetitions 20``: a real job grows, shrinks and is paused and resumed;
-every order goes through `LocalEngine`, as the controller's do. The decision is the moment before the order is
-carried out; the step is the first line of the ledger with the new number of workers, by its own time.
+``python benchmarks/engine_latency.py --repetitions 20``: a real job grows, shrinks, is paused and is resumed.
+Every order goes through `LocalEngine`, as the controller's do. The decision is the moment before the order is
+executed. The step is the first line of the ledger with the new number of workers, by the time in that line.
 
-What a healthy worker feels of it is its slowest step from the decision to the first one at the new size, that
-one included, over a usual step at the old size or the new one, whichever takes longer: 1.0 is nothing.
-``calm`` is the slowest of as many steps just before the decision, over a usual one: what the machine does by
-itself. ``pause_s`` is how much longer that first step took than the usual ones at the new size: on two cores,
-two workers that compute leave none for whoever joins.
+The effect on a healthy worker is its slowest step from the decision to the first one at the new size, that
+one included, divided by a usual step at the old or the new size, whichever is longer; 1.0 means none.
+``calm`` is the slowest of as many steps just before the decision, divided by a usual one: the noise of the
+machine. ``pause_s`` is how much longer the first step at the new size took than the usual ones at that size:
+on two cores, two workers that compute leave no core for a joiner.
 
-One look at many jobs is timed too.
+One observation of many jobs is timed too.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Results: TypeAlias = dict[str, dict[str, Spread]]
 
 
 class Timed:
-    """One job whose changes are timed."""
+    """One job with timed changes."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -75,12 +75,12 @@ class Timed:
 
     async def until(self, done: Callable[[Observation], bool]) -> Observation:
         async with asyncio.timeout(WAIT_S):
-            while not done(seen := (await self.engine.observe([JOB]))[JOB]):  # noqa: ASYNC110 - a look is no event
+            while not done(seen := (await self.engine.observe([JOB]))[JOB]):  # noqa: ASYNC110 - an observation is not an event
                 await asyncio.sleep(0.02)
         return seen
 
     async def change(self, order: Order, workers: int) -> float:
-        """Seconds from the decision to the first step with so many workers."""
+        """Return the seconds from the decision to the first step with this many workers."""
         known = len(self.ledger())
         decided_s = time.time()
         if isinstance(order, ResizeJob):
@@ -97,11 +97,11 @@ class Timed:
     async def calm(self) -> None:
         known = len(self.ledger())
         async with asyncio.timeout(WAIT_S):
-            while len(self.ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - nor is a line of a file
+            while len(self.ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - a line of a file is not an event
                 await asyncio.sleep(0.02)
 
     def ledger(self) -> list[LedgerLine]:
-        """All so far; only what is new is read: who trains has no core to spare for who looks."""
+        """Return all lines so far, but read only new ones: the training needs the cores."""
         self.lines += map(decode_ledger_line, self.tail.new_lines())
         return self.lines
 
@@ -111,7 +111,7 @@ async def resizes(repetitions: int, home: Path) -> Results:
     try:
         return await measured_on(timed, repetitions)
     finally:
-        # A job outlives whoever has started it: this one must not.
+        # A job outlives the process that has started it; this one must not.
         seen = (await timed.engine.observe([JOB]))[JOB]
         if seen.present:
             await timed.engine.carry_out([KillAttempt(job=JOB, attempt=seen.attempt)])
@@ -124,7 +124,7 @@ async def measured_on(timed: Timed, repetitions: int) -> Results:
     for attempt in range(1, 1 + max(1, repetitions // GROWTHS_PER_ATTEMPT)):
         start = StartAttempt(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
         measured["submit" if attempt == 1 else "resume"].append(await timed.change(start, 1))
-        # Until the fork server has imported all, a growth would measure that.
+        # Before the fork server has imported everything, a growth would measure these imports.
         await timed.until(lambda seen: seen.target == seen.workers == 1)
         for _ in range(GROWTHS_PER_ATTEMPT):
             await timed.calm()
@@ -150,7 +150,7 @@ async def measured_on(timed: Timed, repetitions: int) -> Results:
 
 
 class Felt(NamedTuple):
-    """What the healthy felt of one resize; see above."""
+    """The effect of one resize on healthy workers; see above."""
 
     grown: bool
     slowest: float
@@ -159,7 +159,7 @@ class Felt(NamedTuple):
 
 
 def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Felt:
-    """Of a resize before and after which the job was left alone for `CALM_STEPS`."""
+    """Return the effect of a resize with `CALM_STEPS` undisturbed steps before and after it."""
     begin = next(n for n, line in enumerate(ledger) if line.time >= decided_s)
     first = next(n for n in range(begin, len(ledger)) if len(ledger[n].workers) == workers)
     took = [line.seconds["step"] for line in ledger]
@@ -179,7 +179,7 @@ def resized(attempt: int, workers: int) -> ResizeJob:
 
 
 async def looking(home: Path) -> Spread:
-    """One look of an engine whose directory holds many jobs that are over, and many that wait."""
+    """Time one observation by an engine with many ended and many waiting jobs in its directory."""
     engine, places = LocalEngine(home), EngineDirectories(home)
     for number in range(SETTLED):
         run_dir = places.run_dir(f"settled-{number}")

@@ -1,4 +1,4 @@
-"""Time copies in memory: into memory that is there, and into what the kernel must find first; prints JSON."""
+"""Time copies in memory: into used memory, and into memory that the kernel must map first; print JSON."""
 
 import json
 import mmap

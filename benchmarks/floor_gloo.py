@@ -1,4 +1,4 @@
-"""Time new Gloo groups among the processes that already have one; rank 0 writes the seconds as JSON."""
+"""Time new Gloo groups among processes that already have one; rank 0 writes the seconds as JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Time a fork of a process that has imported torch, and a copy of the training state; prints JSON."""
+"""Time a fork of a process that has imported torch, and a copy of the training state; print JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import workload
 
 
 def main(size: str, repetitions: int) -> None:
-    # No torch thread has started when it forks; the copies come after.
+    # The forks come first, before any thread of torch has started.
     forks = [fork_s() for _ in range(repetitions)]
     model = workload.GPT(workload.SIZES[size])
     state = torch.cat([p.detach().flatten() for p in model.parameters()]).repeat(3)
@@ -26,7 +26,7 @@ def main(size: str, repetitions: int) -> None:
 
 
 def fork_s() -> float:
-    """From the fork to a child that has computed with a tensor."""
+    """Return the seconds from a fork to the end of a child's first computation with a tensor."""
     ready, said = os.pipe()
     begin_s = time.monotonic()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""What the parts cost by themselves: no elastic trainer on this machine can be cheaper than these."""
+"""Measure the costs of the parts alone: no elastic trainer on this machine can be cheaper."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from setting import Setting
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Seconds, but for ``copy_gb``."""
+    """Return seconds, except for ``copy_gb``."""
     warm = parsed([sys.executable, str(HERE / "floor_warm.py"), setting.size, str(setting.repetitions)])
     return {
         "import_torch_cpu_s": [import_torch_cpu_s() for _ in range(setting.repetitions)],
@@ -25,7 +25,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def import_torch_cpu_s() -> float:
-    """User and system time of a process that imports torch."""
+    """Return the user and system time of a process that imports torch."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -33,14 +33,14 @@ def import_torch_cpu_s() -> float:
 
 
 def cold_process_s() -> float:
-    """From nothing to a process that can compute with tensors."""
+    """Return the seconds from nothing to a process that can compute with tensors."""
     begin_s = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch; torch.ones(1) + 1"], check=True)
     return time.monotonic() - begin_s
 
 
 def new_gloo_group_s(setting: Setting) -> list[float]:
-    """A second group among two processes that already have one, first collective included."""
+    """Return the seconds of a second group among two processes that have one, first collective included."""
     folder = setting.work / "gloo"
     out = folder / "seconds.json"
     with Processes(folder) as processes:

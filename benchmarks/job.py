@@ -1,4 +1,4 @@
-"""What a contestant is asked to do, as a value and as a command line."""
+"""The job of a contestant, as a value and as a command line."""
 
 import argparse
 import sys
@@ -33,7 +33,7 @@ class Job:
         ]
 
     def script(self, contestant: str) -> list[str]:
-        """Script and arguments of ``train_<contestant>.py``."""
+        """Return the script and arguments of ``train_<contestant>.py``."""
         return [str(HERE / f"train_{contestant}.py"), *self.arguments()]
 
     def python(self, contestant: str) -> list[str]:

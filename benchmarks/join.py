@@ -1,4 +1,4 @@
-"""What a join does to those already there: their slowest step during it, beside a bystander's start."""
+"""Measure the slowest step of the present workers during a join, and during a bystander's start."""
 
 import sys
 import time
@@ -21,8 +21,8 @@ class Case:
 
     Args:
         size: of the model; None: that of the setting.
-        before: workers there already.
-        virtual_ranks: even shares before and after.
+        before: workers before the join.
+        virtual_ranks: that give even shares before and after.
         repetitions: at most.
         calm_steps: at most.
     """
@@ -38,7 +38,7 @@ CASES = (Case(None, 1, 4), Case(None, 2, 6), Case("100m", 1, 2, repetitions=3, c
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Steps of the workers that were there before, in seconds and as multiples of their usual step."""
+    """Return the steps of the present workers, in seconds and as multiples of their usual step."""
     found = {}
     for case in CASES:
         if case.size is None or setting.state == case.size:
@@ -71,7 +71,7 @@ def one(case: Case, size: str, setting: Setting) -> dict[str, Any]:
 
 
 def join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
-    """From the wish for one more worker until some steps after its first."""
+    """Measure from the request for one more worker until some steps after its first one."""
     pids = list(run.worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
@@ -82,7 +82,7 @@ def join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
 
 
 def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    """From the start of a bystander until it has ended, and some steps."""
+    """Measure from the start of a bystander until some steps after its end."""
     pids = list(run.worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
@@ -95,7 +95,7 @@ def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
 
 
 def disturbance(run: ElastaneRun, pids: list[int], begin_s: float, setting: Setting) -> dict[str, float]:
-    """The slowest step of any of these processes since ``begin_s``, beside their usual one just before."""
+    """Return the slowest step of these processes since ``begin_s``, beside their usual one just before."""
     end_s, seen = time.monotonic(), run.ticks()
     slowest_s, usual_s = 0.0, 0.0
     for pid in pids:

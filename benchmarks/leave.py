@@ -1,4 +1,4 @@
-"""What a planned leave costs those who stay: time, and work done twice."""
+"""Measure the cost of a planned leave to the other workers: time, and work done twice."""
 
 import time
 from statistics import median
@@ -13,10 +13,11 @@ VIRTUAL_RANKS = 4
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """One worker of two is drained, again and again.
+    """Drain one worker of two, again and again.
 
-    ``pause_s`` is what the stayer's slowest step around the leave took beyond its usual one afterwards, when
-    it does everything alone; ``to_gone_s`` the time from the request to the first step without the leaver.
+    ``pause_s`` is how much longer the other worker's slowest step around the leave took than its usual step
+    afterwards, when it computes everything alone. ``to_gone_s`` is the time from the request to the first
+    step without the leaver.
     """
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "leave")
     leaves = []
@@ -44,7 +45,7 @@ def leave(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     gone_s = run.wait_for_members(1)
     run.wait_for_steps(setting.calm_steps)
     around = ticks.durations_s([tick for tick in ticks.of(pids[stayer], run.ticks()) if tick.at_s > begin_s])
-    # The last step of two, the first alone and the one after it; what comes later is usual again.
+    # The last step of two workers, the first of one, and the next; later steps are usual again.
     alone = next(line.step for line in run.ledger()[known:] if len(line.workers) == 1)
     usual_s = median(seconds for step, seconds in around.items() if step > alone + 1)
     slowest_s = max(seconds for step, seconds in around.items() if step <= alone + 1)
@@ -57,6 +58,6 @@ def leave(run: ElastaneRun, setting: Setting) -> dict[str, float]:
 
 
 def recomputed(run: ElastaneRun, after: int, until: int) -> int:
-    """Microbatches begun beyond the V that each of these steps needs, by anyone, leaver included."""
+    """Return the microbatches that all workers began beyond the V that each of these steps needs."""
     begun = [tick.step for tick in ticks.microbatches(run.job.out) if after < tick.step <= until]
     return len(begun) - run.job.virtual_ranks * (until - after)

@@ -1,7 +1,8 @@
-"""How fast samples come: Elastane's loaders, its ledger kept, beside PyTorch's with a DistributedSampler.
+"""Measure the rate of samples from Elastane's loaders, ledger included, and from PyTorch's.
 
-One worker consumes and does nothing else, so that loading is all there is to wait for. Both have the same
-dataset, batches, number of loader processes and depth of prefetching, and take turns.
+PyTorch's loaders have a DistributedSampler. One worker consumes the samples and does nothing else, so it
+waits for loading alone. Both have the same dataset, batches, number of loader processes and depth of
+prefetching, and take turns.
 """
 
 import time
@@ -26,7 +27,7 @@ from usual_step import ratios
 MICROBATCH, VIRTUAL_RANKS, PREFETCH = 16, 8, 4
 LOADERS = (1, 2)
 WARMUP_STEPS = 2
-"""More batches than all loaders have ready."""
+"""Steps with more batches than all loaders have ready."""
 TURNS = 8
 
 
@@ -46,7 +47,7 @@ class Windows(Dataset[Tensor]):
 
 
 class Pictures(Dataset[Tensor]):
-    """Samples that take work, as decoding a picture does: about a millisecond of it."""
+    """Samples that need about a millisecond of work, as decoding a picture does."""
 
     steps = 32
 
@@ -65,7 +66,7 @@ class Pictures(Dataset[Tensor]):
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Samples per second by kind of dataset and number of loaders: one number for each repetition."""
+    """Return samples per second by kind of dataset and number of loaders, a number for each repetition."""
     return {
         kind.__name__.lower(): {
             str(loaders): one(kind(), loaders, setting.repetitions) for loaders in LOADERS
@@ -78,7 +79,7 @@ def one(dataset: Windows | Pictures, loaders: int, repetitions: int) -> dict[str
     rates: dict[str, list[float]] = {"pytorch": [], "elastane": []}
     over: list[float] = []
     for _ in range(repetitions):
-        # Both open at once, a short turn each: a noise that lasts a second then falls on both alike.
+        # Both are open at once and take short turns, so a second of noise affects both alike.
         contestants = {"pytorch": pytorch(dataset, loaders), "elastane": elastane(dataset, loaders)}
         turns: dict[str, list[float]] = {name: [] for name in contestants}
         for turn in range(TURNS + 1):
@@ -94,7 +95,7 @@ def one(dataset: Windows | Pictures, loaders: int, repetitions: int) -> dict[str
 
 
 def samples_per_s(batches: Iterator[Tensor], steps: int) -> float:
-    """Of one turn; what was loaded ahead while the other had its turn does not count."""
+    """Return the rate of one turn, without the samples loaded ahead during the other's turn."""
     for _ in range(WARMUP_STEPS * VIRTUAL_RANKS):
         next(batches)
     samples, begin_s = 0, time.perf_counter()

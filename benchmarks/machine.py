@@ -1,4 +1,4 @@
-"""The machine the numbers come from."""
+"""The machine of the measurements."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ def described() -> dict[str, str | int]:
 
 
 def file_name() -> str:
-    """The machine as a file name: the processor's model and the cores we may use."""
+    """Return the machine as a file name: the processor's model and the number of usable cores."""
     words = re.sub(r"[^a-z0-9]+", "-", cpu().lower()).strip("-")
     return f"{words}-{cores()}-cores"
 
@@ -30,7 +30,7 @@ def cores() -> int:
 
 
 def cpu() -> str:
-    """The processor's model as Linux has it, else its architecture."""
+    """Return the processor's model as Linux names it, else its architecture."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

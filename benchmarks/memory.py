@@ -1,7 +1,8 @@
-"""How much memory a worker takes at most, Elastane beside DDP.
+"""Measure the peak memory of a worker, with Elastane and with DDP.
 
-Proportional set size (PSS): pages that several processes share, as Elastane's gradients and every process'
-libraries, count in equal parts to those who share them. So the sum over processes is what the machine gives.
+The measure is the proportional set size (PSS): a page that several processes share, such as Elastane's
+gradients and libraries, counts in equal parts to these processes. So the sum over processes is the memory in
+use.
 """
 
 import threading
@@ -18,11 +19,11 @@ from setting import Setting
 VIRTUAL_RANKS = 4
 STEPS = 4
 EVERY_S = 0.05
-REPETITIONS = 2  # it hardly varies
+REPETITIONS = 2  # the peak hardly varies
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Peak of the summed PSS of a contestant's processes over the number of its workers, in MB."""
+    """Return the peak PSS sum of a contestant's processes, divided by its workers, in MB."""
     peaks: dict[str, list[float]] = {}
     for repetition in range(REPETITIONS):
         for workers, copies in ((2, "all"), (4, "2")):
@@ -46,7 +47,7 @@ def of_ddp(job: Job, workers: int) -> float:
 
 
 def of_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
-    """Of the workers, and of the agent, the coordinator and the fork server together."""
+    """Return the peak of the workers, and that of agent, coordinator and fork server together."""
     with ElastaneRun(job, job.out / "logs", start=workers, most=workers, copies=copies) as run:
         run.wait(run.run_dir.lock.exists, "the lock of the run")
         run.wait(lambda: len(run.worker_pids()) == workers, "all workers started")
@@ -59,7 +60,7 @@ def of_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
 
 
 class Peak:
-    """Watches the summed PSS of some processes from a thread; ``mb`` is the highest it saw, in MB."""
+    """A thread that samples the PSS sum of some processes; ``mb`` is the highest sample, in MB."""
 
     def __init__(self, pids: Callable[[], list[int]]) -> None:
         self.pids = pids
@@ -81,7 +82,7 @@ class Peak:
 
 
 def pss_mb(pid: int) -> float:
-    """PSS of a process in MB (10^6 bytes); 0 when it has ended."""
+    """Return the PSS of a process in MB (10^6 bytes); 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md``, drawn from a results file and nothing else."""
+"""``docs/benchmarks.md``, drawn from a results file alone."""
 
 from collections.abc import Callable
 from statistics import median
@@ -12,7 +12,7 @@ Results = dict[str, Any]
 
 
 def page(results: Results, source: str) -> str:
-    """The page for the results in the file ``source``."""
+    """Return the page for the results in the file ``source``."""
     machine = results["machine"]
     found, taken = results["measurements"], results["taken"]
     minutes = sum(each["minutes"] for each in taken.values())

@@ -1,25 +1,25 @@
-"""What is done to a training run in order to see what it costs: every so many steps, in turn.
+"""The steps after which a training run is disturbed, by several kinds of events in turn.
 
-Shared by the scripts that do it and the measurement that reads their times.
+The scripts that disturb a run and the measurement that reads their times share this schedule.
 """
 
 WARMUP_STEPS = 6
 PERIOD_STEPS = 6
-"""From one event to the next: a write of 1.2 GB in the background must be over long before."""
+"""Steps between two events; a write of 1.2 GB in the background takes far fewer."""
 
 
 def steps(kinds: int, repetitions: int) -> int:
-    """Of a whole run in which each of ``kinds`` happens so often, after a first time that is not counted."""
+    """Return the steps of a run in which each kind happens this often, after an uncounted first time."""
     return WARMUP_STEPS + PERIOD_STEPS * kinds * (repetitions + 1)
 
 
 def due(step: int, kinds: int) -> int | None:
-    """Which of ``kinds`` happens after ``step``, by number; None: nothing."""
+    """Return the number of the kind that happens after ``step``; None: nothing happens."""
     since = step - WARMUP_STEPS
     return since // PERIOD_STEPS % kinds if since >= 0 and since % PERIOD_STEPS == 0 else None
 
 
 def begins(kind: int, kinds: int, repetitions: int) -> list[int]:
-    """The steps after which ``kind`` happens, without the first time."""
+    """Return the steps after which ``kind`` happens, without the first time."""
     first = WARMUP_STEPS + PERIOD_STEPS * kind
     return [first + PERIOD_STEPS * kinds * turn for turn in range(1, repetitions + 1)]

@@ -1,11 +1,11 @@
-"""A network of its own for torchrun, whose stores listen on every address: nothing outside can reach them."""
+"""A private network for torchrun: its stores listen on every address, and nothing outside can reach them."""
 
 import subprocess
 import sys
 from types import TracebackType
 from typing import Self
 
-# SIOCSIFFLAGS with IFF_UP | IFF_LOOPBACK | IFF_RUNNING: a new network begins with its loopback down.
+# SIOCSIFFLAGS with IFF_UP | IFF_LOOPBACK | IFF_RUNNING: the loopback of a new network is down at first.
 HOLDER = """
 import fcntl, socket, struct, sys
 with socket.socket() as s:
@@ -16,11 +16,11 @@ sys.stdin.read()
 
 
 class NoPrivateNetwork(RuntimeError):
-    """This machine lets us make none."""
+    """This machine does not allow a private network."""
 
 
 class PrivateNetwork:
-    """Lives as long as the process that holds it open."""
+    """A network that exists as long as the process that holds it open."""
 
     def __init__(self) -> None:
         self.holder = subprocess.Popen(
@@ -46,6 +46,6 @@ class PrivateNetwork:
         self.holder.communicate()
 
     def inside(self, command: list[str]) -> list[str]:
-        """``command`` as it must be started to run in this network."""
+        """Return the command line that runs ``command`` in this network."""
         target = f"--target={self.holder.pid}"
         return ["nsenter", target, "--user", "--preserve-credentials", "--net", *command]

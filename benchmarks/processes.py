@@ -1,4 +1,4 @@
-"""Processes of the harness: each in its own session, all ended with the block that started them."""
+"""Processes of the harness: each has its own session, and all end with the block that started them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ POLL_S = 0.01
 
 
 class Processes:
-    """``with Processes(folder) as processes:`` ends whatever was started inside it and is still there."""
+    """Processes that end with their block: ``with Processes(folder) as processes:``."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ class Processes:
             process.wait()
 
     def start(self, command: list[str], **environment: str) -> subprocess.Popen[bytes]:
-        """Start ``command`` with these variables added; what it prints goes to a numbered log."""
+        """Start ``command`` with these variables added; its output goes to a numbered log."""
         log = self.folder / f"{len(self.started)}.log"
         process = subprocess.Popen(
             command,
@@ -49,10 +49,10 @@ class Processes:
         return process
 
     def finish(self, timeout_s: float) -> None:
-        """Wait until all have ended well.
+        """Wait until all have succeeded.
 
         Raises:
-            RuntimeError: one failed; its last words are in the message.
+            RuntimeError: one failed; the message has the end of its output.
         """
         deadline = time.monotonic() + timeout_s
         for number, process in enumerate(self.started):
@@ -64,7 +64,7 @@ class Processes:
         return (self.folder / f"{number}.log").read_text(errors="replace")[-length:]
 
     def failed(self) -> str:
-        """What the first process that ended with a failure said, or nothing."""
+        """Return the output of the first failed process, or an empty text."""
         for number, process in enumerate(self.started):
             if process.poll() not in {None, 0}:
                 return f"{process.args!r} ended with {process.poll()}:\n{self.last_words(number)}"
@@ -72,7 +72,7 @@ class Processes:
 
 
 def end_in_order_on_sigterm() -> None:
-    """Let SIGTERM end the harness as an exception does: with all that it has started."""
+    """Make SIGTERM end the harness as an exception does, with all processes that it has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120)
     """Wait for ``condition`` and return the monotonic time at which it held, in seconds.
 
     Raises:
-        TimeoutError: it did not hold in time; ``what`` says what was waited for.
+        TimeoutError: it did not hold in time; ``what`` describes the condition.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -1,4 +1,4 @@
-"""Read the files of a checkpoint when told to, raw, checked or with `dcp.load`, and print the seconds."""
+"""Read the files of a checkpoint on request, raw, checked or with `dcp.load`, and print the seconds."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ def main(how: str, checkpoint: Path, size: str) -> None:
 
 
 def read(part: Path, view: memoryview, *, check: bool) -> None:
-    """One file; checked with the checksum that Elastane uses, in pieces that are still in the cache."""
+    """Read one file; check it with the checksum that Elastane uses, in pieces that are still in the cache."""
     checksum = xxhash.xxh3_64()
     with part.open("rb", buffering=0) as file:
         while view:
@@ -44,7 +44,7 @@ def read(part: Path, view: memoryview, *, check: bool) -> None:
 
 
 def state_of(size: str) -> dict[str, Any]:
-    """Parameters and optimizer state of the job, in memory that is there."""
+    """Return the parameters and the optimizer state of the job, in memory that is already mapped."""
     model = workload.GPT(workload.SIZES[size])
     optimizer = workload.optimizer_for(model)
     for parameter in model.parameters():

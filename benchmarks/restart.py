@@ -1,4 +1,4 @@
-"""The same changes under torchrun, which restarts every worker from the last snapshot."""
+"""Measure the same changes under torchrun, which restarts every worker from the last snapshot."""
 
 import os
 import signal
@@ -18,10 +18,10 @@ VIRTUAL_RANKS = 4
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """A second agent joins, then a worker is killed.
+    """Let a second agent join, then kill a worker.
 
     ``*_stall_s``: the longest time in which no step was finished for the first time. ``*_lost_steps``: steps
-    done again.
+    that were done again.
     """
     found = []
     for repetition in range(setting.repetitions):
@@ -57,7 +57,7 @@ def one_run(run: TorchrunRun, setting: Setting) -> dict[str, float]:
 
 
 def stall_s(run: TorchrunRun, begin_s: float, end_s: float) -> float:
-    """The longest gap, ended in this time, between two steps each finished for the first time."""
+    """Return the longest gap that ends in this time, between two steps finished for the first time."""
     first: dict[int, float] = {}
     for tick in run.ticks():
         first.setdefault(tick.step, tick.at_s)
@@ -66,7 +66,7 @@ def stall_s(run: TorchrunRun, begin_s: float, end_s: float) -> float:
 
 
 def lost_steps(run: TorchrunRun, begin_s: float, end_s: float) -> int:
-    """How far the steps went back."""
+    """Return how many steps the training went back."""
     furthest, lost = 0, 0
     for tick in run.ticks():
         if begin_s < tick.at_s < end_s:

@@ -1,10 +1,10 @@
-"""How long it takes to have a state back in workers: Elastane beside `dcp.load` and a raw read.
+"""Measure how long workers need to restore a state: Elastane, `dcp.load` and a raw read.
 
-On as many workers as saved it, and on another number. The raw read with a checksum of every byte is the floor
-of whoever looks at what it gets.
+The number of workers is that which saved the state, and another one. The raw read with a checksum of every
+byte is the floor for every reader that checks its data.
 
-All read the same files, each process everything, as all processes of a run with whole copies must. The files
-are in the page cache: `elastane run --resume` has just checked every byte of them before it starts a worker.
+All processes read all files, as in a run with whole copies. The files
+are in the page cache, because `elastane run --resume` checks every byte of them before it starts a worker.
 """
 
 import random
@@ -26,7 +26,7 @@ DICE = random.Random(0)  # noqa: S311 - the order in which processes are killed
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Seconds of the slowest process, by number of workers and contestant."""
+    """Return the seconds of the slowest process, by number of workers and contestant."""
     job = Job(setting.state, 1_000_000, VIRTUAL_RANKS, setting.work / "restore")
     folder = setting.work / "restore-run"
     with ElastaneRun(job, folder, start=SAVED_BY, most=max(WORKERS), checkpoints=EVERY) as run:
@@ -52,7 +52,7 @@ def one(setting: Setting, run: ElastaneRun, workers: int) -> dict[str, Any]:
 
 
 def in_workers(run: ElastaneRun, workers: int) -> float:
-    """As the workers themselves tell it, after all processes were killed; then they are killed again."""
+    """Kill all processes, resume, return the seconds that the workers report, and kill them again."""
     run.kill_everything(DICE)
     before = len(run.events("checkpoint.restored"))
     run.resume(start=workers, copies="all")
@@ -65,7 +65,7 @@ def in_workers(run: ElastaneRun, workers: int) -> float:
 
 
 def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float:
-    """The slowest of some processes that begin to read at once, each into memory that it has."""
+    """Return the seconds of the slowest of some processes that read at once, each into mapped memory."""
     command = [sys.executable, str(HERE / "read_back.py"), how, str(checkpoint), size]
     started = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,9 +1,8 @@
-"""Measure Elastane beside plain PyTorch, DDP and torchrun, all in one go on this machine.
+"""Measure Elastane, plain PyTorch, DDP and torchrun in one go on this machine.
 
 Writes ``benchmarks/results/<machine>.json`` and draws ``docs/benchmarks.md`` from it. Appends each
 measurement to ``benchmarks/results/<machine>.jsonl``, with its date and commit, so that the next one does not
-overwrite it.
-``--quick`` writes into ``build/benchmarks`` instead: its numbers are only good for trying the harness.
+overwrite it. ``--quick`` writes into ``build/benchmarks`` instead: its numbers only serve to try the harness.
 """
 
 import argparse
@@ -75,7 +74,7 @@ def main() -> None:
         "taken": before.get("taken", {}),
         "measurements": before.get("measurements", {}),
     }
-    # Written after each, so that an hour's work does not hang on its last minute.
+    # Written after each measurement, so that a failure in the last minute does not lose an hour.
     for name in options.only or list(MEASUREMENTS):
         begin_s = time.monotonic()
         whole["measurements"][name] = measured(name, quick=options.quick)
@@ -92,7 +91,7 @@ def main() -> None:
 
 
 def append_to_history(history: Path, name: str, whole: dict[str, Any]) -> None:
-    """Append a measurement, with where and when it was made, as one line."""
+    """Append a measurement as one line, with its machine and time."""
     line = {
         "name": name,
         **whole["taken"][name],
@@ -104,14 +103,14 @@ def append_to_history(history: Path, name: str, whole: dict[str, Any]) -> None:
 
 
 def commit() -> str:
-    """Of the code that was measured; with a plus where it had been changed since."""
+    """Return the commit of the measured code, with a plus if the code has changed since."""
     asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(asked, check=False, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
 
 def measured(name: str, *, quick: bool) -> dict[str, Any]:
-    """The named measurement, in a folder that is removed after it succeeded."""
+    """Make the named measurement in a folder that is removed after success."""
     work = Path(tempfile.mkdtemp(prefix=f"elastane-{name}-"))
     begin_s = time.monotonic()
     print(f"{name}: measuring (logs in {work})", flush=True)

@@ -1,13 +1,14 @@
-"""How long one plan takes, for clusters of 1,000 to 100,000 jobs with ten devices a job, in 50 teams.
+"""Measure how long one plan takes, for clusters of 1,000 to 100,000 jobs with ten devices each, in 50 teams.
 
-Each size is measured in a process of its own, on four snapshots: ``cold``, where every job waits;
-``busy``, some plans later, when nothing happens; ``changed``, where since then one job in a hundred has
-ended or come and one pool has lost a tenth of its nodes; and ``refused``, another cluster, in which half the
-jobs have grown and the other half would not fit if these gave back everything. Prints one JSON object per
+Each size is measured in a process of its own, on four snapshots. In ``cold`` every job waits.
+In ``busy``, some plans later, nothing happens. In ``changed`` one job in a hundred has since
+ended or come, and one pool has lost a tenth of its nodes. ``refused`` is another cluster: half the
+jobs have grown, and the other half would not fit if these gave back everything. Prints one JSON object per
 size.
 
-``--odd`` measures two that cost more instead: ``displaced``, where the better half of the jobs comes when the
-other half has all that its cohort owns; ``cut``, where 50 teams own a twentieth of what their jobs run on.
+``--odd`` measures two other snapshots, which cost more. In ``displaced`` the better half of the jobs comes
+when the other half has all that its cohort owns. In ``cut`` 50 teams own a twentieth of the devices that
+their jobs run on.
 """
 
 import argparse
@@ -38,7 +39,7 @@ PLANS_TO_REST = 4
 
 
 def cluster(jobs: int, seed: int) -> Snapshot:
-    """A cluster in which demand is about twice of what there is, with spot and two kinds of devices."""
+    """Return a cluster with a demand of about twice its devices, with spot and two kinds of devices."""
     rng = random.Random(seed)  # noqa: S311
     devices = jobs * DEVICES_PER_JOB
     pools = (
@@ -67,11 +68,11 @@ def cluster(jobs: int, seed: int) -> Snapshot:
 
 
 def refused(jobs: int) -> Snapshot:
-    """One cohort owns all; its teams have grown to their borrowing limits; waiting jobs need too much."""
+    """Return a cluster of one cohort: teams have grown to their limits, and waiting jobs need too much."""
     of_each = jobs // 2 // TEAMS
     borrowed = 2 * of_each * DEVICES_PER_JOB
     grown = ElasticPolicy(min_replicas=1, max_replicas=2 * DEVICES_PER_JOB)
-    # One worker more than is left when all jobs of the team have shrunk to one.
+    # One worker more than remains when all jobs of the team have shrunk to one.
     large = ElasticPolicy(min_replicas=borrowed - of_each + 1, max_replicas=borrowed)
     holds = (Holding(pool="h100", workers=grown.max_replicas),)
 
@@ -97,7 +98,7 @@ def refused(jobs: int) -> Snapshot:
 
 
 def displaced(jobs: int) -> Snapshot:
-    """Half of the teams own a part, their cohort the rest; waiting jobs have the higher priority."""
+    """Return a cluster in which half of the teams own a part, and waiting jobs have the higher priority."""
     running = [
         holding(number, f"team-{TEAMS // 2 + number % (TEAMS // 2)}", 10, "low")
         for number in range(jobs // 2)
@@ -112,7 +113,7 @@ def displaced(jobs: int) -> Snapshot:
 
 
 def cut(jobs: int) -> Snapshot:
-    """Every team keeps a part of a minimum; another one owns all else, and lends nothing."""
+    """Return a cluster in which each team owns a part of a minimum; one owns the rest and lends nothing."""
     devices = 2 * DEVICES_PER_JOB * jobs
     left = Quota(pool="h100", nominal_quota=jobs // TEAMS)
     others = Quota(pool="h100", nominal_quota=devices - TEAMS * (jobs // TEAMS), lending_limit=0)
@@ -130,7 +131,7 @@ def state(number: int, team: str, least: int, priority: str) -> JobState:
 
 
 def holding(number: int, team: str, least: int, priority: str) -> JobState:
-    """With all that it may have, for a day."""
+    """Return a job that has run at its largest size for a day."""
     holds = (Holding(pool="h100", workers=2 * DEVICES_PER_JOB),)
     return msgspec.structs.replace(state(number, team, least, priority), holds=holds, started_s=-86400.0)
 
@@ -175,7 +176,7 @@ def job(rng: random.Random, number: int, now_s: float) -> JobState:
 
 
 def after(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
-    """The cluster once all has been done that the plan says."""
+    """Return the cluster after all decisions of the plan."""
     decided = {decision.job: decision for decision in made.decisions}
     now_s = snapshot.now_s + seconds
     return msgspec.structs.replace(
@@ -218,7 +219,7 @@ def measure(jobs: int, snapshots: dict[str, Snapshot], repetitions: int) -> dict
     for name, one in snapshots.items():
         seconds = []
         for _ in range(repetitions):
-            # As the process that plans does: see `elastane.controller.planner`.
+            # As in the process that plans: see `elastane.controller.planner`.
             gc.collect()
             gc.disable()
             begin_s = time.process_time()

@@ -1,4 +1,4 @@
-"""How much to measure."""
+"""The extent of the measurements."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Usual:
-    """How long one repetition of the usual step lasts.
+    """The length of one repetition of the usual step.
 
     Args:
         warmup: steps not counted.
@@ -19,16 +19,16 @@ class Usual:
 
 @dataclass(frozen=True)
 class Setting:
-    """What every measurement is given.
+    """The settings of every measurement.
 
     Args:
-        work: folder for everything a measurement leaves behind; removed afterwards.
+        work: folder for all files of a measurement; removed afterwards.
         repetitions: of each measurement.
         size: the workload of every measurement of a change (join, leave, death).
-        usual: the sizes whose usual step is measured, and for how long.
-        memory: the size whose memory is measured.
-        state: the size whose state is kept and read back.
-        calm_steps: between two changes, to learn what is usual.
+        usual: the sizes for the usual step, and for how long.
+        memory: the size for the measurement of memory.
+        state: the size for saving and restoring state.
+        calm_steps: undisturbed steps between two changes, which give the usual step.
     """
 
     work: Path
@@ -53,7 +53,7 @@ def full(work: Path) -> Setting:
 
 
 def quick(work: Path) -> Setting:
-    """To try the harness: the numbers mean little."""
+    """Return a setting for trying the harness; the numbers mean little."""
     return Setting(
         work=work,
         repetitions=2,

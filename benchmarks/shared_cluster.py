@@ -1,7 +1,8 @@
-"""A small shared cluster, lived through twice: with jobs that stretch, and with the same of a fixed size.
+"""Run a small shared cluster twice: with elastic jobs, and with the same jobs of a fixed size.
 
-Controller, API, engine, agents and workers are real. Made up are the devices, which are slower than this
-machine's cores so that a dozen fit on two, and the people, who follow a scenario. ``make pilot``.
+Controller, API, engine, agents and workers are real. The devices and the users are simulated: the devices are
+slower than this machine's cores, so that a dozen fit on two, and the users follow a scenario. ``make pilot``
+runs it.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from pilot.words import table
 SCENARIO = Path(__file__).parent / "pilot" / "shared.yaml"
 INTERRUPTED = 130
 BUSY = 0.7
-"""Load average of the last minute beyond which starts take longer for reasons of others."""
+"""Load average of the last minute beyond which other processes slow down starts."""
 
 
 def stretching(spec: JobSpec, _ideal: int) -> JobSpec:
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 def piloted(scenario: Scenario, folder: Path, out: Path) -> bool:
-    """Live it, measure it, prove it, and write it down; whether it went well."""
+    """Run, measure, prove and record a scenario; return whether all checks passed."""
     print(f"{scenario.name}: {len(scenario.jobs)} jobs, first elastic, then of a fixed size", flush=True)
     if (load := os.getloadavg()[0]) > BUSY:
         print(f"this machine is busy with something else (load {load:.1f}): the figures will mislead")
@@ -89,7 +90,7 @@ def piloted(scenario: Scenario, folder: Path, out: Path) -> bool:
 
 
 def interrupted(*_: object) -> None:
-    """Once: whoever is in a hurry must not keep it from ending what it has started."""
+    """Interrupt once; a second Ctrl-C must not keep the pilot from ending its processes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

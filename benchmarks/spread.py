@@ -1,11 +1,11 @@
-"""How repeated measurements are said: the median, and how far they lie apart."""
+"""The text of repeated measurements: the median and the range."""
 
 from collections.abc import Sequence
 from statistics import median
 
 
 def said(values: Sequence[float], unit: str = "", scale: float = 1.0, digits: int = 2) -> str:
-    """``median (lowest to highest)`` with the unit behind; ``scale`` is applied first."""
+    """Return ``median (lowest to highest)`` with the unit; ``scale`` is applied first."""
     if not values:
         return "not measured"
     scaled = [value * scale for value in values]

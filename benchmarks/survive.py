@@ -1,11 +1,11 @@
-"""Seeded histories in which everything dies: train, kill every process, resume otherwise, finish, compare.
+"""Play seeded histories in which every process dies: train, kill, resume on other workers, finish, compare.
 
-Each history loses all of its processes once to three times, at instants that follow from the seed but for
-what the processes are doing then; a checkpoint is half written as often as not. It goes on with other numbers
-of workers and of copies, and must end with the bytes of one quiet run that all are compared with.
+Each history loses all of its processes one to three times. The seed decides the instants, but not what the
+processes are doing then; half of the time they are writing a checkpoint. The history continues with other
+numbers of workers and copies, and must end with the bytes of one reference run.
 
 Workers are forked from one process that has imported torch, as in the tests: attempts are short, and
-importing would be most of them.
+imports would take most of their time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WARM = HERE.parent / "tests" / "processes"
 
 @dataclass(frozen=True)
 class Shape:
-    """How an attempt is started."""
+    """The options with which an attempt starts."""
 
     workers: int
     copies: str
@@ -52,9 +52,9 @@ class Death:
     """The end of an attempt.
 
     Args:
-        after_steps: made in this attempt; -1: while it is still starting.
-        after_s: and this long after that, in seconds, so that any instant is hit.
-        then: how the next attempt is started.
+        after_steps: steps made in this attempt; -1: while it is still starting.
+        after_s: seconds after these steps, so that a death hits any instant.
+        then: the options of the next attempt.
     """
 
     after_steps: int
@@ -78,7 +78,7 @@ def plan(seed: int) -> History:
         return Shape(dice.randint(1, 3), dice.choice(["all", "2"]))
 
     def death(number: int) -> Death:
-        # An attempt that has no checkpoint yet cannot be resumed, so the first one is not ended while it
+        # A run without a checkpoint cannot be resumed, so the first attempt is not ended while it
         # starts.
         if number and dice.random() < 0.25:
             return Death(-1, dice.uniform(0, 2.5), shape())
@@ -123,7 +123,7 @@ def main() -> int:
 
 @contextmanager
 def warm(path: Path) -> Iterator[tuple[Sequence[str], int]]:
-    """``elastane``, with fork servers forked from one process, which listens at this path, and its pid."""
+    """Yield a command for ``elastane`` with fork servers forked from one process, and that process's pid."""
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM / "warm_process.py"), str(path)],
         stdin=subprocess.PIPE,
@@ -145,16 +145,16 @@ def quiet(folder: Path) -> None:
 
 
 def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int) -> None:
-    """One history, to the end of its run.
+    """Play one history to the end of its run.
 
     Args:
-        history: what is to happen.
-        folder: for all of it.
-        command: that is ``elastane``.
+        history: its deaths.
+        folder: for all files.
+        command: to call for ``elastane``.
         warm_pid: of the process that its fork servers are forked from.
 
     Raises:
-        RuntimeError: an attempt ended otherwise than it was meant to.
+        RuntimeError: an attempt ended in another way than planned.
     """
     dice = random.Random(history.seed)  # noqa: S311 - an order, not a secret
     first = history.first
@@ -183,7 +183,7 @@ def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int)
 
 
 def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
-    """Until the instant of a death, in the attempt after so many resumes."""
+    """Wait for the instant of a death, in the attempt after this many resumes."""
     if death.after_steps >= 0:
         run.wait(lambda: len(run.events("run.resumed")) >= resumes, "the resume")
         goal = run.steps() + death.after_steps
@@ -192,7 +192,7 @@ def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
 
 
 def killed(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
-    """Kill everything but that process; in words, what that met."""
+    """Kill everything but that process; return in words what was killed."""
     count = run.kill_everything(dice, warm_pid)
     found = Catalog(open_storage(str(run.run_dir.checkpoints))).list_summaries()
     newest = max(summary.age for summary in found if summary.state == "complete")
@@ -202,7 +202,7 @@ def killed(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
 
 
 def equal(first: Path, second: Path) -> bool:
-    """By what `elastane verify` says, and by the model itself."""
+    """Return whether two runs are equal, by `elastane verify` and by their models."""
     models = {hashlib.sha256((run / "model.safetensors").read_bytes()).digest() for run in (first, second)}
     return compared(first, second) and len(models) == 1
 

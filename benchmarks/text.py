@@ -2,7 +2,7 @@
 
 
 def prose(text: str) -> str:
-    """One paragraph out of however many lines it was written in."""
+    """Join the lines of a text into one paragraph."""
     return " ".join(text.split())
 
 

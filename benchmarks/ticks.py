@@ -1,7 +1,7 @@
-"""When each process of a contestant began each microbatch and was done with each step.
+"""The times at which a contestant's processes began each microbatch and finished each step.
 
-Written by the contestants, read by the harness. Times are seconds of the machine's monotonic clock, which all
-processes share.
+The contestants write them, and the harness reads them. Times are seconds of the machine's monotonic clock,
+which all processes share.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Tick:
-    """Process ``pid`` was at ``at_s`` done with ``step``, or there began a ``microbatch`` of it."""
+    """The time ``at_s`` at which process ``pid`` finished ``step``, or began a ``microbatch`` of it."""
 
     pid: int
     step: int
@@ -34,7 +34,7 @@ class TickWriter:
 
 
 def read_all(out: Path) -> list[Tick]:
-    """Everything so far in the order of time; a line not yet whole is left for later."""
+    """Return all ticks so far in the order of time; an incomplete line is left for later."""
     found = []
     for path in out.glob("*.ticks"):
         for line in path.read_text().splitlines(keepends=True):
@@ -57,17 +57,17 @@ def of(pid: int, ticks: list[Tick]) -> list[Tick]:
 
 
 def durations_s(ticks: list[Tick]) -> dict[int, float]:
-    """Seconds from each step's predecessor to it, by step, of one process."""
+    """Return the seconds from the end of the step before to the end of each step, of one process."""
     return {after.step: after.at_s - before.at_s for before, after in pairwise(ticks)}
 
 
 def mean_durations_s(seen: list[Tick]) -> dict[int, float]:
-    """Seconds per step, by step: the mean of all processes, which wait for one another in every step."""
+    """Return the seconds of each step: the mean of all processes, which wait for one another."""
     each = [durations_s(of(pid, seen)) for pid in {tick.pid for tick in seen}]
     together = set[int].intersection(*(set(one) for one in each))
     return {step: sum(one[step] for one in each) / len(each) for step in sorted(together)}
 
 
 def slowest_s(ticks: list[Tick], begin_s: float, end_s: float) -> float:
-    """The longest step of one process that overlaps the time from ``begin_s`` to ``end_s``."""
+    """Return the longest step of one process that overlaps the time from ``begin_s`` to ``end_s``."""
     return max(b.at_s - a.at_s for a, b in pairwise(ticks) if a.at_s < end_s and b.at_s > begin_s)

@@ -1,4 +1,4 @@
-"""The contestant torchrun: two elastic agents on this machine, in a network of their own."""
+"""The contestant torchrun: two elastic agents on this machine, in a private network."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ class TorchrunRun:
                     *(sys.executable, "-m", "torch.distributed.run"),
                     *("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-id=bench"),
                     *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{PORT}", "--local-addr=127.0.0.1"),
-                    # No longer than needed between the arrival of the last agent and the start.
+                    # The shortest time between the arrival of the last agent and the start.
                     *("--rdzv-conf=last_call_timeout=1", "--monitor-interval=0.1"),
                     *self.job.script("torchrun"),
                 ]
@@ -56,7 +56,7 @@ class TorchrunRun:
         )
 
     def stop(self, agent: subprocess.Popen[bytes]) -> None:
-        """End one agent in order: it ends its workers."""
+        """End one agent by a signal, so that it ends its workers."""
         if agent.poll() is None:
             agent.terminate()
             try:
@@ -68,7 +68,7 @@ class TorchrunRun:
         return ticks.steps(self.job.out)
 
     def newest_pids(self, workers: int) -> list[int]:
-        """Pids of the ``workers`` that did the newest steps."""
+        """Return the pids of the ``workers`` that did the newest steps."""
         found: list[int] = []
         for tick in reversed(self.ticks()):
             if tick.pid not in found:
@@ -76,11 +76,11 @@ class TorchrunRun:
         return found[:workers]
 
     def furthest(self) -> int:
-        """The highest step anybody has done."""
+        """Return the highest step that any worker has done."""
         return max((tick.step for tick in self.ticks()), default=0)
 
     def wait_for_step(self, step: int) -> float:
-        """The monotonic time at which ``step`` was first done, waiting for it if need be."""
+        """Wait for ``step`` if necessary, and return the monotonic time at which it was first done."""
 
         def done() -> bool:
             failure = self.processes.failed()

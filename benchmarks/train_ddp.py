@@ -1,6 +1,6 @@
-"""The job with DistributedDataParallel over Gloo, or as a plain loop where no RANK is set.
+"""Train the job with DistributedDataParallel over Gloo, or as a plain loop if no RANK is set.
 
-The microbatches of a step are accumulated, and reduced with the last one's backward pass, as DDP's manual
+The loop accumulates the microbatches of a step and reduces them with the last backward pass, as DDP's manual
 recommends.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         tick.done(number)
-    # Not by destroy_process_group: after it a process was seen to hang on its way out (torch 2.13, Gloo).
+    # Without destroy_process_group: after it a process hung at its exit (torch 2.13, Gloo).
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The job with Elastane."""
+"""Train the job with Elastane."""
 
 import elastane
 

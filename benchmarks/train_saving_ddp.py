@@ -1,7 +1,7 @@
-"""The job with DDP, or as a plain loop, which keeps its state every so many steps with PyTorch's own means.
+"""Train the job with DDP or as a plain loop, and save its state at intervals with PyTorch's own functions.
 
-In turn with ``dcp.save``, with ``dcp.async_save``, and not at all while a process that has nothing to do with
-the training writes the same bytes (`writer.py`).
+The script uses in turn ``dcp.save``, ``dcp.async_save``, and no save at all while an unrelated process writes
+the same bytes (`writer.py`).
 """
 
 import os
@@ -65,14 +65,14 @@ def main() -> None:
 
 
 class Saving:
-    """Keeps the state with PyTorch's own means; asynchronously, by way of memory that stays."""
+    """PyTorch's functions that save the state; the asynchronous one copies to memory that stays allocated."""
 
     def __init__(
         self, out: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, distributed: bool
     ) -> None:
         self.out, self.model, self.optimizer = out, model, optimizer
         self.distributed = distributed
-        # A group of its own for what happens under the training, as PyTorch's recipe for async_save has it.
+        # A separate group for the background work, as in PyTorch's recipe for async_save.
         self.group = dist.new_group(backend="gloo") if distributed else None
         self.stager = DefaultStager(StagingOptions(False, False, False, False))
         self.under_way: Future[Any] | None = None

@@ -1,4 +1,4 @@
-"""The job with Elastane, which keeps its state every so many steps."""
+"""Train the job with Elastane, and save its state at intervals."""
 
 import elastane
 

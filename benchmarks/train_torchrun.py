@@ -1,4 +1,4 @@
-"""The job under torchrun's elastic agents: DDP, with a snapshot every ten steps to go back to."""
+"""Train the job under torchrun's elastic agents: DDP, with a snapshot every ten steps to go back to."""
 
 import os
 from contextlib import nullcontext
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def restored(snapshot: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the snapshot into both and return the steps it had done."""
+    """Load the snapshot into both and return its number of steps."""
     state = torch.load(snapshot)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])

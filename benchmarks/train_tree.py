@@ -1,7 +1,8 @@
-"""The plain loop, its gradients added pair by pair as a fixed tree has them: the simplest program that does.
+"""Train the job as a plain loop that adds gradients pair by pair, in a fixed tree.
 
-A sum that any number of workers can share is not a running one. Autograd adds the two of a pair, as it does
-in the plain loop; sums of pairs wait in memory for their siblings.
+This is the simplest program with such sums, which any number of workers could share; a running sum they could
+not. Autograd adds the two gradients of a pair, as in the plain loop; sums of pairs wait in memory for their
+siblings.
 """
 
 import os
@@ -51,7 +52,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         tick.done(number)
-    # As the plain loop ends, see train_ddp.py.
+    # The end of the plain loop, see train_ddp.py.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What a step costs while nothing happens: Elastane beside the plain loop and DDP, turn by turn."""
+"""Measure a step while nothing happens: Elastane, the plain loop and DDP, in turns."""
 
 from collections.abc import Callable
 from statistics import median
@@ -14,7 +14,7 @@ VIRTUAL_RANKS = 4
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Seconds per step: by size and contestant, one median for each repetition."""
+    """Return seconds per step, by size and contestant: one median for each repetition."""
     return {size: one_size(setting, size, usual) for size, usual in setting.usual.items()}
 
 
@@ -28,7 +28,7 @@ def one_size(setting: Setting, size: str, usual: Usual) -> dict[str, Any]:
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for repetition in range(setting.repetitions):
-        # Turn by turn: what else the machine does then burdens all alike.
+        # In turns, so that other load on the machine affects all alike.
         for name, contestant in contestants.items():
             out = setting.work / f"usual-{size}-{name}-{repetition}"
             job = Job(size, usual.warmup + usual.steps, VIRTUAL_RANKS, out)
@@ -52,7 +52,7 @@ def elastane_run(job: Job, workers: int) -> None:
 
 
 def step_s(job: Job, usual: Usual) -> float:
-    """The median step of the slowest worker, in seconds, after the warm-up."""
+    """Return the median step of the slowest worker, in seconds, after the warm-up."""
     seen = ticks.steps(job.out)
     return max(
         median(s for step, s in ticks.durations_s(ticks.of(pid, seen)).items() if step > usual.warmup)
@@ -61,5 +61,5 @@ def step_s(job: Job, usual: Usual) -> float:
 
 
 def ratios(ours: list[float], theirs: list[float]) -> list[float]:
-    """One ratio for each repetition: its two halves ran next to each other."""
+    """Return one ratio for each repetition; its two halves ran one after the other."""
     return [our / their for our, their in zip(ours, theirs, strict=True)]

@@ -1,4 +1,4 @@
-"""What was to be reached, what was, and why where it was not."""
+"""The targets, the measured figures, and the reasons of missed targets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Verdict:
     """One target.
 
     Args:
-        what: is measured.
-        target: as it was set.
-        figure: the median reached.
-        reached: or not.
-        why: it was not, as far as is known.
+        what: the measured quantity.
+        target: in words.
+        figure: the measured median.
+        reached: whether the figure meets the target.
+        why: the reason of a missed target, as far as it is known.
     """
 
     what: str
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def drawn(found: Results) -> list[str]:
-    """Tables of all targets that have been measured."""
+    """Return the tables of all measured targets."""
     parts = ["## What was to be reached"]
     for title, rules in (("The runtime", RUNTIME), ("Checkpoints and data", STATE)):
         rows = [
@@ -68,7 +68,7 @@ def usual_step(found: Results) -> Iterator[Verdict]:
 
 
 def _of_the_tree(at: Results, theirs: str) -> str:
-    """What a plain loop pays that adds in the same tree."""
+    """Return the reason that the sums of a tree give: the cost of a plain loop with the same sums."""
     if theirs != "plain_1" or "tree_1_over_plain_1" not in at:
         return ""
     tree, ours = median(at["tree_1_over_plain_1"]), median(at["elastane_1_over_tree_1"])

@@ -1,4 +1,4 @@
-"""The one training job every contestant does: a GPT over synthetic tokens, cut into V microbatches per step.
+"""The training job of every contestant: a GPT over synthetic tokens, with V microbatches per step.
 
 Shapes: B sequences, T positions, C channels, V token values.
 """
@@ -32,7 +32,7 @@ SIZES = {
 
 
 class GPT(nn.Module):
-    """Decoder-only transformer with dropout; reading and writing tokens share one matrix."""
+    """Decoder-only transformer with dropout; the embedding and the output share one matrix."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class GPT(nn.Module):
 
 
 class Tokens(Dataset[tuple[Tensor, Tensor]]):
-    """Sequences that are a pure function of their index, so that every contestant may see the same ones."""
+    """Sequences that are a pure function of their index, so that every contestant sees the same ones."""
 
     def __init__(self, context: int, length: int = 100_000) -> None:
         self.context, self.length = context, length
@@ -79,7 +79,7 @@ class Tokens(Dataset[tuple[Tensor, Tensor]]):
 
 
 def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
-    # Fused: the fastest AdamW there is on a CPU, for the contestants we are compared with too.
+    # Fused: the fastest AdamW on a CPU, for all contestants.
     return torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
 

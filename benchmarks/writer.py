@@ -1,7 +1,7 @@
-"""A process that has nothing to do with any training, and writes as much as a checkpoint has when asked.
+"""Write as many bytes as a checkpoint on request, in a process outside any training.
 
-At the priority of Elastane's writer, from memory it has had all along: what it does to a run beside it is
-what writing costs on this machine, whoever does it.
+It writes at the priority of Elastane's writer, from memory that is already mapped. Its effect on a run is the
+cost of writing on this machine by any program.
 """
 
 import os
@@ -31,7 +31,7 @@ def main(folder: Path, nbytes: int, me: int) -> None:
 
 
 def write(path: Path, state: memoryview) -> None:
-    """As fast as this disk takes it, and durable."""
+    """Write as fast as this disk allows, and durably."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     while state:
         state = state[os.write(fd, state[:PIECE]) :]

@@ -78,7 +78,7 @@ def train_in_a_storm(rng: random.Random, run_dir: Path) -> int:
 
 
 def tabulate_pauses(run_dir: Path) -> Table:
-    """Tabulate what each event cost the workers that it did not concern."""
+    """Tabulate the pause of the other workers at each event."""
     events = read_lines(run_dir / "events.jsonl")
     steps = {line["step"]: line["seconds"]["step"] for line in read_lines(run_dir / "ledger.jsonl")}
     table = Table("event", "at step", "longest pause of a healthy worker", "in usual steps")
@@ -139,7 +139,7 @@ def kill(role: str, rng: random.Random) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a file that is perhaps still written to."""
+    """Return the complete lines of a file that may still grow."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
@@ -156,7 +156,7 @@ def measure_usual_step(run_dir: Path) -> float:
 
 
 def wait_for_step(step: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
-    """Wait until a step is in the ledger; an end of the run ends the demo."""
+    """Wait until a step is in the ledger; exit if the run ends first."""
     while count_steps(run_dir) < step:
         if run.poll() is not None:
             sys.exit(f"the run ended before step {step}, with exit code {run.returncode}")

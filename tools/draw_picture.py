@@ -1,8 +1,8 @@
 """Draw the picture of README.md from a real run: `make picture` writes docs/picture.svg.
 
-A small GPT is trained while workers join, are killed and are drained; then again on one worker,
-undisturbed. `elastane verify` compares the two. The drawing shows the loss of both, the number of workers,
-and each kill. `--runs HOME` draws the runs of an earlier call again.
+The script trains a small GPT while workers join, are killed and are drained, then again on one worker,
+undisturbed. `elastane verify` compares the two runs. The picture shows the loss of both, the number of
+workers, and each kill. `--runs HOME` draws the runs of an earlier call again.
 """
 
 import argparse
@@ -39,7 +39,7 @@ STORY = (
     (195, "kill", "worker"),
     (215, "resize", "3"),
 )
-"""After which step what is done."""
+"""Each action, with the step after which it happens."""
 
 WIDTH, LEFT, RIGHT = 920, 62, 20
 LOSS_TOP, LOSS_BOTTOM = 96, 300
@@ -73,7 +73,7 @@ svg { font: 13px ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "H
 
 
 def main() -> None:
-    """Run both trainings, unless they are there already, and draw them."""
+    """Run both trainings, unless `--runs` names finished ones, and draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, help="the home of runs that are there already")
     parser.add_argument("--seed", type=int, default=1, help="of which worker is killed, and when in its step")
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def train_in_a_storm(dice: random.Random, run_dir: Path) -> None:
-    """Train while the story happens to the run.
+    """Train while the actions of the story disturb the run.
 
     Raises:
         SystemExit: the run ended before its story, or failed.
@@ -143,9 +143,9 @@ def draw(elastic: Sequence[LedgerLine], reference: Sequence[LedgerLine], events:
     """Return the picture as SVG that follows the reader's choice of light or dark.
 
     Args:
-        elastic: the ledger of the run that things happened to.
-        reference: the ledger of the same run without.
-        events: of the first one.
+        elastic: the ledger of the disturbed run.
+        reference: the ledger of the undisturbed run.
+        events: of the disturbed run.
     """
     x = Axis(1, len(elastic), LEFT, WIDTH - RIGHT)
     equal = all(a.loss == b.loss for a, b in zip(elastic, reference, strict=True))

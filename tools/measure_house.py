@@ -1,7 +1,7 @@
 """Measure the language and the shape of the code.
 
-`python tools/measure_house.py` prints a table; `--tree DIR` measures another working tree (`git worktree
-add`): nothing of it is imported. `--list PACKAGE` prints each place that breaks a rule.
+`python tools/measure_house.py` prints a table. `--tree DIR` measures another working tree (`git worktree
+add`) without importing from it. `--list PACKAGE` prints each place that breaks a rule.
 `tests/house/test_language.py` holds the counts of each package below the limits of `tests/house/limits/`;
 `--lower` writes the counts of today there if they are smaller. `tools/measure_journeys.py` measures how many
 files a piece of work passes through.
@@ -26,7 +26,7 @@ VERBS = frozenset((ROOT / "tests/house/verbs.txt").read_text().split())
 PERSONS = re.compile(
     r"\b(who|whoever|whom|whomever|whose|somebody|nobody|anybody|everybody|whatever|what is)\b", re.IGNORECASE
 )
-"""Words that make a person of a program, or a riddle of a sentence."""
+"""Words that treat a program as a person, or make a sentence hard to read."""
 
 PHRASES = re.compile(
     r"\b(in vain|for want of|so many|(?<!there )is no [a-z]+|(?<!there )are no [a-z]+"
@@ -34,10 +34,10 @@ PHRASES = re.compile(
     r"|is told|are told|was told|has heard|is dealt|are dealt|another life|quiet run|warm server|onlooker)\b",
     re.IGNORECASE,
 )
-"""Turns of phrase that have to be read twice, and words that the glossary has replaced."""
+"""Phrases that have to be read twice, and words that the glossary has replaced."""
 
 PARTICIPLES = frozenset((ROOT / "tests/house/participles.txt").read_text().split())
-"""Irregular ones that are not the infinitive as well, as `cut` and `put` are."""
+"""Irregular participles, without those that equal their infinitive, such as `cut` and `put`."""
 
 VERBS_IN_ED = frozenset(
     {"bleed", "embed", "exceed", "feed", "heed", "need", "proceed", "seed", "shed", "speed"}
@@ -48,7 +48,7 @@ PROSE_WORD = re.compile(r"[A-Za-z']+")
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method, by what its signature says."""
+    """A function or method, as its signature describes it."""
 
     package: str
     module: str
@@ -93,7 +93,7 @@ class Module:
                 yield ast.get_docstring(node) or ""
 
     def strings(self) -> Iterator[str]:
-        """Yield the texts of at least four words that are no docstrings: errors, help, tables."""
+        """Yield the texts of at least four words other than docstrings: errors, help, tables."""
         # Of attributes too:
         docs = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
         for node in self.nodes:
@@ -140,7 +140,7 @@ def is_source(module: Module) -> bool:
 
 
 def is_participle(function: Function) -> bool:
-    """Tell whether a participle alone names a public function that is no property and returns no bool."""
+    """Tell whether a bare participle names a public function that returns no bool; ignore properties."""
     words = function.name.split("_")
     if len(words) > 1 or function.name.startswith("_") or function.is_property:
         return False
@@ -172,7 +172,7 @@ def find_homonyms(modules: list[Module], kind: type | tuple[type, ...]) -> dict[
 
 
 def find_aliases(module: Module) -> Iterator[str]:
-    """Yield imports of ours under another name; `import x as x` is a re-export."""
+    """Yield our own imports under another name; `import x as x` is a re-export."""
     for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "elastane":
             for alias in node.names:
@@ -196,7 +196,7 @@ class Breach:
 
 
 def find_all(tree: Path) -> dict[str, dict[str, list[str]]]:
-    """Return what breaks a rule: rule to package to places."""
+    """Return all places that break a rule: rule to package to places."""
     modules = read_modules(tree)
     source = list(filter(is_source, modules))
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -286,7 +286,7 @@ def read_limits() -> dict[str, dict[str, int]]:
 
 
 def lower(counts: dict[str, dict[str, int]], *, first: bool = False) -> None:
-    """Write counts of today as limits where they are smaller; a rule that is kept everywhere has none."""
+    """Lower limits to the counts of today; a rule without breaches has no limit."""
     limits = read_limits()
     for package in {*counts, *limits}:
         old, new = limits.get(package, {}), counts.get(package, {})
@@ -299,7 +299,7 @@ def lower(counts: dict[str, dict[str, int]], *, first: bool = False) -> None:
 
 
 def per_thousand(texts: Iterator[str]) -> tuple[float, int]:
-    """Return the words of `PERSONS` per thousand, and the number of all words."""
+    """Return the words of `PERSONS` per thousand words, and the number of all words."""
     words = hits = 0
     for text in texts:
         words += len(PROSE_WORD.findall(text))
@@ -308,7 +308,7 @@ def per_thousand(texts: Iterator[str]) -> tuple[float, int]:
 
 
 def print_table(tree: Path, found: dict[str, dict[str, list[str]]]) -> None:
-    """Print the numbers of a tree, one a line."""
+    """Print the numbers of a tree, one per line."""
     modules = read_modules(tree)
     source = list(filter(is_source, modules))
     functions = [function for module in source for function in module.functions()]
@@ -356,7 +356,7 @@ def count_lines(modules: list[Module]) -> int:
 
 
 def main() -> None:
-    """Print the table; list the places or lower the limits where the options say so."""
+    """Print the table, or list places or lower limits, as the options say."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tree", type=Path, default=ROOT, help="the working tree to measure")
     parser.add_argument("--list", metavar="PACKAGE", help="print each place of a package that breaks a rule")

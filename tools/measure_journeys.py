@@ -1,11 +1,11 @@
 """Count the files that six pieces of work pass through: `python tools/measure_journeys.py [--tree DIR]`.
 
-A real run and a real cluster are traced with `sys.setprofile` in all of their processes. A journey is a span
-of time between two marks. Its files are those of src/elastane of which a function is entered in the span, in
-any process, the command line's included; imports do not count. Its hops are the changes of file from one
-function entered to the next in the same thread. Training goes on during a resize, a checkpoint and a death,
-so for those only files count that do not run in undisturbed training, and hops into them. `--tree` measures
-another working tree; `--list` prints the files.
+The script traces a real run and a real cluster with `sys.setprofile` in all of their processes. A journey is
+a span of time between two marks. Its files are those files of src/elastane with a function that is entered in
+the span, in any process, the command line's included; imports do not count. Its hops are the changes of file
+from one entered function to the next in the same thread. Training continues during a resize, a checkpoint and
+a death, so for those only files count that do not run in undisturbed training, and hops into them. `--tree`
+measures another working tree; `--list` prints the files.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Journey:
-    """What a piece of work passed through."""
+    """The files and hops of a piece of work."""
 
     name: str
     files: tuple[str, ...]
@@ -72,7 +72,7 @@ class Journey:
 
 
 class Tracing:
-    """Processes that are traced, in a home of their own."""
+    """Traced processes in a home of their own."""
 
     def __init__(self, tree: Path, home: Path) -> None:
         self.home = home

@@ -1,1 +1,1 @@
-"""A small shared cluster, lived through twice: with jobs that stretch, and with jobs of a fixed size."""
+"""The pilot: a small shared cluster, run with elastic jobs and with jobs of a fixed size."""

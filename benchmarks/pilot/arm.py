@@ -1,6 +1,6 @@
-"""One arm of the pilot: people submit jobs and things happen to the cluster, as the scenario has it.
+"""One arm of the pilot: users submit jobs, and events change the cluster, as the scenario says.
 
-All of it goes through the API, but for signals to processes. What the cluster makes of it is looked at only.
+Everything goes through the API, except signals to processes. The arm only observes the cluster's reaction.
 """
 
 import os
@@ -44,23 +44,23 @@ LOOK_S = 1.0
 LONG_S = 86_400.0
 
 Shape = Callable[[JobSpec, int], JobSpec]
-"""What an arm makes of a job, from its spec and its ideal size."""
+"""The spec of a job in an arm, from the scenario's spec and the ideal size."""
 
 
 def modules() -> str:
-    """Where the pilot's scripts import from."""
+    """Return the folders from which the pilot's scripts import."""
     return os.pathsep.join(map(str, (SOURCES, BENCHMARKS, ROOT / "examples")))
 
 
 def live(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[[str], None]) -> Recorded:
-    """Live through a scenario.
+    """Play a scenario.
 
     Args:
-        scenario: what happens.
+        scenario: its jobs and events.
         name: of the arm.
-        home: for everything the arm keeps; there is none yet.
-        shape: of its jobs.
-        say: is told what happens.
+        home: for all files of the arm; it does not exist yet.
+        shape: of the arm's jobs.
+        say: prints a line of progress.
 
     Raises:
         ElastaneError: the controller cannot be started or reached, or refuses what the scenario asks for.
@@ -106,7 +106,7 @@ class _Arm:
                 raise TimeoutError(
                     f"{self.name}: after {scenario.timeout_s:g} s these have not ended: {left}"
                 )
-            # What is so at second 0 is so before anybody submits.
+            # The events of second 0 come before the first job.
             to_happen = [one for one in to_happen if one.at > self.now_s or not self.happen(one)]
             while to_submit and to_submit[0].at <= self.now_s:
                 self.submit(to_submit.pop(0), shape)
@@ -132,7 +132,7 @@ class _Arm:
         names = self.unfinished()
         after = self.read(names)
         if any(after[name].grant != before[name].grant for name in names):
-            # Some were read before a decision and some after it: once more, now that it is made.
+            # Some were read before a decision and some after it, so read all of them again.
             after = self.read(names)
         for name, job in after.items():
             self.jobs[name] = job
@@ -171,10 +171,10 @@ class _Arm:
             audit=tuple(reversed([*self.operator.audit()])),
         )
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------
 
     def happen(self, one: Happening) -> bool:
-        """Let it happen; False: not yet."""
+        """Carry out an event; return False if it is not yet possible."""
         match one.what:
             case Capacity(pool=pool, devices=devices):
                 self.reporter.report(reports.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
@@ -195,7 +195,7 @@ class _Arm:
         return True
 
     def kill(self, wish: Kill) -> bool:
-        """True: it is dead, or the job has ended, so that there is nothing to kill."""
+        """Kill a process; return True if it is dead, or the job has ended."""
         job = self.jobs.get(wish.job)
         if job is None:
             return False
@@ -220,7 +220,7 @@ def _agent(run_dir: RunDir) -> int | None:
 
 
 def _worker(run_dir: RunDir) -> int | None:
-    """The youngest of several: whoever is alone takes everything with it."""
+    """Return the youngest of several workers; a single worker would take the whole state with it."""
     try:
         answer = ask(run_dir, AskStatus(), timeout_s=1.0)
     except ElastaneError:

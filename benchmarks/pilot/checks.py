@@ -1,4 +1,4 @@
-"""What a pilot must have shown to have gone well."""
+"""The checks that a successful pilot passes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from pilot.recorded import Recorded
 from pilot.scenario import Kill, Scenario
 
 Equal = Mapping[str, Mapping[str, bool]]
-"""By job and arm: it trained the bytes of a quiet run."""
+"""By job and arm: whether it trained the bytes of its reference run."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def _of(scenario: Scenario, arm: Recorded, figures: Figures, equal: Equal) -> It
     }
     for job in arm.jobs:
         if job.name in killed:
-            # A job that ended before its turn came shows nothing: the scenario's times are wrong then.
+            # A job that ended before its kill shows nothing; the scenario's times are then wrong.
             text = f"{arm.name}: {job.name} lived on after its agent was killed"
             yield Check(text, job.crashes >= 1 and job.state == "finished")
     yield Check(f"{arm.name}: nobody had to step in", not figures.interventions)

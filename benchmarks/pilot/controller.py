@@ -1,4 +1,4 @@
-"""A controller for as long as a block, started by ``elastane up``; with the block ends all it has started."""
+"""A controller for the length of a block, started by ``elastane up``; its processes end with the block."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ GONE_S = 20.0
 
 @contextmanager
 def controller(home: Path) -> Iterator[ControllerReady]:
-    """On a free port, with its own home.
+    """Start a controller on a free port, with its own home.
 
     Raises:
         RunFailed: it does not start.
@@ -35,7 +35,7 @@ def controller(home: Path) -> Iterator[ControllerReady]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # Ctrl-C is for the pilot, which ends things in order.
+        # Ctrl-C is for the pilot, which ends all processes in order.
         start_new_session=True,
     )
     try:
@@ -45,7 +45,7 @@ def controller(home: Path) -> Iterator[ControllerReady]:
             raise RunFailed(f"elastane up did not start a controller: {line.decode()}")
         yield msgspec.json.decode(line, type=ControllerReady)
     finally:
-        # First the controller, or it would begin the next attempts of its jobs.
+        # The controller first, or it would begin the next attempts of its jobs.
         process.terminate()
         try:
             process.wait(GONE_S)
@@ -56,7 +56,7 @@ def controller(home: Path) -> Iterator[ControllerReady]:
 
 
 def end_jobs(home: Path) -> None:
-    """SIGKILL for every process of every job, until there is none."""
+    """Kill every process of every job, until none is left."""
     for root in (home / "runs").glob("*"):
         while pids := list_present_processes(RunDir(root)):
             for pid in pids:

@@ -1,4 +1,4 @@
-"""One arm as inline SVG: devices of each pool by job, and a lane for each job, over one axis of seconds."""
+"""The chart of an arm as inline SVG: devices of each pool by job, and a lane for each job, over seconds."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -26,11 +26,11 @@ SIGNS = {
     "price": ("score", STAR, "price"),
     "priority": ("core", CHEVRON, "priority"),
 }
-"""How each kind of deed looks: a class, a glyph, a word."""
+"""The look of each kind of deed: a class, a glyph, a word."""
 
 
 def colours(arm: Recorded) -> dict[str, str]:
-    """A hue for each team, a shade for each of its jobs."""
+    """Return a colour for each job: a hue for each team, a shade for each of its jobs."""
     teams = list(dict.fromkeys(job.team for job in arm.jobs))
     found: dict[str, str] = {}
     for hue, team in zip(HUES * len(teams), teams, strict=False):
@@ -40,12 +40,12 @@ def colours(arm: Recorded) -> dict[str, str]:
 
 
 def chart(arm: Recorded, scenario: Scenario, until_s: float) -> str:
-    """The chart; whatever somebody named is escaped.
+    """Return the chart, with all names escaped.
 
     Args:
-        arm: lived through.
-        scenario: for the devices there were.
-        until_s: where the axis ends.
+        arm: to draw.
+        scenario: for the devices of each pool.
+        until_s: end of the axis.
     """
     drawing = _Drawing(arm, Axis(0.0, until_s, LEFT, WIDTH - RIGHT))
     top = MARKS_PX + 34.0
@@ -69,7 +69,7 @@ class _Drawing:
         self.arm, self.x, self.colours = arm, x, colours(arm)
 
     def pool(self, pool: str, history: History, top: float, bottom: float) -> Iterable[str]:
-        """Devices in use, stacked by job in the order of submission, and a line for those there were."""
+        """Draw the devices in use, stacked by job in order of submission, and a line for all devices."""
         x = self.x
         title = f"{escape(pool)}: devices in use, by job; the line: devices there are"
         yield f'<text class="title" x="{LEFT}" y="{top - 9}">{title}</text>'
@@ -93,7 +93,7 @@ class _Drawing:
         yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
 
     def lane(self, job: Job, base: float) -> Iterable[str]:
-        """A bar as high as the job has workers; dotted while it has none."""
+        """Draw a bar as high as the job's number of workers; dotted while it has none."""
         x, arm = self.x, self.arm
         submitted_s, ended_s = job.submitted_s - arm.began_s, (job.ended_s or 0.0) - arm.began_s
         yield f'<text class="tick" x="{LEFT - 9}" y="{base - 5}">{escape(job.name)}</text>'
@@ -119,7 +119,7 @@ class _Drawing:
         yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">seconds</text>'
 
     def marks(self, bottom: float) -> Iterable[str]:
-        """What was done from outside, each where it happened."""
+        """Draw each deed from outside at its time."""
         rules, signs = [], []
         free_from = [0.0] * MARK_ROWS
         for deed in self.arm.deeds:
@@ -136,7 +136,7 @@ class _Drawing:
 
     def _bar(self, job: str, span_s: tuple[float, float], y: float, height: float, words: str) -> str:
         left, right = map(self.x, span_s)
-        # A hair wider than the time it stands for: neighbours must not show the paper between them.
+        # A little wider than its time, so that no gap shows between neighbours.
         width = max(0.0, right - left) + 0.3
         place = f'x="{left}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}"'
         return f'<rect fill="{self.colours[job]}" {place}><title>{words}</title></rect>'
@@ -145,7 +145,7 @@ class _Drawing:
         return [look for look in self.arm.looks if look.job == job]
 
     def _uses(self, pool: str) -> Iterable[tuple[float, float, dict[str, int]]]:
-        """``(from, until, devices by job)``, as long as nothing changes; in the order of submission."""
+        """Yield ``(from, until, devices by job)`` between changes; the jobs in the order of submission."""
         using = dict.fromkeys((job.name for job in self.arm.jobs), 0)
         begin_s = 0.0
         for at_s, some in groupby(self.arm.looks, lambda look: look.at_s):
@@ -157,6 +157,6 @@ class _Drawing:
 
 
 def legend(deeds: Sequence[Deed]) -> Iterable[tuple[str, str, str]]:
-    """Class, glyph and word of each kind of deed that there is."""
+    """Return class, glyph and word of each kind of deed that occurs."""
     there = {deed.kind for deed in deeds}
     return [sign for kind, sign in SIGNS.items() if kind in there]

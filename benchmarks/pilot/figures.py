@@ -1,4 +1,4 @@
-"""What an arm of the pilot amounts to, from what it has left behind."""
+"""The figures of an arm of the pilot, computed from its records."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,27 +17,27 @@ HELP = {
     *("job.paused", "job.resumed", "job.cancelled", "job.scaled"),
     *("node.drain", "node.failed", "node.use"),
 }
-"""What people do when a cluster needs them, as the audit log calls it."""
+"""Actions of the audit log by which people help a cluster."""
 
 SETTLED_S = 15.0
-"""Workers whose devices are taken away have left by then: a step of one worker, and what looking takes."""
+"""Time in which workers leave devices that are taken away: a step of one worker, and an observation."""
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """Seconds from being submitted to being granted the first devices."""
+    """Seconds from the submission to the grant of the first devices."""
 
     p50_s: float
     longest_s: float
 
 
 class Worked(msgspec.Struct, frozen=True):
-    """What became of microbatches.
+    """The numbers of microbatches, by their result.
 
     Args:
         committed: in steps that hold.
-        again: begun besides, because of deaths and of attempts that went back.
-        rehearsed: by workers on their way in, one each.
-        lost_steps: that a later attempt made again.
+        again: begun in addition, because of deaths and of attempts that went back.
+        rehearsed: by joining workers, one each.
+        lost_steps: steps that a later attempt made again.
     """
 
     committed: int
@@ -47,26 +47,26 @@ class Worked(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one arm.
+    """The figures of one arm.
 
     Args:
         queue: of all jobs.
-        queue_by_team: of each team's.
-        first_step_s: from being submitted to the first step, median.
-        done_s: from being submitted to the end, mean.
+        queue_by_team: of the jobs of each team.
+        first_step_s: from the submission to the first step, median.
+        done_s: from the submission to the end, mean.
         all_done_s: from the beginning to the end of the last job.
-        available_device_s: that jobs could have had until then.
-        used_device_s: that they had.
-        training_device_s: that went into steps that hold.
+        available_device_s: device-seconds that jobs could have until then.
+        used_device_s: device-seconds that they had.
+        training_device_s: device-seconds of steps that hold.
         worked: microbatches.
         cost: in the currency of the prices.
         resizes: changes of a job's size while it ran.
         most_resizes: of one job.
-        back_and_forth: resizes that took back the one before it within a cooldown.
+        back_and_forth: resizes that took back the one before them within a cooldown.
         preemptions: jobs stopped for others.
         crashes: attempts that ended by themselves and were followed by another.
-        interventions: things people did to help; see `HELP`.
-        most_beyond: devices in use in a pool beyond those there were, at most; see `most_beyond`.
+        interventions: actions by which people helped; see `HELP`.
+        most_beyond: most devices in use in a pool beyond those that existed; see `most_beyond`.
     """
 
     queue: Queue
@@ -97,7 +97,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures_of(arm: Recorded, scenario: Scenario) -> Figures:
-    """The figures of an arm whose jobs have all ended."""
+    """Return the figures of an arm after the end of all its jobs."""
     end_s = arm.began_s + arm.ended_s
     waits = {
         job.name: (end_s if job.started_s is None else job.started_s) - job.submitted_s for job in arm.jobs
@@ -138,7 +138,7 @@ def figures_of(arm: Recorded, scenario: Scenario) -> Figures:
 
 
 def worked_of(arm: Recorded, job: str, virtual_ranks: int) -> Worked:
-    """From the job's ledger, its events, and what its workers have counted."""
+    """Count a job's microbatches by its ledger, its events and the counts of its workers."""
     run_dir = arm.run_dir(job)
     if not run_dir.ledger.exists():
         return Worked(0, 0, 0, 0)
@@ -151,7 +151,7 @@ def worked_of(arm: Recorded, job: str, virtual_ranks: int) -> Worked:
 
 
 def sizes_of(looks: Iterable[Look], job: str) -> list[tuple[float, int]]:
-    """``(from this second on, granted workers)`` of a job, one for each change that was seen."""
+    """Return ``(from this second on, granted workers)`` of a job for each observed change."""
     found: list[tuple[float, int]] = []
     for look in looks:
         if look.job == job and (not found or found[-1][1] != look.size):
@@ -160,7 +160,7 @@ def sizes_of(looks: Iterable[Look], job: str) -> list[tuple[float, int]]:
 
 
 def back_and_forth(sizes: Sequence[tuple[float, int]], within_s: float) -> int:
-    """Resizes that took back the one before within so many seconds; starts and ends are none."""
+    """Count the resizes that took back the one before within this time; starts and ends do not count."""
     changes = [(at_s, after - before) for (_, before), (at_s, after) in pairwise(sizes) if before and after]
     return sum(
         first * second < 0 and later_s - earlier_s < within_s
@@ -169,9 +169,9 @@ def back_and_forth(sizes: Sequence[tuple[float, int]], within_s: float) -> int:
 
 
 def most_beyond(looks: Sequence[Look], capacity: Mapping[str, History]) -> int:
-    """Devices used in a pool beyond those there were, at most; not counting those that may still be leaving.
+    """Return the most devices used in a pool beyond those that existed, except those that may be leaving.
 
-    Jobs are looked at one after the other, so that only what two rounds of looks agree on was so.
+    Jobs are observed one after the other, so only the values on which two rounds of observations agree count.
     """
     using: dict[str, Mapping[str, int]] = {}
     beyond: list[int] = []

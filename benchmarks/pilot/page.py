@@ -1,4 +1,4 @@
-"""``report.html``: all arms on one page that needs nothing but a browser."""
+"""``report.html``: all arms on one self-contained page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -27,7 +27,7 @@ def page(
     checks: Sequence[Check],
     machine: Mapping[str, str | int],
 ) -> str:
-    """The page; whatever somebody named is escaped."""
+    """Return the page, with all names escaped."""
     css = (files("elastane.observability") / "page.css").read_text()
     own = (Path(__file__).parent / "page.css").read_text()
     until_s = max(arm.ended_s for arm in arms) + 2
@@ -99,7 +99,7 @@ def _checks(checks: Sequence[Check]) -> Iterable[str]:
 
 
 def _events(arm: Recorded) -> Iterable[str]:
-    """What was done from outside and what the cluster did, in one order."""
+    """Return the deeds from outside and the events of the cluster, in the order of time."""
     told = [(event.time_s - arm.began_s, event.kind, event.job, event.message) for event in arm.events]
     told += [(deed.at_s, deed.kind, deed.job, deed.text) for deed in arm.deeds if deed.kind != "submit"]
     yield f"<details><summary>All that happened in the {escape(arm.name)} arm</summary>"

@@ -1,4 +1,4 @@
-"""Whether the jobs of the pilot have trained what a quiet run of the same script trains, bit for bit."""
+"""The proof that each job of the pilot trained the same bits as a reference run of its script."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from pilot.scenario import Scenario, Submission
 
 
 def compared(scenario: Scenario, arms: Sequence[Recorded], home: Path) -> dict[str, dict[str, bool]]:
-    """By job and arm, of all jobs that should have finished; see `same`."""
+    """Compare all jobs that should have finished with their reference runs, by job and arm; see `same`."""
     jobs = [job for job in scenario.jobs if job.ends == "finished"]
 
     def of(job: Submission) -> dict[str, bool]:
@@ -33,14 +33,14 @@ def compared(scenario: Scenario, arms: Sequence[Recorded], home: Path) -> dict[s
 
 
 def in_peace(scenario: Scenario, job: Submission, run_dir: RunDir) -> bool:
-    """One worker on a device as fast as the machine, and nothing happens; whether it has ended well."""
+    """Train a job undisturbed on one worker at the machine's full speed; return whether it succeeded."""
     spec = scenario.spec(job, ROOT, {})
     options = ("--workers=1:1", "--checkpoint-every=never", f"--run-dir={run_dir.root}")
     return _does_well("run", *options, spec.script, *spec.args)
 
 
 def same(run_dir: RunDir, quiet: RunDir) -> bool:
-    """``elastane verify`` proves the run, and finds it and the quiet one equal."""
+    """Return whether ``elastane verify`` proves a run and finds it equal to its reference run."""
     return _does_well("verify", str(run_dir.root)) and _does_well(
         "verify", str(run_dir.root), str(quiet.root)
     )

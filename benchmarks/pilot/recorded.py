@@ -1,4 +1,4 @@
-"""What an arm of the pilot leaves: values."""
+"""The records of an arm of the pilot."""
 
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from elastane.api.usage import UsageRow
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at one moment of the pilot, as the API tells it.
+    """One job at one moment of the pilot, as the API describes it.
 
     Args:
-        at_s: second of the pilot at which this round of looks began.
+        at_s: second of the pilot at which this round of observations began.
         job: its name.
         state: of the job.
         granted: workers by pool.
-        uses: workers by pool, the larger of granted and seen: those whose devices nobody else can have.
-        step: last committed.
+        uses: workers by pool, the larger of granted and seen: no other job can have their devices.
+        step: the last committed one.
     """
 
     at_s: float
@@ -34,13 +34,13 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was done to the cluster from outside, and when.
+    """An action on the cluster from outside, and its time.
 
     Args:
         at_s: second of the pilot.
-        kind: as the scenario calls it.
+        kind: its name in the scenario.
         text: for people.
-        job: that it was about; empty: none.
+        job: that it concerns; empty: none.
     """
 
     at_s: float
@@ -50,19 +50,19 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm that is over.
+    """An arm that has ended.
 
     Args:
         name: of the arm.
-        home: its run directories are in ``runs`` below it, what its workers have counted in ``ticks``.
+        home: has its run directories in ``runs`` and the counts of its workers in ``ticks``.
         began_s: second 0, in seconds since 1970.
         ended_s: second at which the last job had ended.
-        jobs: as they were in the end, in the order of their submission.
+        jobs: at the end, in the order of their submission.
         events: of all jobs.
-        looks: in the order of time.
+        looks: observations, in the order of time.
         deeds: likewise.
         usage: by job and pool.
-        audit: who did what, oldest first.
+        audit: the audit log, oldest line first.
     """
 
     name: str

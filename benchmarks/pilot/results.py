@@ -1,4 +1,4 @@
-"""``report.json``: all that the page shows, for programs."""
+"""``report.json``: the content of the page, for programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def results_of(
     checks: Sequence[Check],
     machine: Mapping[str, str | int],
 ) -> dict[str, Any]:
-    """Times are seconds of the pilot."""
+    """Return the content of ``report.json``; times are seconds of the pilot."""
     return {
         "scenario": scenario.name,
         "machine": dict(machine),

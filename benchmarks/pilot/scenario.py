@@ -1,4 +1,4 @@
-"""A scenario: who submits what and when, and what happens to the cluster meanwhile."""
+"""A scenario: the jobs that users submit, and the events of the cluster, with their times."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from elastane.api.reservations import Once, Reservation
 from elastane.cli.documents import read_yaml
 
 History: TypeAlias = tuple[tuple[float, int], ...]
-"""Of one number: ``(from this second on, so many)``, ascending."""
+"""The values of one number over time: ``(from this second on, value)``, ascending."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -22,28 +22,28 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 
 class Capacity(Part, frozen=True, kw_only=True):
-    """A pool has so many devices from now on, says somebody outside."""
+    """A reporter says how many devices a pool has from now on."""
 
     pool: str
     devices: int
 
 
 class Price(Part, frozen=True, kw_only=True):
-    """A device of the pool costs so much for an hour from now on."""
+    """An operator declares another price for an hour of a device of the pool."""
 
     pool: str
     price: float
 
 
 class Priority(Part, frozen=True, kw_only=True):
-    """Its owner gives a job another priority."""
+    """The owner of a job gives it another priority."""
 
     job: str
     priority_class: str
 
 
 class Reserve(Part, frozen=True, kw_only=True):
-    """The calendar has devices of a pool from one second of the pilot to another."""
+    """The calendar reserves devices of a pool from one second of the pilot to another."""
 
     name: str
     pool: str
@@ -54,7 +54,7 @@ class Reserve(Part, frozen=True, kw_only=True):
 
 
 class Kill(Part, frozen=True, kw_only=True):
-    """SIGKILL for a process of a job, as soon as it has committed this step after the time has come."""
+    """SIGKILL for a process of a job, after its time and after the job has committed this step."""
 
     job: str
     process: Literal["agent", "worker"]
@@ -62,7 +62,7 @@ class Kill(Part, frozen=True, kw_only=True):
 
 
 class Happening(Part, frozen=True, kw_only=True):
-    """One thing that happens ``at`` so many seconds; exactly one of the others is given."""
+    """One event at second ``at``; exactly one of the other fields is given."""
 
     at: float
     capacity: Capacity | None = None
@@ -79,14 +79,14 @@ class Happening(Part, frozen=True, kw_only=True):
 
 
 class Submission(Part, frozen=True, kw_only=True):
-    """A job that somebody submits.
+    """A job that a user submits.
 
     Args:
         at: second of the pilot.
         name: of the job.
-        team: its own; a submitter of that team submits it.
-        ideal: workers that a job of a fixed size would ask for.
-        ends: how it should end.
+        team: its owner; a submitter of that team submits it.
+        ideal: workers of the job in the fixed arm.
+        ends: its expected state at the end.
         spec: the rest of the job's spec.
     """
 
@@ -99,13 +99,13 @@ class Submission(Part, frozen=True, kw_only=True):
 
 
 class Scenario(Part, frozen=True, kw_only=True):
-    """The whole of it.
+    """A whole scenario.
 
     Args:
         name: for people.
         microbatch_s: least time of a device for one microbatch, in seconds.
         virtual_ranks: microbatches in a step, of every job.
-        timeout_s: a pilot that takes longer has failed.
+        timeout_s: a pilot that takes longer fails.
         cluster: as operators declare it.
         jobs: in the order of their submission.
         happens: in any order.
@@ -120,15 +120,15 @@ class Scenario(Part, frozen=True, kw_only=True):
     happens: tuple[Happening, ...] = ()
 
     def spec(self, submission: Submission, root: Path, env: Mapping[str, str]) -> JobSpec:
-        """What is submitted.
+        """Return the job spec of a submission.
 
         Args:
-            submission: whose.
+            submission: of the scenario.
             root: of the repository.
-            env: of the job, besides what the scenario says.
+            env: added to the job's environment.
 
         Raises:
-            BadField: it is no job spec.
+            BadField: the result is not a job spec.
         """
         written = {"name": submission.name, "team": submission.team} | submission.spec
         spec = parse_document(written, JobSpec, f"spec of {submission.name}")
@@ -136,10 +136,10 @@ class Scenario(Part, frozen=True, kw_only=True):
 
 
 def read_scenario(path: Path) -> Scenario:
-    """A scenario file.
+    """Read a scenario file.
 
     Raises:
-        BadInput: it is none, and why.
+        BadInput: it is not a scenario, with the reason.
     """
     try:
         document = read_yaml(path.read_bytes())
@@ -161,7 +161,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def fixed(spec: JobSpec, ideal: int) -> JobSpec:
-    """The same job with one size: the one it would like best."""
+    """Return the same job with one size, the ideal one."""
     policy = msgspec.structs.replace(
         spec.elastic_policy, min_replicas=ideal, max_replicas=ideal, replica_discrete_values=()
     )
@@ -169,11 +169,11 @@ def fixed(spec: JobSpec, ideal: int) -> JobSpec:
 
 
 def reservation(wish: Reserve, began_s: float) -> Reservation:
-    """In the words of the calendar.
+    """Return a reservation of the calendar.
 
     Args:
-        wish: in seconds of the pilot.
-        began_s: when the pilot began, in seconds since 1970.
+        wish: with times in seconds of the pilot.
+        began_s: second 0 of the pilot, in seconds since 1970.
     """
     return Reservation(
         name=wish.name,
@@ -189,7 +189,7 @@ def _moment(at_s: float) -> datetime:
 
 
 def capacity_of(scenario: Scenario) -> dict[str, History]:
-    """Devices that jobs can have in each pool, from second 0 on."""
+    """Return the devices that jobs can have in each pool, from second 0 on."""
     found = {}
     for pool in scenario.cluster.pools or ():
         told = [(one.at, one.what) for one in scenario.happens]
@@ -210,7 +210,7 @@ def _at(at_s: float, declared: int, reports: Sequence[tuple[float, int]], reserv
 
 
 def device_s(history: History, until_s: float) -> float:
-    """Device-seconds of one pool from second 0 to ``until_s``."""
+    """Return the device-seconds of one pool from second 0 to ``until_s``."""
     ends = [*(from_s for from_s, _ in history[1:]), until_s]
     spans = zip(history, ends, strict=True)
     return sum(devices * max(0.0, min(end_s, until_s) - from_s) for (from_s, devices), end_s in spans)

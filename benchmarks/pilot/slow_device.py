@@ -1,7 +1,7 @@
 """A device slower than this machine's cores, so that ten of them fit on two.
 
-A microbatch takes at least so long; what the computing leaves of that is slept. All else is as it is: the
-processes, the sums, the messages, the files.
+A microbatch takes at least a given time; the worker sleeps after its computation. Everything else is real:
+the processes, the sums, the messages, the files.
 """
 
 import os
@@ -17,7 +17,7 @@ TICKS = "PILOT_TICKS"
 
 
 class SlowDevice:
-    """Of one worker, from its environment; without one it is as fast as the machine, and counts nothing."""
+    """The device of one worker, from its environment; without one, full speed and no counts."""
 
     def __init__(self) -> None:
         self._microbatch_s = float(os.environ.get(MICROBATCH_S, "0"))
@@ -25,7 +25,7 @@ class SlowDevice:
 
     @contextmanager
     def computing(self, step: int) -> Iterator[None]:
-        """Around one microbatch of this step; each is written down, those that come to nothing too."""
+        """Slow down one microbatch of this step and record it, even if its step does not commit."""
         begun = time.monotonic()
         if self._ticks is not None:
             self._ticks.begun(step)

@@ -1,4 +1,4 @@
-"""``examples/digits``, in small: a convolutional network reads handwritten digits, on slow devices."""
+"""Train ``examples/digits`` in small: a convolutional network that reads digits, on slow devices."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""``examples/lm``, in small: a GPT reads the source of Python's standard library, on slow devices."""
+"""Train ``examples/lm`` in small: a GPT on the source of Python's standard library, on slow devices."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A job with a mistake in it, found at its first microbatch."""
+"""Fail at the first microbatch: a job with a mistake."""
 
 import elastane
 import torch

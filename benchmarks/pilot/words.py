@@ -1,4 +1,4 @@
-"""The figures of all arms as lines of text."""
+"""The figures of all arms, as lines of text."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,7 +34,7 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 
 def rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    """A head, then a line for each figure: what it is, and each arm's."""
+    """Return a head, then a line for each figure: its name and the value of each arm."""
     first, *rest = ((name, *(told(one) for one in figures.values())) for name, told in ROWS)
     teams = sorted({team for one in figures.values() for team in one.queue_by_team})
     by_team = [

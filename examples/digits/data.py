@@ -1,4 +1,4 @@
-"""The 1797 handwritten digits that come with scikit-learn: no download."""
+"""The 1797 handwritten digits that come with scikit-learn, without a download."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ HELD_OUT = 360
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (1, 8, 8) with values 0 to 1 and their labels; a fifth is held out, always the same."""
+    """Images (1, 8, 8) with values 0 to 1 and their labels; always the same fifth is held out."""
 
     train: TensorDataset
     held_out: TensorDataset
@@ -21,7 +21,7 @@ def digits() -> Digits:
     pixels, labels = load_digits(return_X_y=True)
     images = torch.from_numpy(pixels).float().view(-1, 1, 8, 8) / 16
     targets = torch.from_numpy(labels).long()
-    # The file is ordered by writer and kind, so the split is drawn, once for all runs.
+    # The file is ordered by writer and digit, so the split is random, the same for all runs.
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(1797))
     train, held_out = order[:-HELD_OUT], order[-HELD_OUT:]
     return Digits(

@@ -1,4 +1,4 @@
-"""What the model is worth: the share of images it never saw that it names correctly."""
+"""The judgement of the model: its accuracy on images that it never saw."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Score(Protocol):
-    """Batches to judge by, and sums over all of them. ``elastane``'s scores are such; so is `LocalScore`."""
+    """Batches to judge by, and sums over all of them: a score of ``elastane``, or a `LocalScore`."""
 
     @property
     def sums(self) -> dict[str, float]: ...
@@ -21,7 +21,7 @@ class Score(Protocol):
 
 
 class LocalScore:
-    """The plain one: a data loader and a dictionary."""
+    """A score without Elastane: a data loader and a dictionary."""
 
     def __init__(self, dataset: TensorDataset, microbatch: int) -> None:
         self.loader = DataLoader(dataset, batch_size=microbatch)
@@ -37,7 +37,7 @@ class LocalScore:
 
 @torch.no_grad()
 def report(model: nn.Module, score: Score) -> str:
-    """One line for people."""
+    """Return the accuracy as one line of text."""
     model.eval()
     for images, labels in score:
         score.add(correct=(model(images).argmax(dim=1) == labels).sum(), seen=len(labels))

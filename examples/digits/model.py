@@ -1,10 +1,10 @@
-"""A small convolutional network with batch normalisation and dropout for 8 x 8 pixels."""
+"""A small convolutional network for 8 x 8 pixels, with batch normalisation and dropout."""
 
 from torch import nn
 
 
 def convolutional() -> nn.Sequential:
-    """Takes images (B, 1, 8, 8) and returns logits (B, 10)."""
+    """Build a network from images (B, 1, 8, 8) to logits (B, 10)."""
     return nn.Sequential(
         nn.Conv2d(1, 32, kernel_size=3, padding=1, bias=False),
         nn.BatchNorm2d(32),

@@ -1,4 +1,4 @@
-"""The text everybody already has: the source of Python's own standard library, as bytes."""
+"""A text on every machine: the source of Python's standard library, as bytes."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -41,9 +41,9 @@ class Corpus:
 
     Args:
         train: windows to train on.
-        held_out: windows the model never trains on.
-        unigram_loss: nats per held-out byte of the best model that ignores all context, the frequencies of
-            the bytes trained on. A model that learned nothing but these has this loss.
+        held_out: windows that the model never trains on.
+        unigram_loss: nats per held-out byte of the best model without context, which knows only the
+            frequencies of the training bytes.
     """
 
     train: Windows
@@ -52,12 +52,12 @@ class Corpus:
 
 
 def standard_library(context: int = 128) -> Corpus:
-    """The first `TEXT_BYTES` of the library's top-level modules in the order of their names.
+    """Return the first `TEXT_BYTES` of the library's top-level modules in the order of their names.
 
-    The same interpreter version always gives the same text. The held-out bytes are the last ones.
+    The same version of the interpreter always gives the same text. The held-out bytes are the last ones.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    # _sysconfigdata says where and how this interpreter was built: it differs between equal versions.
+    # _sysconfigdata describes the build of this interpreter, so it differs between equal versions.
     modules = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_sysconfigdata"))
     text = b"".join(path.read_bytes() for path in modules)[:TEXT_BYTES]
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -66,13 +66,13 @@ def standard_library(context: int = 128) -> Corpus:
 
 
 def unigram_loss(train: Tensor, held_out: Tensor) -> float:
-    """Nats per byte of ``held_out`` under the byte frequencies of ``train``, each counted once more."""
+    """Return nats per byte of ``held_out`` under the byte frequencies of ``train``, each count plus one."""
     counts = torch.bincount(train, minlength=256).double() + 1
     return float(-(counts / counts.sum()).log()[held_out].mean())
 
 
 def batches(dataset: Windows, size: int, steps: int) -> Iterator[Pair]:
-    """``steps`` shuffled batches, beginning a new epoch whenever one is over."""
+    """Yield ``steps`` shuffled batches; begin a new epoch at the end of each one."""
     while True:
         for batch in DataLoader(dataset, batch_size=size, shuffle=True, drop_last=True):
             if steps == 0:

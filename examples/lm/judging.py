@@ -1,4 +1,4 @@
-"""What the model is worth: its loss on text it never saw."""
+"""The judgement of the model: its loss on text that it never saw."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from data import Corpus, Pair, Windows
 
 
 class Score(Protocol):
-    """Batches to judge by, and sums over all of them. ``elastane``'s scores are such; so is `LocalScore`."""
+    """Batches to judge by, and sums over all of them: a score of ``elastane``, or a `LocalScore`."""
 
     @property
     def sums(self) -> dict[str, float]: ...
@@ -24,7 +24,7 @@ class Score(Protocol):
 
 
 class LocalScore:
-    """The plain one: a data loader and a dictionary."""
+    """A score without Elastane: a data loader and a dictionary."""
 
     def __init__(self, dataset: Windows, microbatch: int) -> None:
         self.loader = DataLoader(dataset, batch_size=microbatch)
@@ -40,7 +40,7 @@ class LocalScore:
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, score: Score) -> float:
-    """Nats per byte over everything in ``score``, without dropout."""
+    """Return nats per byte over all batches of ``score``, without dropout."""
     model.eval()
     for inputs, targets in score:
         loss = F.cross_entropy(model(inputs), targets, reduction="sum")
@@ -50,7 +50,7 @@ def held_out_loss(model: nn.Module, score: Score) -> float:
 
 
 def report(step: int, model: nn.Module, score: Score, corpus: Corpus) -> str:
-    """One line for people."""
+    """Return the loss as one line of text."""
     return (
         f"step {step}: held-out loss {held_out_loss(model, score):.3f} nats per byte"
         f" (byte frequencies alone: {corpus.unigram_loss:.3f})"

@@ -1,4 +1,4 @@
-"""A small pre-norm GPT over bytes: rotary positions, dropout, one matrix for reading and writing bytes.
+"""A small pre-norm GPT over bytes: rotary positions, dropout, one matrix for embedding and output.
 
 Shapes: B windows, T positions, H heads, C channels, V byte values.
 """
@@ -11,7 +11,7 @@ BYTE_VALUES = 256
 
 
 class Attention(nn.Module):
-    """Causal self-attention whose positions are rotations of queries and keys."""
+    """Causal self-attention with positions as rotations of queries and keys."""
 
     def __init__(self, channels: int, heads: int, context: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Attention(nn.Module):
         batch, length, channels = x_BTC.shape
         split = self.query_key_value(x_BTC).view(batch, length, 3, self.heads, channels // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        # No dropout on the attention weights: with it CPUs leave the fused kernel and take 1.3 times as long.
+        # No dropout on attention weights: with it CPUs leave the fused kernel and take 1.3 times as long.
         mixed = F.scaled_dot_product_attention(self.rotated(query), self.rotated(key), value, is_causal=True)
         out_BTC: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, channels))
         return out_BTC
@@ -61,10 +61,10 @@ class Layer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts each next byte from at most ``context`` bytes before it.
+    """A model that predicts each next byte from at most ``context`` bytes before it.
 
-    ``forward`` takes byte values (B, T) and returns logits (B, V, T): the classes come second, where
-    ``F.cross_entropy`` looks for them.
+    ``forward`` takes byte values (B, T) and returns logits (B, V, T), with the classes second, as
+    ``F.cross_entropy`` expects them.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
-"""The learning rate over a run: a linear climb, then half a cosine down to a tenth."""
+"""The learning rate over a run: a linear warm-up, then half a cosine down to a tenth."""
 
 import math
 from collections.abc import Callable
 
 
 def warmup_cosine(warmup: int, steps: int) -> Callable[[int], float]:
-    """The factor of the learning rate by step, 0 to 1, for ``torch.optim.lr_scheduler.LambdaLR``.
+    """Return the factor of the learning rate by step, 0 to 1, for ``torch.optim.lr_scheduler.LambdaLR``.
 
     Args:
-        warmup: steps of the climb, at least 1.
+        warmup: steps of the warm-up, at least 1.
         steps: of the whole run.
     """
 

@@ -31,7 +31,7 @@ def _trace(frame: FrameType, event: str, _argument: object) -> None:
     code = frame.f_code
     place = _files.get(code)
     if place is None:
-        # Bodies of modules and classes are no functions.
+        # Bodies of modules and classes do not count as functions.
         is_function = code.co_flags & CO_OPTIMIZED
         place = _files[code] = code.co_filename.partition(ROOT)[2] if is_function else ""
     if not place:
