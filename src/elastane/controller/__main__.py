@@ -49,11 +49,11 @@ def main() -> None:
 
     try:
         require("controller", "a controller needs its packages")
-        from elastane.controller.server import serve  # noqa: PLC0415 - it needs them
+        from elastane.controller.server import serve  # noqa: PLC0415 - needs these packages
 
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), tell, time.time)
     except ElastaneError as error:
-        logger.error("error: %s", error)  # noqa: TRY400 - it is in words
+        logger.error("error: %s", error)  # noqa: TRY400 - the message is enough
         tell(ControllerStartFailure(what=error.what, means=error.means, do=error.do))
         sys.exit(error.exit_code)
 

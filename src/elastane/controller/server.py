@@ -189,7 +189,7 @@ def _write_last_refusals(controller: Controller) -> None:
     try:
         controller.refusals.write_ended(controller.clock(), all_of_them=True)
     except StoreError as error:
-        logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - in words
+        logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - no traceback
 
 
 def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:

@@ -5,7 +5,7 @@ from elastane.controller.jobs.stored_job import StoredJob
 
 
 def explain_size(job: StoredJob) -> Explanation:
-    """Return why the job has its size; of a job that has ended, how it ended."""
+    """Return why the job has its size; for a job that has ended, how it ended."""
     if job.ended_s is not None and job.has_ended:
         end = describe_end(job.state, job.why.removesuffix("."))
         return Explanation(sentences=(f"It {end}.",), decided_s=job.ended_s)

@@ -26,7 +26,7 @@ class JobEnd(msgspec.Struct, frozen=True):
     """The end of a job.
 
     Args:
-        how: the state that ends it.
+        how: the final state of the job.
         why: the reason in a sentence.
         traceback: of the user's script, if that raised an error.
     """
@@ -45,16 +45,16 @@ class JobLifecycle(msgspec.Struct, frozen=True, kw_only=True):
         submitted_s: in seconds since 1970.
         granted: workers of its grant; 0: none, because it waits, is paused or was preempted.
         held: workers that it held at the last observation.
-        ending: the end that it will have once its workers are gone, unless it finishes or fails before; None:
-            it goes on.
+        ending: the end that it will have after its workers are gone, unless it finishes or fails before.
+            None: it is to continue.
         gone_by_s: deadline of workers beyond the grant; 0: none was asked to leave.
         beyond_since_s: time since which workers are beyond the grant, although their agent knows the grant or
             its target is unknown; None: there are none.
-        over: number of its attempts that have ended and been judged. The next one has the number after.
+        over: number of its attempts that have ended and been judged. The next attempt has the next number.
         crashes: the attempts that count against the retry limit.
         retry_at_s: no attempt begins before this time, in seconds since 1970.
         why: how the last attempt ended, if another one follows.
-        ended: None: it may still run.
+        ended: the end of the job; None: it may still run.
     """
 
     job: str
@@ -132,8 +132,8 @@ def count_held_workers(lifecycle: JobLifecycle, seen: Observation) -> int:
     """Return the number of workers that use devices, or soon will.
 
     While an agent replaces a dead worker, it has fewer workers than its target. While no agent answers for a
-    job, the job holds as many as before. A job cannot claim more than its largest size: others would wait for
-    devices that no job uses.
+    job, the job holds as many as before. A job cannot claim more than its largest size, because others would
+    wait for devices that no job uses.
     """
     if not seen.present:
         return 0
@@ -172,6 +172,6 @@ def judge_attempt(lifecycle: JobLifecycle, outcome: AttemptOutcome, now_s: float
 
 
 def _note_disorder(lifecycle: JobLifecycle, ending: JobEnd, outcome: AttemptOutcome) -> JobLifecycle:
-    """Add to the reason that the job did not stop in order: its files are those of its newest checkpoint."""
+    """Add to the reason that the last attempt did not stop in order, so the newest checkpoint counts."""
     words = f"{ending.why}; its last attempt did not stop in order: {outcome.why}"
     return msgspec.structs.replace(lifecycle, ending=msgspec.structs.replace(ending, why=words))

@@ -14,9 +14,9 @@ from elastane.controller.jobs.placement import assign_pools
 from elastane.controller.jobs.stored_job import StoredJob
 
 LONGEST_WHY, LONGEST_TRACEBACK = 4_000, 64_000
-"""Characters that are stored of a job's own reason and traceback."""
+"""Characters to store of a job's own reason and traceback."""
 PROGRESS_S = 5.0
-"""Mere progress is stored this often; a change that a plan depends on, at once."""
+"""Progress alone is stored this often; a change that a plan depends on is stored at once."""
 
 
 class EventText(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def record_observation(job: StoredJob, after: JobLifecycle, seen: Observation, n
         crashes=after.crashes,
         retry_at_s=after.retry_at_s,
         run_dir=seen.run_dir or job.run_dir,
-        # The job chose these words: a terminal would obey them, and no database takes every character.
+        # The job has written this text: it may have control characters, and ones that databases refuse.
         why=escape_text(after.why if end is None else end.why, LONGEST_WHY),
         traceback="" if end is None else escape_text(end.traceback, LONGEST_TRACEBACK),
     )
@@ -59,7 +59,7 @@ def record_observation(job: StoredJob, after: JobLifecycle, seen: Observation, n
 
 
 def close_job(job: StoredJob, now_s: float) -> StoredJob:
-    """Return a job in a state that ends it, which holds nothing from now on."""
+    """Return a job in its final state, without devices from now on."""
     return msgspec.structs.replace(
         charge(job, (), now_s),
         observed=msgspec.structs.replace(job.observed, held={}),

@@ -15,7 +15,7 @@ from elastane.controller.jobs.retries import compute_retry_time
 from elastane.controller.jobs.stored_job import StoredJob
 
 LINGER_S = 20.0
-"""Processes whose agent is gone end within a second or never."""
+"""Processes without an agent are killed after this time. Most end by themselves within a second."""
 HOPELESS_S = 300.0
 """Workers that are still there this long after their deadline do not leave while their agent runs: it hangs,
 or none answers for them. A run that returns to its checkpoint after an eviction takes less time than this."""
@@ -55,7 +55,7 @@ def choose_order_after_end(job: StoredJob, seen: Observation, now_s: float) -> O
 
 
 def _order_present(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> Order | None:
-    # An attempt that was judged before it began, because its order was delayed, is as good as any other.
+    # A delayed order may begin an attempt after it was judged. Such an attempt is treated like any other.
     kill = KillAttempt(job=lifecycle.job, attempt=seen.attempt)
     if not seen.agent:
         # The attempt is about to begin or to end.

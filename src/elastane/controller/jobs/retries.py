@@ -5,14 +5,14 @@ from elastane.api.attempts import RETRYABLE, AttemptOutcome
 FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 300.0
 DOUBLINGS = 8
-"""The first wait reaches the longest one within these. After thousands of crashes the power is no float."""
+"""The wait reaches its maximum within this many doublings. Without this bound, a float would overflow."""
 
 MISSING_OUTCOME = AttemptOutcome(code=RETRYABLE + 9, why="its agent is gone and left no word")
 """The outcome of an attempt whose agent has written none."""
 
 
 def is_permanent(outcome: AttemptOutcome) -> bool:
-    """Return whether another attempt would end alike: exit codes from 1 to 127, as in Kubeflow."""
+    """Return whether another attempt would end in the same way: exit codes from 1 to 127, as in Kubeflow."""
     return 0 < outcome.code < RETRYABLE
 
 

@@ -19,7 +19,7 @@ class SchedulerJob(NamedTuple):
         state: see `elastane.api.cluster.JobState`.
         wrong: the part of its record that cannot be read; empty: all of it can.
         decidable: the scheduler can decide about it.
-        uncertain: it may hold devices, and its record does not tell which.
+        uncertain: it may hold devices, and its record does not show which.
     """
 
     state: JobState
@@ -69,7 +69,7 @@ def _drain_all(job: StoredJob, now_s: float) -> tuple[Draining, ...] | None:
 def _hold_back(job: StoredJob, draining: tuple[Draining, ...], now_s: float) -> JobState:
     return JobState(
         number=job.number,
-        # A worker for each device: how many devices a worker takes may be unknown.
+        # Count one worker for each device, because the devices of a worker may be unknown.
         spec=JobSpec(name=job.name, team=job.team),
         submitted_s=now_s,
         draining=draining,

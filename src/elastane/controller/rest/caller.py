@@ -229,7 +229,7 @@ def install_refusal_audit(app: FastAPI) -> None:
             caller.controller.refusals.add(caller.principal, error.refused, target.team, caller.now_s)
         except StoreError as lost:
             # The answer stays the same. Another answer would show whether the target exists.
-            log.error(  # noqa: TRY400 - it is in words
+            log.error(  # noqa: TRY400 - the message is enough
                 "%s (%s) was refused: %s; the audit log could not be told: %s",
                 caller.principal.user,
                 caller.principal.token,

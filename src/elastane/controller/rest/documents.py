@@ -48,7 +48,7 @@ SINGULAR: dict[Kind, str] = {
 
 
 def _target(kind: Kind, name: str) -> Target:
-    """Return the target of a document. Only its members and operators see a team; the rest is public."""
+    """Return the target of a document. A team's document belongs to the team, others to the cluster."""
     return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
 
 

@@ -74,7 +74,7 @@ COLUMNS = {**{FIELDS.get(name, name): name for name in PLAIN}, **JSON}
 
 
 def decode_job(row: Row[Any]) -> StoredJob:
-    """Decode a row of jobs; a column that the query has not read leaves the default of its field."""
+    """Decode a row of jobs. If the query has not read a column, its field keeps its default."""
     columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - its public name for a mapping
     wrong: list[str] = []
     guessed: list[str] = []
@@ -94,7 +94,7 @@ def decode_job(row: Row[Any]) -> StoredJob:
         observed = _decode_observed(columns["observed"])
     except Malformed as error:
         try:
-            # The next observation replaces it. Until then the job holds what it pays for.
+            # The next observation replaces it. Until then, the job counts as holding what it pays for.
             observed = _guess_observed(columns, spec)
             guessed.append(f"observed: {error}")
         except Malformed:
@@ -124,7 +124,7 @@ def _read_plain(columns: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
         if not is_possible(value):
             wrong.append(f"{column}: {escape_line(repr(value), SHOWN)} is not a possible value")
             value = replacement  # noqa: PLW2901 - the value that counts
-        # SQLite returns a number that it has just written as an integer where it can.
+        # SQLite may return a float as an integer.
         fields[FIELDS.get(column, column)] = float(value) if column in FLOATS and value is not None else value
     return fields
 
