@@ -19,7 +19,7 @@ AGENT = "agent"
 
 
 def find_last_due_step(run: Recorded) -> int | None:
-    """Return the last step if it must have a digest whatever its number is; None: it need not have one.
+    """Return the last step if it must have a digest independent of its number; None: it need not have one.
 
     If the script ended the run, its last line was reported before that was known, so an event has the digest.
     An attempt that made no step has no last step.
