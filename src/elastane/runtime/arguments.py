@@ -16,7 +16,7 @@ from elastane.runtime.values import describe_value, to_number
 FRAMEWORKS = frozenset(
     {"accelerate", "deepspeed", "fairscale", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"}
 )
-"""Packages that wrap models and optimizers to divide the work among their own processes."""
+"""Packages that wrap models and optimizers to divide the work among processes of their own."""
 WRAPPERS = frozenset(
     {
         "DataParallel",
@@ -121,7 +121,7 @@ def _check_scheduler(scheduler: object, optimizer: object) -> None:
 
 
 def find_wrapper(modules: Iterable[nn.Module]) -> nn.Module | None:
-    """Return the first module that divides its work among devices or processes; None: there is none."""
+    """Return the first module that divides its work among devices or processes; None: no module does."""
     return next((m for m in modules if any(kind.__name__ in WRAPPERS for kind in type(m).__mro__)), None)
 
 
@@ -138,10 +138,10 @@ def build_wrapper_error(wrapper: nn.Module) -> BadInput:
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Refuse a wrapper that the script has put around the model after ``run.prepare``.
+    """Refuse a wrapper that the script put around the model after ``run.prepare``.
 
     Raises:
-        BadInput: there is one.
+        BadInput: the model has such a wrapper.
     """
     mine = {id(module) for module in model.modules()}
     for module in find_live_objects(nn.Module):
@@ -153,7 +153,7 @@ def check_process_group() -> None:
     """Refuse a process group of several processes.
 
     Raises:
-        BadInput: the script has made one.
+        BadInput: the script has created such a group.
     """
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
     if there and torch.distributed.get_world_size() > 1:
@@ -167,7 +167,7 @@ def check_process_group() -> None:
 
 def list_used_scalers() -> list[GradScaler]:
     """Return the scalers that have scaled a loss."""
-    # A scaler makes its scale at its first use.
+    # A scaler creates its scale at its first use.
     return [s for s in find_live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
 
 
@@ -178,7 +178,7 @@ def check_scalers(before: list[GradScaler]) -> None:
         before: `list_used_scalers` before the first microbatch, with the scaler of ``run.prepare``.
 
     Raises:
-        BadInput: there is one.
+        BadInput: the script uses such a scaler.
     """
     for scaler in list_used_scalers():
         if all(scaler is not other for other in before):

@@ -19,9 +19,9 @@ from elastane.observability.model_files import measure_file
 
 LONGEST_NAME = 100
 MOST_FILES = 100
-"""Artifacts of one step; the ledger's line of the step has each of them."""
+"""The limit of artifacts per step; the ledger's line of the step names each artifact."""
 BESIDE = ".worker-"
-"""Prefix of the folder that a worker writes in."""
+"""The prefix of a worker's folder for unfinished files."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
 
@@ -42,7 +42,7 @@ def check_artifact_name(name: object) -> str:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the unfinished files of dead workers, when no worker writes any more."""
+    """Remove the unfinished files of dead workers; call this when no worker is writing."""
     for beside in folder.glob(f"{BESIDE}*"):
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -51,26 +51,26 @@ def remove_unfinished(folder: Path) -> None:
 def write_artifact(
     folder: Path, step: int, name: str, worker: int
 ) -> Iterator[tuple[Path, list[WrittenFile]]]:
-    """Yield a path to write to; afterwards the file has its name in the folder of the step.
+    """Yield a path to write to; afterwards move the file to its name in the folder of the step.
 
     Args:
         folder: the folder of all artifacts.
-        step: the step just made.
-        name: checked.
+        step: the last committed step.
+        name: the name of the artifact, checked.
         worker: the number of this worker.
 
     Yields:
-        The path, and a list that gets the size and checksum once the file is in place.
+        The path, and a list that receives the size and checksum of the file in its place.
 
     Raises:
-        BadInput: the script has written no file there.
-        RunFailed: the folder cannot be written to.
+        BadInput: the script did not write a file there.
+        RunFailed: the worker cannot write to the folder.
     """
     beside = folder / f"{BESIDE}{worker}"
     final = folder / f"step-{step}" / name
     found: list[WrittenFile] = []
     try:
-        # An earlier process of this worker may have been killed while it wrote.
+        # An earlier process of this worker may have been killed during a write.
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         final.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Builds the parts of a worker's training: its state, its place in the protocol, its part in checkpoints."""
+"""The construction of a worker's training: its state, its protocol layout, its checkpoint writer."""
 
 import hashlib
 import json
@@ -44,13 +44,13 @@ PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
 
 
 class TrainingParts(msgspec.Struct, frozen=True):
-    """What one worker's training is made of.
+    """The parts of one worker's training.
 
     Args:
         layout: the layout of the model's state in blocks.
-        gradients: slots and sums.
+        gradients: the slots and sums.
         scaling: the scaling of the losses; None: they are not scaled.
-        state: values and optimizer state.
+        state: the values and the optimizer state.
     """
 
     layout: ModelLayout
@@ -68,7 +68,7 @@ def build_parts(
     scaler: GradScaler | None,
     keep: RunKeep,
 ) -> TrainingParts:
-    """Lay out the state of a checked model and optimizer, and move it to where the run needs it.
+    """Lay out the state of a checked model and optimizer, and move it to the placement of the run.
 
     Raises:
         BadInput: the run cannot train, carry or write this model.
@@ -93,13 +93,13 @@ def build_parts(
         scaling=scaling,
         keep=keep,
     )
-    # Refuses now what the first vote could not carry.
+    # Refuse here a state that the first vote could not carry.
     state.rest.replicated()
     return TrainingParts(layout, gradients, scaling, state)
 
 
 def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan) -> Layout:
-    """Return the constants that the protocol's decisions depend on."""
+    """Return the constants of the protocol's decisions."""
     spec = settings.spec
     return Layout(
         virtual_ranks=plan.virtual_ranks,
@@ -107,7 +107,7 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         units=parts.state.units,
         unit_bytes=parts.state.shards.unit_bytes,
         copies=spec.copies,
-        # The user's own optimizer may couple parameters: a joiner runs it once it has all of the state.
+        # The user's own optimizer class may couple parameters: a joiner runs it after it has all state.
         fetch_bytes=PORTION_BYTES if is_of_torch(parts.state.optimizer) else EVERYTHING_BYTES,
         digest_every=spec.digest_every,
         compared=spec.convergence == "exact",
@@ -116,7 +116,7 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
 
 
 def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str) -> Pinned:
-    """Return what every worker of the run must have alike; ``data`` is the digest of the dataset."""
+    """Return the facts that must be equal on all workers; ``data`` is the digest of the dataset."""
     spec, optimizer = settings.spec, parts.state.optimizer
     script = Path(spec.script)
     text = script.read_bytes() if script.is_file() else b""
@@ -147,7 +147,7 @@ def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan
 
 
 def open_run_catalog(settings: WorkerSettings) -> Catalog:
-    """Return the run's checkpoints; the run has a directory and a policy."""
+    """Return the catalog of the run's checkpoints; the run has a directory and a policy."""
     policy, run_dir = settings.spec.checkpoints, settings.run_dir
     assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
     inside = None if policy.url else run_dir.root
@@ -157,7 +157,7 @@ def open_run_catalog(settings: WorkerSettings) -> Catalog:
 def open_origin(
     settings: WorkerSettings, state: TrainingState, reporter: Reporter
 ) -> StartingCheckpoint | None:
-    """Return the checkpoint that this attempt of the run resumes from; None: it begins anew.
+    """Return the checkpoint from which this attempt of the run resumes; None: it starts from nothing.
 
     Raises:
         StorageError: the checkpoint cannot be read.
@@ -197,19 +197,19 @@ def build_checkpoint_writer(
         settings: the settings of the worker; the run has checkpoints.
         state: the training state.
         member: the member of the protocol.
-        reporter: the way to the coordinator.
-        post: tells the protocol that a copy is made, or that the storage refuses one.
+        reporter: reports to the coordinator.
+        post: informs the protocol of a finished copy, or of a refusal by the storage.
     """
     policy, resumed = settings.spec.checkpoints, settings.resumed
     assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 
     def describe() -> PlainState:
         plain = {
-            # Its tensors are written beside: see `contents.entries`.
+            # The tensors of it are separate entries of the file: see `contents.list_slices`.
             "rest": json.dumps(state.rest.describe()[0]),
             "on_host": find_host_keys(state),
             "cursors": member.outcome.cursors if member.outcome is not None else {},
-            # A run that resumes from the last checkpoint of an ended script only writes the model.
+            # A run that resumes from the last checkpoint of a finished script only writes the model.
             "ending": reporter.ending,
         }
         return PlainState(plain, dict(state.rest.metrics))

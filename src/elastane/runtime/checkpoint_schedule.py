@@ -1,17 +1,17 @@
-"""When a run takes checkpoints by itself."""
+"""The schedule by which a run takes checkpoints."""
 
 from elastane.api.spec import CheckpointPolicy
 
 
 class CheckpointSchedule:
-    """The times of a checkpoint policy, asked between steps.
+    """The steps and events after which a policy requests a checkpoint.
 
     Args:
         policy: the policy of the run; None: the run has no checkpoints.
 
     Attributes:
-        each_epoch: at the end of each epoch.
-        each_evaluation: after each evaluation.
+        each_epoch: take a checkpoint at the end of each epoch.
+        each_evaluation: take a checkpoint after each evaluation.
     """
 
     def __init__(self, policy: CheckpointPolicy | None) -> None:
@@ -20,5 +20,5 @@ class CheckpointSchedule:
         self.each_evaluation = policy is not None and policy.each_evaluation
 
     def is_due_after(self, step: int) -> bool:
-        """Whether the state after this training step becomes a checkpoint."""
+        """Return whether the state after this training step becomes a checkpoint."""
         return self._every_steps is not None and step % self._every_steps == 0

@@ -1,4 +1,4 @@
-"""Early stopping by a figure that is the same on all workers."""
+"""Early stopping by a metric that is the same on all workers."""
 
 import math
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping:
-    """Stops a run when a figure has not improved for some time; `Run.keep` has its counters.
+    """Stops a run when a metric has not improved for some time; `Run.keep` has its counters.
 
-    Update it with a figure that is the same on every worker: a sum of an evaluation, or ``step.loss``.
+    Update it with a metric that is the same on every worker: a sum of an evaluation, or ``step.loss``.
 
     Args:
-        run: to stop.
+        run: the run to stop.
         patience: the run stops after this many updates in a row without an improvement; at least 1.
-        min_delta: a figure is an improvement if it is better than the best by more than this; at least 0.
+        min_delta: a metric is an improvement if it is better than the best by more than this; at least 0.
         mode: ``"min"``: smaller is better; ``"max"``: larger is better.
-        name: in `Run.keep`; each `EarlyStopping` of a run has its own.
+        name: the name in `Run.keep`; each `EarlyStopping` of a run has its own.
 
     Attributes:
-        best: best figure so far; None before the first one.
-        best_step: step of the best figure.
-        waited: updates since the best figure.
+        best: the best metric so far; None before the first one.
+        best_step: the step of the best metric.
+        waited: the number of updates since the best metric.
 
     Raises:
-        BadInput: an argument cannot be used, or `Run.keep` has the name already.
+        BadInput: an argument is invalid, or `Run.keep` has the name already.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class EarlyStopping:
         run.keep[name] = self
 
     def update(self, figure: float) -> bool:
-        """Take the newest figure, between two steps; calls `Run.stop` when patience is over.
+        """Take the newest metric, between two steps; call `Run.stop` after too many without an improvement.
 
         Returns:
-            Whether the figure is the best so far; NaN never is.
+            Whether the metric is the best so far; NaN never is.
 
         Raises:
-            BadInput: a step is under way.
+            BadInput: a step is running.
         """
         self._run.keep.must_be_open()
         value = float(figure)

@@ -29,7 +29,7 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
 
 
 def find_hint(error: BaseException) -> str:
-    """Return lines to print after the traceback of an error; empty: there is no hint for it."""
+    """Return lines to print after the traceback of an error; empty: the error has no hint."""
     for pattern, means, do in _HINTS:
         if re.search(pattern, str(error)):
             return "\n".join(str(BadInput("", means=means, do=do)).splitlines()[1:]) + "\n"

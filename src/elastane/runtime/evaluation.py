@@ -24,15 +24,15 @@ class Evaluation:
 
     Args:
         trainer: the trainer of the run.
-        dataset: map-style.
-        microbatch: samples of each batch.
-        collate: makes a batch of a list of samples; None: PyTorch's default.
+        dataset: a map-style dataset.
+        microbatch: the number of samples in each batch.
+        collate: builds a batch from a list of samples; None: PyTorch's default.
 
     Attributes:
         sums: the sums of all added values, by name; complete after the iteration.
 
     Raises:
-        BadInput: the dataset has no samples by position, or the microbatch is not a number of samples.
+        BadInput: the dataset has no samples by position, or the size of the microbatch is invalid.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Evaluation:
             versions = trainer.state.versions()
             yield batch.inputs
             trainer.state.check_versions(versions)
-            # Each worker computes other batches, so their changes of buffers must not last.
+            # Workers compute different batches, so the changes that these make to buffers must not last.
             trainer.state.buffers.restore()
             added = {name: sum_exactly(values) for name, values in self._added.items()}
             leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
@@ -94,7 +94,7 @@ class Evaluation:
         """Add values to the sums of their names, in fp64; a tensor adds the sum of its elements.
 
         Raises:
-            BadInput: a value is not a number, or this is not inside the loop over the evaluation.
+            BadInput: a value is not a number, or the call is outside the loop over the evaluation.
         """
         if self._added is None:
             raise BadInput(

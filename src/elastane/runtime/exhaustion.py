@@ -1,8 +1,8 @@
-"""Exhausted resources: which one an error means, and whether Elastane or the training script met the limit.
+"""Exhausted resources: the resource that an error means, and the code that reached its limit.
 
-A worker whose own code meets a limit dies and is replaced, because another process may have more room. A
-script that meets a limit fails the run, because it would meet the limit in every worker. The traceback tells
-the two apart: the error is Elastane's if the innermost frame outside of libraries is Elastane's.
+If Elastane's own code reaches a limit, the worker dies and is replaced: another process may have more room.
+If the script reaches a limit, the run fails, because every worker would reach it. The traceback distinguishes
+the two: the error is Elastane's if the innermost frame outside libraries is Elastane's.
 """
 
 import errno
@@ -20,7 +20,7 @@ ERRNOS = {
     errno.EMFILE: FILE_DESCRIPTORS,
     errno.ENFILE: FILE_DESCRIPTORS,
     errno.ENOMEM: MEMORY,
-    # From fork and clone. Non-blocking sockets raise it as well, but Elastane's code catches that.
+    # From fork and clone. Non-blocking sockets raise it too, but Elastane's code catches that.
     errno.EAGAIN: THREADS,
 }
 PHRASES = (
@@ -58,7 +58,7 @@ def runs_script(function: AnyFunction) -> AnyFunction:
 
 
 def find_own_exhaustion(error: BaseException) -> Resource | None:
-    """Return the resource that Elastane's own code ran out of; None: the error means something else."""
+    """Return the resource that Elastane's own code has exhausted; None: the error means something else."""
     for cause in _iterate_causes(error):
         resource = find_exhausted_resource(cause)
         if resource is not None:
@@ -72,7 +72,7 @@ def find_exhausted_resource(error: BaseException) -> Resource | None:
         case MemoryError():
             return MEMORY
         case OSError(errno=errno.ENOSPC, filename=filename):
-            # Without a name: a semaphore or a memfd. A full disk is not a limit of this process.
+            # Without a name it is a semaphore or a memfd. A full disk is not a limit of this process.
             shared = filename is None or str(filename).startswith(SHARED)
             return SHARED_MEMORY if shared else None
         case OSError():
@@ -85,7 +85,7 @@ def find_exhausted_resource(error: BaseException) -> Resource | None:
 
 
 def is_raised_in_elastane(error: BaseException) -> bool:
-    """Whether the innermost frame outside of libraries belongs to Elastane's own code."""
+    """Return whether the innermost frame outside libraries belongs to Elastane's own code."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "elastane":

@@ -113,13 +113,13 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
     """Write an export folder, completely or not at all.
 
     Args:
-        trained: what to write.
+        trained: the model to write.
         kind: one of `FORMATS`.
         out: the folder; it may exist only if it is empty.
 
     Raises:
         BadInput: the folder is not empty or cannot be written, or the model does not fit the format.
-        NotReadBack: another tool would not load the same model from it.
+        ReadbackFailed: another tool would not load the same model from the folder.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
@@ -142,7 +142,7 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
 
 @contextmanager
 def open_source(asked: argparse.Namespace) -> Iterator[TrainedModel]:
-    """Yield the model that the options name, which is open within the context.
+    """Yield the model that the options name; it is open within the context.
 
     Raises:
         BadInput: the run or the checkpoint does not exist.

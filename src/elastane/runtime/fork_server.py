@@ -1,8 +1,8 @@
-"""The fork server: imports what every worker needs once, then forks workers that start at once.
+"""The fork server: it imports the modules of all workers once, then forks workers that start at once.
 
 ``{"start": 3}`` on standard input forks worker 3; ``{"ready": true}``, ``{"started": 3, "pid": p}`` and
 ``{"exited": 3, "pid": p, "code": c}`` are the answers on standard output. The server only imports and never
-computes: threads do not survive a fork, and a forked worker would wait for them for ever.
+computes: threads do not survive a fork, and a forked worker would wait for them forever.
 """
 
 import argparse
@@ -44,18 +44,18 @@ class ForkServerLoop:
 
     Args:
         run_dir: the directory of the run.
-        lifeline: read end of a pipe that no process writes to; it closes when the agent ends.
-        streams: descriptors of the workers' standard input, output and error; empty: input is empty, and the
-            others go to the worker's log.
+        lifeline: the read end of a pipe to which no process writes; it closes when the agent ends.
+        streams: the descriptors of the workers' standard input, output and error; empty: input is empty, and
+            the others go to the worker's log.
     """
 
     def __init__(self, run_dir: Path, lifeline: int, streams: tuple[int, ...] = ()) -> None:
         self._run_dir = run_dir
         self._lifeline = lifeline
         self._streams = streams
-        # Every worker inherits it.
+        # Every worker inherits the lock.
         self._presence = hold_presence(RunDir(run_dir))
-        # Answers have their own copy of standard output, so that no printed text gets among them.
+        # Answers have their own copy of standard output, so that printed text cannot mix with them.
         self._answers = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._requests = b""
@@ -95,7 +95,7 @@ class ForkServerLoop:
         try:
             pid = os.fork()
         except OSError as error:
-            # Living workers must not lose their parent because another one cannot be started.
+            # Running workers must not lose their parent because another worker fails to start.
             sys.stderr.write(f"worker {worker} cannot be started: {error}; {THREADS.do}\n")
             sys.stderr.flush()
             self._answer({"exited": worker, "pid": 0, "code": THREADS.exit_code})
@@ -106,7 +106,7 @@ class ForkServerLoop:
         self._answer({"started": worker, "pid": pid})
 
     def _reap(self) -> None:
-        # One wake-up may be for several ended children.
+        # One wake-up may stand for several ended children.
         for pid in list(self._workers):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -186,7 +186,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)
-    # All workers share the imported memory: a garbage collection would touch, and so copy, every page.
+    # All workers share the imported memory; a garbage collection would touch, and so copy, every page.
     gc.collect()
     gc.freeze()
     server.serve()

@@ -11,7 +11,7 @@ CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
 
 
 class GradientScale(msgspec.Struct, frozen=True):
-    """How a step treats its summed gradient.
+    """The scaling of a step's summed gradient.
 
     Args:
         factor: the factor of every gradient.
@@ -27,16 +27,16 @@ class GradientScale(msgspec.Struct, frozen=True):
 def compute_gradient_scale(
     outcome: RoundOutcome, *, scaling: LossScaling | None, largest_norm: float | None
 ) -> GradientScale:
-    """Return how the step treats its gradient.
+    """Return the scaling of the step's gradient.
 
     Args:
-        outcome: of the step, with the squared norm of the gradient if clipping or scaling needs it.
+        outcome: the outcome of the step, with the gradient's squared norm if clipping or scaling needs it.
         scaling: the scaling of the losses; None: losses are not scaled.
-        largest_norm: to clip to; None: the gradient is not clipped.
+        largest_norm: the limit of clipping; None: the gradient is not clipped.
     """
     squared = outcome.norm_squared
     if scaling is not None and squared is not None and not math.isfinite(squared):
-        # An element that is not finite makes the norm of the whole gradient not finite.
+        # One element that is not finite makes the norm of the whole gradient not finite.
         return GradientScale(factor=1.0, norm=None, skipped=True)
     factor = 1.0 / outcome.weight if outcome.weighted and outcome.weight else 1.0
     if scaling is not None:

@@ -22,11 +22,11 @@ class Heartbeat:
                 self._memory = mmap.mmap(file.fileno(), 0)
 
     def beat(self, phase: Phase, *, like: Phase | None = None) -> None:
-        """Record that the training thread has made progress, or waits for a peer that has not.
+        """Record that the training thread has made progress, or waits for a peer that has made none.
 
         Args:
-            phase: that begins now.
-            like: phase that the past one counts as, because it takes as long; a rehearsal counts as COMPUTE.
+            phase: the phase that begins now.
+            like: the phase as which the past one counts; a rehearsal takes as long as COMPUTE.
         """
         now = time.monotonic()
         done = like or self._phase

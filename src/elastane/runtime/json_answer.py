@@ -1,4 +1,4 @@
-"""One line of JSON: the answer of a program with torch to the command line, which has none."""
+"""The answer of a program with torch to the command line, which runs without torch: one line of JSON."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from elastane.api.export import ExportRefusal
 
 
 def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
-    """Print the answer, or why it is refused; `elastane.cli.torch_process` reads the line.
+    """Print the answer, or the reason for a refusal; `elastane.cli.torch_process` reads the line.
 
     Returns:
-        Exit code.
+        The exit code.
     """
     line: msgspec.Struct
     try:

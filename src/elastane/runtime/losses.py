@@ -13,7 +13,7 @@ def check_loss(loss: object) -> torch.Tensor:
     """Return the loss as a tensor that a backward pass can begin with.
 
     Raises:
-        BadInput: it is not a tensor, has not exactly one element, or does not depend on the parameters.
+        BadInput: the loss is not a tensor of one element, or does not depend on the parameters.
     """
     if not isinstance(loss, torch.Tensor):
         raise _build_no_tensor_error(loss)
@@ -43,7 +43,7 @@ def check_weight(weight: object) -> float:
     """Return the weight of a microbatch.
 
     Raises:
-        BadInput: it is not a finite number, 0 or more.
+        BadInput: the weight is not a finite number of at least 0.
     """
     number = None if isinstance(weight, bool) else to_number(weight)
     if number is None or not math.isfinite(number) or number < 0:

@@ -1,7 +1,7 @@
-"""Sums, values and state that workers exchange: in payloads of messages, or in each other's memory.
+"""The exchange of sums, values and state between workers: in payloads, or in each other's memory.
 
-Workers on one machine map each other's arenas and read sums and values in place; only the state that lies in
-no arena is written down for them. With the transport ``tcp`` everything travels with the messages.
+Workers on one machine map each other's arenas and read sums and values in place. They send only state
+outside the arenas. With the transport ``tcp`` everything travels in the payloads of messages.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from elastane.runtime.state.payload import unpack_state
 from elastane.runtime.state.state import TrainingState
 
 ArenaIds = tuple[int, int, int]
-"""Of a peer: its pid, and the descriptors of its sums and of its values."""
+"""The process id of a peer, and the descriptors of its sums and of its values."""
 
 
 class Payloads:
-    """What this worker sends with its messages, and what it has received with those of its peers.
+    """The payloads that this worker sends with its messages, and those that it has received from its peers.
 
     Args:
         gradients: slots and sums.
@@ -31,7 +31,7 @@ class Payloads:
         find_arenas: returns the arenas that a peer has announced in its handshake.
 
     Attributes:
-        round: number of the round that is under way.
+        round: the number of the current round.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Payloads:
         payload = self._state.pack(self._select_sent(values), states)
         if not self._shared:
             return payload
-        # A peer on this machine reads it where it lies, and has done so when the round commits.
+        # A peer on this machine reads it in place, before the round commits.
         letter = Letter(payload)
         self._letters.append(letter)
         return [letter.address]
 
     def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the units whose values must be sent: all, or only the rest if peers read the arena."""
+        """Return the units with values to send: all, or only the replicated state if peers read the arena."""
         rest = self._state.units - 1
         return tuple(unit for unit in units if unit == rest) if self._shared else units
 
@@ -98,8 +98,8 @@ class Payloads:
         """Keep the payload of a message, or make sure that the memory it refers to can be read.
 
         Raises:
-            OSError: the sender is dead, or this worker has run out of a resource.
-            ValueError: the sender is broken: the payload does not fit the message.
+            OSError: the sender is dead, or this worker has exhausted a resource.
+            ValueError: the payload does not fit the message: the sender is broken.
         """
         if self._shared:
             self._map(sender, message)
@@ -107,7 +107,7 @@ class Payloads:
             case messages.State():
                 pid = self._arenas[sender][0] if self._shared else None
                 state = payload if pid is None else read_letter(pid, bytes(payload))
-                unpack_state(state)  # an error must show now, while the message can still be refused
+                unpack_state(state)  # raises now, while the message can still be refused
                 self._states[sender, message] = state
             case _ if self._shared:
                 pass
@@ -165,7 +165,7 @@ class Payloads:
         self._gradients.slots.reduce(block, gathered)
 
     def take_sum(self, peer: int, block: int) -> None:
-        """Take over the sum of a block that a peer has computed."""
+        """Store the sum of a block that a peer has computed."""
         if self._shared:
             pid, sums, _ = self._arenas[peer]
             found = self._gradients.layout.block(self._mapped.tensors(pid, sums), block)
@@ -174,7 +174,7 @@ class Payloads:
         self._gradients.slots.store_sum(block, found)
 
     def take_values(self, peer: int, unit: int) -> None:
-        """Take over the values of a unit as a peer has them after the last committed round."""
+        """Store the values that a unit has on a peer after the last committed round."""
         if self._shared:
             pid, _, values = self._arenas[peer]
             found = self._state.unit_values(unit, self._mapped.tensors(pid, values))
@@ -184,7 +184,7 @@ class Payloads:
         self._state.taken(unit)
 
     def load_state(self, peer: int, state: messages.State) -> None:
-        """Take over the values and the optimizer state that a peer has sent."""
+        """Load the values and the optimizer state that a peer has sent."""
         self._state.unpack(self._states.pop((peer, state)))
         for unit in set(state.values) - set(self._select_sent(state.values)):
             self.take_values(peer, unit)
@@ -194,7 +194,7 @@ class Payloads:
         return self._member.generation.number if self._member.generation else 0
 
     def forget(self, committed: int) -> None:
-        """Drop what no worker asks for after this round has committed."""
+        """Drop the payloads that no worker needs after this round has committed."""
         self._letters.clear()
         self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
         self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}

@@ -1,8 +1,8 @@
-"""The thread that drives a worker's `MemberMachine`: events go in, and the actions it decides on are done.
+"""The thread that drives a worker's `MemberMachine`: it passes events to it and performs its actions.
 
-The training thread only computes: it posts what it has done, and takes directives. Sums, copies and votes are
-done in this thread, during the backward pass. A process that trains alone (plain ``python``) has no peers and
-no such thread: `Reactor.post` does everything at once.
+The training thread only computes: it posts its results and takes directives. This thread sums, copies and
+votes during the backward pass. A process that trains alone (plain ``python``) has no peers and no such
+thread: `Reactor.post` does everything at once.
 """
 
 import struct
@@ -32,7 +32,7 @@ from elastane.runtime.worker_exit import exit_for_replacement
 
 
 class ReactorFailure(msgspec.Struct, frozen=True):
-    """The reactor cannot go on; the training thread raises this error."""
+    """The end of the reactor, with the error that the training thread raises."""
 
     error: BaseException
 
@@ -48,14 +48,14 @@ Directive: TypeAlias = (
 
 
 class CoordinatorSink(Protocol):
-    """What the reactor reports to the coordinator."""
+    """The receiver of the reactor's reports to the coordinator."""
 
     def report_lost_peer(self, peer: int, generation: int) -> None: ...
     def request_report(self) -> None: ...
 
 
 class CheckpointSink(Protocol):
-    """This worker's part in checkpoints."""
+    """The receiver of the reactor's requests for checkpoints."""
 
     def take(self, snapshot: actions.TakeSnapshot) -> None: ...
     def refuse(self, snapshot: actions.TakeSnapshot, why: str) -> None: ...
@@ -63,7 +63,7 @@ class CheckpointSink(Protocol):
 
 
 class RestoreSource(Protocol):
-    """The checkpoint that a run resumes from."""
+    """The checkpoint from which a run resumes."""
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None: ...
 
@@ -72,19 +72,19 @@ class Reactor:
     """Drives one worker's protocol.
 
     Args:
-        member: decides.
-        gradients: slots and sums.
-        state: values and optimizer state.
+        member: makes the decisions.
+        gradients: the slots and sums.
+        state: the values and the optimizer state.
         measure_norms: votes carry norms, for clipping or for a scaler.
-        mesh: to the peers; None: the process trains alone.
-        coordinator: gets reports; None: the process trains alone.
+        mesh: the connections to the peers; None: the process trains alone.
+        coordinator: receives reports; None: the process trains alone.
         shared: peers read each other's arenas; otherwise payloads travel with the messages.
 
     Attributes:
-        directives: for the training thread.
+        directives: the directives for the training thread.
         meter: measures this worker's part of the state.
-        checkpoints: takes this worker's part in checkpoints; None: the run has none.
-        source: the checkpoint that the run resumes from; None: the run began anew.
+        checkpoints: writes this worker's part of checkpoints; None: the run has no checkpoints.
+        source: the checkpoint from which the run resumes; None: the run started from nothing.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Reactor:
         self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
-        # What the coordinator knows: generation, whether the worker is complete, whether it has left.
+        # The last report: the generation, whether the worker is complete, and whether it has left.
         self._reported = (0, False, False)
         self._busy = threading.Lock()
         if mesh is not None:
@@ -121,13 +121,13 @@ class Reactor:
     # -- events in -----------------------------------------------------------------------------------------
 
     def post(self, event: events.Event) -> None:
-        """Give the member an event, from any thread."""
+        """Pass an event to the member, from any thread."""
         self._events.append(event)
         if self._mesh is None and isinstance(event, events.PartialSumsFinal):
-            return  # alone, no peer waits for it before the virtual rank is computed
+            return  # alone, no peer needs it before the virtual rank is computed
         if self._mesh is not None:
             self._mesh.wake()
-        # Alone, the call that is under way takes events that its own actions post.
+        # Alone, the outermost call handles the events that its own actions post.
         elif self._busy.acquire(blocking=False):
             try:
                 self._drain()
@@ -143,7 +143,7 @@ class Reactor:
         # The one place where an error in this thread becomes the end of the worker or of the run.
         except BaseException as error:  # noqa: BLE001
             if (resource := find_own_exhaustion(error)) is not None:
-                # At once: the script may catch what the training thread would raise in its place.
+                # Exit at once: the script may catch an error that the training thread raises.
                 exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
             self.directives.put(ReactorFailure(error))
 
@@ -169,12 +169,12 @@ class Reactor:
         try:
             self._payloads.receive(sender, message, payload)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            # Its process is gone, with the memory it announced; the broken connection will show that.
+            # The process has ended, and its memory is gone; the broken connection will show that.
             return
         except (OSError, ValueError, LookupError, struct.error) as error:
             if find_exhausted_resource(error) is not None:
-                raise  # the sender lives, and waits for what this worker cannot take
-            # The message announces memory that is not there: the sender is broken, and counts as dead.
+                raise  # the sender lives, but this worker cannot take the message
+            # The message announces memory that does not exist: the sender is broken and counts as dead.
             what = f"its {type(message).__name__} announces what is not there: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {what}\n")
             self._mesh.disown(sender)
@@ -225,7 +225,7 @@ class Reactor:
                 )
                 self._send(peer, state, self._payloads.build_state(fetch.values, fetch.states))
             case actions.LoadState(peer, state):
-                if peer != STORE:  # what comes from a checkpoint is read in place
+                if peer != STORE:  # state from a checkpoint is read in place
                     self._payloads.load_state(peer, state)
             case actions.Reduce(blocks, parts):
                 for block in blocks:

@@ -31,7 +31,7 @@ from elastane.runtime.worker_settings import WorkerSettings
 
 
 class Reporter:
-    """One worker's line to the rest of the run; silent when it trains alone.
+    """One worker's connection to the coordinator; it does nothing in a process that trains alone.
 
     Args:
         settings: the settings of this process.
@@ -39,10 +39,10 @@ class Reporter:
     Attributes:
         checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.
         model_requests: requests to write the model, for the main thread after the script has ended.
-        complete: the loop over the steps has come to its end.
-        finished: the script has come to its end.
-        ending: why the script has ended the run before its last step; empty: it has not.
-        stopped: the user has ended the run before its last step.
+        complete: the loop over the steps has ended.
+        finished: the script has ended.
+        ending: why the script ended the run before its last step; empty if it did not.
+        stopped: the user ended the run before its last step.
         leave_loop: ends the run of a script that has ended inside its loop; returns whether it could.
     """
 
@@ -58,7 +58,7 @@ class Reporter:
         self._pinned: Pinned | None = None
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
-        # Reports of steps whose digest is not known yet, or whose script may still record something.
+        # Reports of steps that wait for their digest, or to which the script may still add records.
         self._held_back: list[control.StepReport] = []
         self._awaits_digest = self._awaits_script = False
         self.state: TrainingState | None = None
@@ -82,7 +82,7 @@ class Reporter:
         *,
         measure_norms: bool,
     ) -> Reactor:
-        """Return the reactor, connected to the peers; after `report_ready` the coordinator counts on it."""
+        """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it."""
         self._member, self._pinned, self.state = member, pinned, state
         self._reactor = Reactor(
             member,
@@ -105,7 +105,7 @@ class Reporter:
             self._link.request_report()
 
     def report_end(self) -> None:
-        """Report that the script has ended, and this worker waits to be dismissed."""
+        """Report that the script has ended and that this worker waits for its dismissal."""
         self.finished = True
         if self._link is not None:
             self._link.request_report()
@@ -121,12 +121,12 @@ class Reporter:
             self._link.flush(timeout_s)
 
     def report_event(self, key: str, event: EventLine) -> None:
-        """Report an event that all workers see alike; the coordinator writes one event per key."""
+        """Report an event that all workers see; the coordinator writes one event per key."""
         stamped = msgspec.structs.replace(event, time=time.time())
         self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
 
     def warn(self, key: str, text: str, *, step: int) -> None:
-        """Warn once per run of what the script has probably not meant; all workers warn alike."""
+        """Warn once per run of a probable mistake in the script; all workers send the same warning."""
         self.report_event(key, EventLine(time=0.0, kind="warning", who="script", why=text, step=step))
 
     def report_step(
@@ -144,7 +144,7 @@ class Reporter:
         if self._link is None or round_.commit is None:
             return
         outcome = round_.outcome
-        # Without what the script does between steps, such as an evaluation.
+        # Excludes the script's work between steps, such as an evaluation.
         step_s = time.perf_counter() - round_.entered_at
         if round_.computed:
             self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
@@ -169,14 +169,14 @@ class Reporter:
         self._awaits_digest, self._awaits_script = digest_due, True
 
     def update_record(self, values: Mapping[str, float], files: Mapping[str, WrittenFile]) -> None:
-        """Set what the script has recorded of the step just made so far."""
+        """Set the values and files that the script has recorded so far for the last step."""
         if self._held_back:
             newest = self._held_back[-1]
             line = msgspec.structs.replace(newest.line, logged=dict(values), artifacts=dict(files))
             self._held_back[-1] = msgspec.structs.replace(newest, line=line)
 
     def release_step(self) -> None:
-        """Release the report of the step just made: the script records nothing more of it."""
+        """Release the report of the last step: the script will record nothing more of it."""
         self._awaits_script = False
         self._release()
 
@@ -190,12 +190,12 @@ class Reporter:
         self._release()
 
     def report_complete(self) -> None:
-        """Report that all workers have made the last step."""
+        """Report that all workers have committed the last step."""
         self.complete = True
         self.release_all()
 
     def release_all(self) -> None:
-        """Report all steps that have been made, without waiting for digests or the script."""
+        """Report all committed steps, without waiting for digests or for the script."""
         self._awaits_digest = self._awaits_script = False
         self._release()
 
@@ -255,7 +255,7 @@ class Reporter:
                 if self.checkpoint_writer is not None:
                     self.checkpoint_writer.publish(message)
             case control.WriteAgain(writers=writers, attempt=attempt):
-                # A repeated request does not begin again what is under way.
+                # A repeated request does not restart the work.
                 if (
                     self._reactor is not None
                     and self.checkpoint_writer is not None
@@ -267,7 +267,7 @@ class Reporter:
             case control.Dismiss(code=code, why=why):
                 if code:
                     print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
-                # The script need not agree: the process has nothing left to decide.
+                # No agreement of the script is needed: the process has no decisions left.
                 threading.Thread(
                     target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
                 ).start()
@@ -275,7 +275,7 @@ class Reporter:
                 pass  # the link has taken it
 
     def _take_checkpoint(self, after: int) -> None:
-        """Ask for a checkpoint after memory for the copy is ready, so that no step waits for the memory."""
+        """Request a checkpoint after reserving memory for the copy, so that no step waits for the memory."""
         reactor, writer, member = self._reactor, self.checkpoint_writer, self._member
         if reactor is None or writer is None or member is None or member.generation is None:
             return

@@ -36,13 +36,13 @@ def rehearse_restore(
     Args:
         storage: the storage of the run's checkpoints.
         manifest: the manifest of the checkpoint.
-        workers: their number.
+        workers: the number of workers.
         copies: the number of copies of the optimizer state; None: all.
 
     Raises:
         BadInput: the checkpoint does not describe its model, or the state does not fit into memory.
-        Damaged: the checkpoint is not as it was written.
-        StorageError: the storage does not answer.
+        Damaged: the checkpoint has changed since the write.
+        StorageError: the storage does not respond.
     """
     check_memory(manifest.bytes * workers, workers)
     states = [build_empty_state(manifest, copies) for _ in range(workers)]
@@ -92,7 +92,7 @@ def check_memory(needed_bytes: int, workers: int) -> None:
     A machine that runs out of memory kills processes, perhaps those of the run itself.
 
     Raises:
-        BadInput: it does.
+        BadInput: the rehearsal needs more.
     """
     with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
         lines = dict(line.split(":", 1) for line in file)

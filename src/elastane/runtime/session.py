@@ -1,4 +1,4 @@
-"""The interface of a training script: `join` returns a `Run`, whose `Run.steps` are the training loop."""
+"""The interface of a training script: `join` returns a `Run`, and `Run.steps` is the training loop."""
 
 import math
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import parse_values
 
 STEP_LOSS = "loss"
-"""Among the metrics of a checkpoint, the loss of its step."""
+"""The name of the step's loss among the metrics of a checkpoint."""
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
@@ -51,7 +51,7 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 def join() -> "Run":
     """Join the run that this process was started for, or train alone under plain ``python``.
 
-    Sets the number of intra-op threads and seeds every random generator, so that a model built next has the
+    Set the number of intra-op threads and seed every random generator, so that a model built next has the
     same initial values in every worker.
 
     Raises:
@@ -66,7 +66,7 @@ def join() -> "Run":
         )
     torch.set_num_threads(settings.spec.threads)
     devices.pin_libraries()
-    # Reaches accelerators that are not in use yet, too.
+    # Also seeds accelerators that are not in use yet.
     torch.manual_seed(settings.spec.seed)
     seed_everything(settings.spec.seed)
     return Run(settings)
@@ -76,8 +76,8 @@ class Run:
     """One worker's view of a training run; `join` returns it.
 
     Attributes:
-        keep: what the script remembers from step to step, by name. It is the same on every worker, is part of
-            checkpoints, and a worker that joins receives it.
+        keep: the values that the script keeps from step to step, by name. They are the same on every worker
+            and part of checkpoints, and a worker that joins receives them.
     """
 
     def __init__(self, settings: worker_settings.WorkerSettings) -> None:
@@ -225,7 +225,7 @@ class Run:
         stream = open_stream(dataset, replay=replay)
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
         plan = self._make_plan(length, global_batch, microbatch, until)
-        # Loader processes are forked before the dataset is first read, and share nothing that it opens then.
+        # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
             streamed = StreamBatchSource(stream, plan, collate, loaders=loaders)
             return plan, streamed, check_stream(stream, plan, dataset)
@@ -250,7 +250,7 @@ class Run:
         return plan
 
     def _resume(self, batches: BatchSource) -> None:
-        """Find out whether the checkpoint that the run resumes from is that of its last step."""
+        """End the rehearsal if the run resumes from the checkpoint of its last step."""
         trainer = self._get_trainer()
         self._reporter.leave_loop = self._leave_loop
         if trainer.origin is not None:
@@ -277,7 +277,7 @@ class Run:
 
     @property
     def step(self) -> int:
-        """Number of training steps made so far."""
+        """The number of training steps committed so far."""
         if self._step is not None and not self._step.begun and not self._finished:
             # A worker that joins learns the number with its first step.
             return self._step.number - 1
@@ -319,7 +319,7 @@ class Run:
         trainer.settle()
         self._finished = True
         if early and trainer.digest is not None:
-            # The line of the last step went out before it was known to be the last one.
+            # The ledger line of the last step was sent before the worker knew that it was the last.
             detail = {
                 "parameters_sha256": trainer.digest.parameters,
                 "optimizer_sha256": trainer.digest.optimizer,
@@ -417,7 +417,7 @@ class Run:
         """Return the trainer if the script is between two steps.
 
         Raises:
-            BadInput: it is before the first step of this process, inside a step, or after the last one.
+            BadInput: the script is before the first step of this process, inside a step, or after the last.
         """
         trainer = self._get_trainer()
         do = "call it after the loop over the microbatches of a step, in the loop over run.steps"
@@ -444,7 +444,7 @@ class Run:
     def print(self, *values: object) -> None:
         """Print once per run instead of once per worker; each worker's own log has the line, too."""
         text = " ".join(map(str, values))
-        # A worker's log would be hard to read without what the script says between its other lines.
+        # A worker's log would be hard to read without the script's own lines.
         print(text, flush=True)  # noqa: T201 - that is its purpose
         step = self._trainer.step if self._trainer else 0
         # All workers print the same things in the same order, so step and place identify a line.
@@ -455,7 +455,7 @@ class Run:
 
     @property
     def digest(self) -> Digest | None:
-        """Digests of the state after the last step; None until the loop over `steps` has ended."""
+        """The digests of the state after the last step; None until the loop over `steps` has ended."""
         return self._trainer.digest if self._trainer and self._finished else None
 
     def _get_trainer(self) -> Trainer:

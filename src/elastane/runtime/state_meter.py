@@ -14,8 +14,8 @@ class StateMeter:
 
     Args:
         member: knows which optimizer state this worker has.
-        gradients: slots and sums.
-        state: values and optimizer state.
+        gradients: the slots and sums.
+        state: the values and the optimizer state.
         measure_norms: votes carry norms, for clipping or for a scaler.
     """
 
@@ -30,8 +30,8 @@ class StateMeter:
 
         Args:
             ticket: the ticket of the request; the answer carries it.
-            norms: blocks.
-            digests: blocks.
+            norms: the blocks of which to return norms.
+            digests: the blocks of which to return digests.
         """
         layout = self._gradients.layout
         squares: dict[int, float] = {}
@@ -47,7 +47,7 @@ class StateMeter:
         return events.Measured(ticket, squares, found, self._state.rest.replicated())
 
     def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
-        """Whether blocks and the rest are as all members agreed on after the last step."""
+        """Return whether the blocks and the rest equal the state of the last agreement of all members."""
         agreed = self._member.outcome.digests if self._member.outcome is not None else {}
         found = {block: self._digest(block) for block in blocks}
         if (rest := self._state.rest.digest()) != ("", ""):

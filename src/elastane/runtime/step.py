@@ -32,15 +32,15 @@ from elastane.runtime.worker_round import WorkerRound
 class TrainingStep:
     """One training step; iterate over it for the microbatches that this worker computes.
 
-    A worker's first iteration begins with a rehearsal: a microbatch whose gradients are thrown away, so that
-    everything is loaded and warm before other workers wait for this one. At the beginning of a run the
-    microbatch is computed twice, to find out whether the script's loop computes the same each time.
+    A worker's first iteration begins with a rehearsal: it computes a microbatch and drops the gradients, so
+    that everything is loaded and warm before other workers wait for this one. At the beginning of a run it
+    computes the microbatch twice, to check that the script's loop computes the same each time.
 
     Attributes:
         loss: the loss of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
-        cut_short: the user has stopped the run before its last step.
-        skipped: the scaled gradient overflowed, so the step left the parameters as they were.
+        cut_short: the user stopped the run before its last step.
+        skipped: the scaled gradient overflowed, so the step did not change the parameters.
         last: the loop over the steps ends after this step.
         ended_epoch: with this step, the run has seen every sample of the epoch.
     """
@@ -65,13 +65,13 @@ class TrainingStep:
 
     @property
     def number(self) -> int:
-        """Number of the step, from 1."""
+        """The number of the step, from 1."""
         self._learn_number()
         return self._number
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch, from 0."""
+        """The number of the epoch, from 0."""
         self._learn_number()
         return self._source.find_epoch(self._number)
 
@@ -82,7 +82,7 @@ class TrainingStep:
 
     @property
     def ended(self) -> bool:
-        """The step has been made: all workers have committed it, and this one has applied it."""
+        """The step is complete: all workers have committed it, and this worker has applied it."""
         return self._ended
 
     @property
@@ -91,7 +91,7 @@ class TrainingStep:
         return self._begun and not self._ended
 
     def _learn_number(self) -> None:
-        """Find out the number of the step, if the script reads it ahead of its inner loop.
+        """Determine the number of the step, if the script reads it before its inner loop.
 
         A worker that joins learns the number with its first round. So it joins first, and computes its first
         microbatch without a rehearsal.
@@ -108,7 +108,7 @@ class TrainingStep:
         self._round = round_ = self._enter(newcomer=True)
         round_.begin_now()
         self._number = round_.step
-        # The state has the changes that other workers' scripts have made ahead of their inner loops.
+        # The state has the changes that other workers' scripts made before their inner loops.
         self._put_back = trainer.state.snapshot()
         trainer.seeds.seed_ahead(self._number)
         trainer.heartbeat.beat(Phase.USER)
@@ -185,9 +185,9 @@ class TrainingStep:
             round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
 
     def _check_number(self, number: int) -> None:
-        """Replace this worker if its script has read a number ahead that is not that of the round."""
+        """Replace this worker if its script has read a number other than that of the round."""
         if self._number_read and number != self._number:
-            # The run began without this worker, and its script has decided by a wrong number.
+            # The run began without this worker, and its script has used a wrong number.
             exit_for_replacement(f"the script read step number {self._number}; the run is at step {number}")
         self._number = number
 
@@ -196,11 +196,11 @@ class TrainingStep:
 
         Args:
             loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
-            weight: of this microbatch, such as its number of tokens. The step divides its gradient by the sum
-                of all weights.
+            weight: the weight of this microbatch, such as its number of tokens. The step divides its gradient
+                by the sum of all weights.
 
         Raises:
-            BadInput: the loss or the weight cannot be used, or the microbatch has had its backward pass.
+            BadInput: the loss or the weight is invalid, or the microbatch has had its backward pass.
             RunFailed: the loss is not finite.
         """
         loss = check_loss(loss)
@@ -230,7 +230,7 @@ class TrainingStep:
         scaling = self._trainer.scaling
         count = self._source.count_samples(self._number)
         if weight is None and count is None:
-            # The number of samples in a step of a stream is known when all are loaded: divide by it then.
+            # The number of samples in a stream's step is known when all are loaded: divide by it then.
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         scaled = loss if scaling is None else scaling.scaled(loss)
         if weight is None:
@@ -247,7 +247,7 @@ class TrainingStep:
         """Record values of the current microbatch; the step gets their mean over its samples.
 
         Raises:
-            BadInput: there is no current microbatch, or it has a value of this name already.
+            BadInput: no microbatch is current, or it has a value of this name already.
         """
         if self._rehearsal is not None:
             self._rehearsal.log(values)
@@ -265,7 +265,7 @@ class TrainingStep:
         """Refuse a step that the script has left early.
 
         Raises:
-            BadInput: it has.
+            BadInput: the script has left it early.
         """
         if not self._ended:
             raise BadInput(
@@ -287,7 +287,7 @@ class TrainingStep:
         )
         scalers = list_used_scalers() if trainer.initial else []
         for repeated in range(2 if trainer.compares else 1):
-            # Loaded anew: the dataset must give the same twice, and a script may change its batch in place.
+            # Load it again: the dataset must return equal batches, and a script may change its batch in place.
             inputs = self._load_first_batch()
             trainer.state.guard.position = ("rehearsal", repeated)
             trainer.heartbeat.beat(Phase.STARTING)
@@ -351,7 +351,7 @@ class TrainingStep:
 
 
 class _Announcer:
-    """Tells the reactor which blocks are final, while the last backward pass runs."""
+    """Announces final blocks to the reactor during the last backward pass."""
 
     def __init__(self, trainer: Trainer, assignment: int) -> None:
         self._reactor, self._gradients = trainer.reactor, trainer.gradients

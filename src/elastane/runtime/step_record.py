@@ -18,7 +18,7 @@ WEIGHT = "weight of "
 
 
 def weigh_values(values: Mapping[str, float], samples: int) -> dict[str, float]:
-    """Return what a microbatch adds to the sums of its step: each value times samples, and the samples."""
+    """Return the microbatch's terms of the sums of its step: each value times samples, and the samples."""
     sums = {name: value * samples for name, value in values.items()}
     return sums | {WEIGHT + name: float(samples) for name in values}
 
@@ -33,12 +33,13 @@ def compute_means(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 class StepRecord:
-    """Values and files of the step just made.
+    """The recorded values and files of the last step.
 
     Attributes:
-        values: by name.
-        files: written through `run.artifact`, by name.
-        digest: of the values and files recorded between the steps, the same on every worker; empty: none.
+        values: the values, by name.
+        files: the files written through `run.artifact`, by name.
+        digest: the digest of the values and files recorded between the steps, the same on every worker;
+            empty: none.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class StepRecord:
         """Add values of the step.
 
         Raises:
-            BadInput: a name has a value already, or there are too many.
+            BadInput: a name has a value already, or the step has too many values.
         """
         check_unused_names(self.values, values)
         if len(self.values) + len(values) > MOST_NAMES:
@@ -77,7 +78,7 @@ class StepRecord:
 
 
 def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
-    """Return the first name whose value differs, or that only one mapping has; None: they are equal."""
+    """Return the first name with different values, or in one mapping only; None: the mappings are equal."""
     texts, others = _to_hex(one), _to_hex(other)
     return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
 

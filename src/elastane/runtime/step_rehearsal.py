@@ -1,8 +1,8 @@
-"""The rehearsal of a step: a microbatch that warms the process up and shows what the script's loop does.
+"""The rehearsal of a step: a microbatch that warms the process up and checks the script's loop.
 
-The other workers decide which microbatches a worker computes, and how often. So the loop over a step must
-compute the same for the same microbatch each time, and change only gradients and buffers. At the beginning of
-a run the microbatch is computed twice, and all results are compared.
+A worker may compute any microbatch, and some of them twice, because others may die. So the loop over a step
+must compute the same for the same microbatch each time, and change only gradients and buffers. At the
+beginning of a run the rehearsal computes the microbatch twice and compares all results.
 """
 
 import msgspec
@@ -17,14 +17,14 @@ from elastane.runtime.step_record import check_unused_names, find_differing_valu
 
 
 class _Pass(msgspec.Struct, frozen=True):
-    """Results of one pass over the microbatch.
+    """The results of one pass over the microbatch.
 
     Args:
-        loss: its bits.
-        gradients: digest of each parameter's gradient.
+        loss: the bits of the loss.
+        gradients: the digest of each parameter's gradient.
         attributes: the attributes of the modules, after the pass.
-        caches: buffers that are not persistent or not averaged, after the pass.
-        logged: values that the script has logged.
+        caches: the buffers that are not persistent or not averaged, after the pass.
+        logged: the values that the script has logged.
     """
 
     loss: str
@@ -40,7 +40,7 @@ class StepRehearsal:
     Args:
         state: the training state.
         gradients: the gradients of the training.
-        compared: the passes must be the same to the bit.
+        compared: the passes must agree bit for bit.
     """
 
     def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
@@ -61,7 +61,7 @@ class StepRehearsal:
         self._logged = {}
 
     def log(self, values: dict[str, float]) -> None:
-        """Take values of the microbatch, which the ledger does not get.
+        """Take values of the microbatch, which do not go to the ledger.
 
         Raises:
             BadInput: a name has a value already.
@@ -80,14 +80,14 @@ class StepRehearsal:
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
         self._found = self._gradients.fingerprints() if self._compared else ()
-        # As in a step: the script must not change them, and zero_grad does no harm.
+        # As in a step: the script must not change gradients, and zero_grad does no harm.
         self._gradients.refuse()
 
     def end(self) -> None:
         """End a pass.
 
         Raises:
-            BadInput: the pass had no backward pass, or changed what may not change inside a step.
+            BadInput: the pass had no backward pass, or changed state that must not change inside a step.
         """
         if not self._loss:
             raise build_unused_microbatch_error()
@@ -116,7 +116,7 @@ class StepRehearsal:
         """Restore everything that the passes have changed.
 
         Raises:
-            BadInput: two passes over the same microbatch were not the same.
+            BadInput: two passes over the same microbatch differed.
         """
         first, last = self._passes[0], self._passes[-1]
         if self._compared:

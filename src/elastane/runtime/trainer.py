@@ -1,4 +1,4 @@
-"""One worker's training: its state, its rounds, and how a committed step is applied."""
+"""One worker's training: its state, its rounds, and the application of committed steps."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ from elastane.runtime.worker_settings import WorkerSettings
 
 
 class AppliedStep(msgspec.Struct, frozen=True):
-    """How a committed step was applied.
+    """The facts about the application of a committed step.
 
     Args:
         norm: the norm of the gradient before clipping; None unless it is clipped.
@@ -57,28 +57,28 @@ class Trainer:
     Args:
         settings: the settings of this process.
         heartbeat: moved by the training thread.
-        reporter: the way to the coordinator.
-        model: as given to ``prepare``.
-        optimizer: likewise.
-        scheduler: likewise.
-        scaler: likewise; None or a disabled one: losses are not scaled.
-        clip_grad_norm: largest norm of the whole gradient; None: unlimited.
+        reporter: reports to the coordinator.
+        model: the model given to ``prepare``.
+        optimizer: the optimizer given to ``prepare``.
+        scheduler: the schedule given to ``prepare``.
+        scaler: the scaler given to ``prepare``; None or a disabled one: losses are not scaled.
+        clip_grad_norm: the largest norm of the whole gradient; None: unlimited.
         keep: `Run.keep`.
 
     Attributes:
-        step: training steps committed and applied.
+        step: the number of training steps committed and applied.
         rehearsed: this worker has everything loaded and warm.
         initial: the run begins with this worker.
         compares: this worker computes a microbatch twice before it begins, to compare.
-        record: what the script records of the step just made.
-        seeds: the seeds of what the script draws outside microbatches.
-        schedule: when the run takes checkpoints by itself.
-        iterating: what the script is iterating and must iterate to its end, such as a step; empty: nothing.
+        record: the values and files that the script records of the last step.
+        seeds: the seeds of the script's random numbers outside microbatches.
+        schedule: the schedule by which the run takes checkpoints.
+        iterating: the name of the iteration that the script must complete, such as a step; empty: none.
         digest: the digest of the state, when last computed.
-        origin: the checkpoint that this attempt resumes from; None: it begins anew.
+        origin: the checkpoint from which this attempt resumes; None: it starts from nothing.
 
     Raises:
-        BadInput: the run cannot train this.
+        BadInput: the run cannot train this model with these objects.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Trainer:
         return self._reactor
 
     def start(self, plan: BatchPlan, dataset_digest: str) -> None:
-        """Begin to take part; after `end_rehearsal` the coordinator may count on this worker.
+        """Start this worker's part of the run; after `end_rehearsal` the coordinator may use this worker.
 
         Raises:
-            StorageError: the checkpoint that the run resumes from cannot be read.
+            StorageError: the checkpoint from which the run resumes cannot be read.
         """
         layout = assembly.build_protocol_layout(self._settings, self._parts, plan)
         self.origin = origin = assembly.open_origin(self._settings, self.state, self.reporter)
@@ -162,17 +162,17 @@ class Trainer:
     def end_rehearsal(self) -> None:
         """Report that this worker has rehearsed and is ready."""
         if not self.reporter.alone:
-            # A process that trains alone keeps no other one waiting.
+            # Do this now in a process that trains alone: no other worker waits for it.
             self.gradients.slots.touch()
             self.state.rehearse(self.gradients.slots.sums)
         self.rehearsed = True
         self.reporter.report_ready()
 
     def take_script_changes(self) -> None:
-        """Take over what the script has changed since the last step; comes before every round.
+        """Add the script's changes since the last step to the state; call this before every round.
 
         Raises:
-            BadInput: the script has changed what a run cannot change.
+            BadInput: the script made a change that a run does not support.
         """
         is_first = not self._entered_round
         if self.initial and is_first:
@@ -182,10 +182,10 @@ class Trainer:
         self._entered_round = True
 
     def open_to_script(self, step: int) -> None:
-        """Let the script do what it does between two steps, with the same random numbers everywhere.
+        """Prepare the state for the script's work between two steps, with the same random numbers everywhere.
 
         Raises:
-            BadInput: the script has changed inside the step what may change between steps only.
+            BadInput: the script changed state inside the step that may change only between steps.
         """
         self.state.open_to_script()
         self.state.guard.position = ("after step", step)
@@ -194,12 +194,12 @@ class Trainer:
         self.seeds.seed_after(self.step)
 
     def log(self, values: Mapping[str, float]) -> None:
-        """Record values of the step just made, the same on every worker."""
+        """Record values of the last step; they are the same on every worker."""
         self.record.log(values)
         self._report_record()
 
     def add_artifact(self, name: str, written: WrittenFile) -> None:
-        """Record a file of the step just made, the same on every worker."""
+        """Record a file of the last step; it is the same on every worker."""
         self.record.add_file(name, written)
         self._report_record()
 
@@ -209,13 +209,14 @@ class Trainer:
 
     @contextmanager
     def iterate_exclusively(self, what: str) -> Iterator[None]:
-        """Guard what the scripts of all workers iterate together, to its end.
+        """Guard an iteration that the scripts of all workers must complete together.
 
         Args:
-            what: the script iterates, such as ``step 3``; left early, it stays in `iterating`.
+            what: the name of the iteration, such as ``step 3``. If the script leaves it early, the name stays
+                in `iterating`.
 
         Raises:
-            BadInput: the script is inside another one, or has left one before its end.
+            BadInput: the script is inside another iteration, or has left one before its end.
         """
         if self.iterating:
             raise BadInput(
@@ -228,12 +229,12 @@ class Trainer:
         self.iterating = ""
 
     def create_round(self, kind: events.RoundKind, size: int, *, checkpoint: bool = False) -> WorkerRound:
-        """Return the next round, not yet entered; with ``checkpoint`` the run keeps the state after it."""
+        """Return the next round, not entered yet; with ``checkpoint`` the run saves the state after it."""
         wanted = checkpoint and self.reporter.checkpoint_writer is not None
         return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
 
     def take_checkpoint(self, metrics: Mapping[str, float]) -> None:
-        """Keep the state as it is now: a round of its own, without any virtual ranks."""
+        """Take a checkpoint of the present state, in a round without virtual ranks."""
         with self.iterate_exclusively("a checkpoint"):
             self.set_metrics(metrics)
             self.take_script_changes()
@@ -244,26 +245,26 @@ class Trainer:
         self.heartbeat.beat(Phase.USER)
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Set the figures of the next checkpoint; JSON has no number that is not finite."""
+        """Set the metrics of the next checkpoint, except infinite ones and NaN, which JSON lacks."""
         known = self.state.rest.metrics
         for name, value in metrics.items():
-            # The figure of an earlier checkpoint would not be true of this one.
+            # The metric of an earlier checkpoint would be wrong for this one.
             known.pop(name, None)
             if math.isfinite(value):
                 known[name] = value
 
     def set_evaluation(self, sums: Mapping[str, float]) -> None:
-        """Set the totals of an evaluation as figures, apart from those of `take_checkpoint`."""
+        """Set the totals of an evaluation as metrics, apart from those of `take_checkpoint`."""
         self.set_metrics({EVALUATION + name: value for name, value in sums.items()})
 
     def apply(self, commit: actions.CommitRound) -> AppliedStep:
         """Apply a committed training step."""
         outcome = commit.outcome
         self.gradients.forget()
-        # Digests in these votes are of the state before this step.
+        # The digests in these votes describe the state before this step.
         self.take_outcome(outcome)
         scale = compute_gradient_scale(outcome, scaling=self.scaling, largest_norm=self.clip_grad_norm)
-        # Before the step: a schedule changes them after it.
+        # Read before the step: a schedule changes them after it.
         rates = read_learning_rates(self.state.optimizer)
         self.state.apply(
             outcome,
@@ -278,7 +279,7 @@ class Trainer:
         return AppliedStep(scale.norm, scale.skipped, rates)
 
     def take_outcome(self, outcome: RoundOutcome) -> None:
-        """Take the digests that the votes of any round may bring."""
+        """Take the digests that the votes of any round may carry."""
         if len(outcome.digests.keys() - {REST_BLOCK}) == len(self.layout.blocks):
             self.digest = combine_digests(outcome.digests)
             self.reporter.set_digest(self.step, self.digest)
@@ -298,7 +299,7 @@ class Trainer:
 
 
 def read_learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the learning rates of the groups: one if all are equal, none if a group has none."""
+    """Return the learning rates of the groups: only one if all are equal; none if a group lacks one."""
     rates = [group.get("lr") for group in optimizer.param_groups]
     numbers = [float(rate) for rate in rates if isinstance(rate, int | float | torch.Tensor)]
     if len(numbers) < len(rates) or not all(map(math.isfinite, numbers)):

@@ -12,7 +12,7 @@ from elastane.api.safe_text import escape_line
 
 LONGEST_NAME = 64
 MOST_NAMES = 200
-"""Values of one step; the ledger's line of the step has each of them."""
+"""The limit of values per step; the ledger's line of the step has each of them."""
 SHOWN = 40
 
 
@@ -47,7 +47,7 @@ def describe_value(value: object) -> str:
         return "None"
     if isinstance(value, bool | int | float | str | bytes | os.PathLike):
         shown = os.fspath(value) if isinstance(value, os.PathLike) else value
-        # Only the beginning of a text, which may be a whole file.
+        # Show only the beginning of a text, which may be a whole file.
         text = repr(shown[:SHOWN] if isinstance(shown, str | bytes) else shown)
         return f"{escape_line(text, SHOWN)} ({type(value).__name__})"
     name = type(value).__name__
@@ -59,10 +59,10 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
 
     Args:
         names: the names of the values.
-        function: name of the function that the script has called, for the message.
+        function: the name of the function that the script called, for the message.
 
     Raises:
-        BadInput: one is not an identifier or too long, or there are too many.
+        BadInput: a name is not an identifier or is too long, or the names are too many.
     """
     if len(names) > MOST_NAMES:
         raise BadInput(
@@ -83,8 +83,8 @@ def parse_values(values: Mapping[str, object], function: str) -> dict[str, float
     """Return the values as numbers, which may be infinite or NaN: a perplexity may overflow.
 
     Args:
-        values: by name.
-        function: name of the function that the script has called, for the message.
+        values: the values, by name.
+        function: the name of the function that the script called, for the message.
 
     Raises:
         BadInput: a name or a value cannot be recorded.

@@ -1,4 +1,4 @@
-"""A worker process: runs the user's script as ``python`` does, then waits until it is dismissed."""
+"""A worker process: it runs the user's script as ``python`` does, then waits for its dismissal."""
 
 import bdb
 import os
@@ -37,15 +37,15 @@ NO_TERMINAL = (
 
 
 def main(run_dir: Path, worker: int, lifeline: int) -> int:
-    """Take part in a run as its worker number ``worker``.
+    """Run a worker of a run, in this process.
 
     Args:
         run_dir: the directory of the run.
         worker: the number of this worker.
-        lifeline: read end of a pipe; when it closes, the agent is gone, and this process ends.
+        lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
 
     Returns:
-        Exit code: 0 unless the script failed.
+        The exit code: 0 unless the script failed.
     """
     priority.lower()
     threading.excepthook = _handle_dead_thread
@@ -103,15 +103,15 @@ def _build_untrained_error(spec: RunSpec, *, joined: bool) -> RunFailed:
 
 
 def _find_script_folder(spec: RunSpec) -> Path:
-    """Return the folder that the script imports from first, as under plain Python."""
+    """Return the folder from which the script imports first, as under plain Python."""
     script = Path(spec.script)
     return find_package_root(spec.module, script) if spec.module else script.resolve().parent
 
 
 def _run_script(spec: RunSpec) -> None:
-    """Run the script to its end; if it has left its loop between two steps, end the run.
+    """Run the script to its end; if it left its loop between two steps, end the run.
 
-    Only here is it known that the script has not left its loop because of an error.
+    Only after the script's end is it certain that the script did not leave its loop because of an error.
     """
     try:
         if spec.module:
@@ -140,7 +140,7 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
         return _report_failure(f"{error}\n")
     while True:
         reporter.send(answer)
-        # A repeated request, made while a large model was still being written, needs only the answer.
+        # A request that was repeated during the write of a large model needs only the answer.
         reporter.model_requests.get()
 
 
@@ -148,7 +148,7 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
     """Write the model, or return why this worker cannot; another worker may be able to.
 
     Raises:
-        ElastaneError: no worker can: the files have no place for a part of the state.
+        ElastaneError: the files cannot hold a part of the state, so no worker can write them.
     """
     try:
         return control.ModelWritten(worker=worker, files=write_finished(state, files, spec))
@@ -165,7 +165,7 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
 
 
 def _format_script_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's script on, without the frames of Elastane above it."""
+    """Return the traceback from the user's script on, without Elastane's frames above it."""
     frames = traceback.TracebackException.from_exception(error)
     while (frames.stack and "runpy" in frames.stack[0].filename) or (
         frames.stack and frames.stack[0].filename == __file__
@@ -179,9 +179,9 @@ def _format_script_traceback(error: BaseException) -> str:
 
 def _report_failure(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
-    # A script may fail before it joins, mostly at its imports: that is reported, too.
+    # A script may fail before it joins, mostly at its imports; report that too.
     reporter = get_reporter() or Reporter(worker_settings.get_settings())
-    # The steps it has made and recorded before stay.
+    # Report the committed steps before the failure.
     reporter.release_all()
     reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(SAY_S)

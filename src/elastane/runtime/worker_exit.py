@@ -12,8 +12,8 @@ def exit_for_replacement(why: str, resource: Resource | None = None) -> NoReturn
     """End this process at once, from any thread; the run handles it as any other death.
 
     Args:
-        why: for the log.
-        resource: that the worker ran out of, which the exit code tells the coordinator; None: no resource.
+        why: the reason, for the log.
+        resource: the exhausted resource, from which the exit code follows; None: no resource.
     """
     if resource is not None:
         why += f"\nthis worker ran out of {resource.name} and ends, to be replaced; {resource.do}"

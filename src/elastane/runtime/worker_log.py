@@ -1,4 +1,4 @@
-"""A worker's log, which has what the script prints; a full disk loses lines and does not stop training."""
+"""A worker's log, which has the script's output; a full disk loses lines but does not stop training."""
 
 import errno
 import io
@@ -12,10 +12,10 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class WorkerLog(io.FileIO):
-    """A file whose writes do not fail on a full disk."""
+    """A file that accepts writes on a full disk, and loses them."""
 
     def write(self, data: "Buffer", /) -> int:
-        """Write data; return the bytes that are written or, on a full disk, lost."""
+        """Write data; return the number of bytes that are written or, on a full disk, lost."""
         try:
             return super().write(data) or 0
         except OSError as error:

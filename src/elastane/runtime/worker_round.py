@@ -1,4 +1,4 @@
-"""The training thread's side of a round: enter it, compute the assigned virtual ranks, take the outcome."""
+"""The training thread's part of a round: it enters, computes its virtual ranks and takes the outcome."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ BEAT_S = 0.1
 
 
 class WorkerLeft(BaseException):
-    """Unwinds the script of a worker that has left the run; not an error."""
+    """The exception that unwinds the script of a worker that has left the run; not an error."""
 
 
 class WorkerRound:
@@ -26,17 +26,17 @@ class WorkerRound:
 
     Args:
         reactor: drives the protocol, and sends directives to this thread.
-        heartbeat: moved while computing and while waiting.
+        heartbeat: receives beats during computation and waiting.
         kind: the kind of the round.
-        size: number of virtual ranks.
-        checkpoint: the run keeps the state after the round.
+        size: the number of virtual ranks.
+        checkpoint: the run saves the state after the round.
 
     Attributes:
-        begin: number, step and generation; known from the first virtual rank on.
+        begin: the number, step and generation; known from the first virtual rank on.
         commit: the decision; None until the round has committed.
-        seconds: time spent in each phase.
-        entered_at: time of entering, by ``time.perf_counter``.
-        newcomer: this worker has waited to be admitted, so no other one has waited for it so far.
+        seconds: the time spent in each phase.
+        entered_at: the time of entry, by ``time.perf_counter``.
+        newcomer: this worker has waited for its admission, so no other worker has waited for it so far.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WorkerRound:
         self._is_entered = False
 
     def begin_now(self) -> None:
-        """Enter the round and wait until it begins, before anything of it is computed."""
+        """Enter the round and wait until it begins, before computing any part of it."""
         self._enter()
         while self.begin is None:
             self._take(self._get_directive(wait=True))
@@ -127,7 +127,7 @@ class WorkerRound:
 
     @property
     def step(self) -> int:
-        """Number of the training step that this round makes, or comes before."""
+        """The number of the training step that this round computes or precedes."""
         assert self.begin is not None, "a round begins before it is computed"  # noqa: S101
         return self.begin.step
 
@@ -138,12 +138,12 @@ class WorkerRound:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Virtual ranks after the current one, as far as they are assigned."""
+        """The virtual ranks after the current one that are assigned so far."""
         return tuple(self._todo)
 
     @property
     def following(self) -> int | None:
-        """The virtual rank after the current one; None: none is assigned."""
+        """The virtual rank after the current one; None if none is assigned."""
         return self._todo[0] if self._todo else None
 
     @property
@@ -169,7 +169,7 @@ class WorkerRound:
             try:
                 directive = self._reactor.directives.get(timeout=BEAT_S)
             except Empty:
-                # To wait for a peer is progress, too: the stall detector looks for the worker that hangs.
+                # Waiting for a peer counts as progress: the stall detector must find the worker that hangs.
                 self._heartbeat.beat(Phase.STEP)
                 continue
             self.seconds["reduce"] += time.perf_counter() - begun

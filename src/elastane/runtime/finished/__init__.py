@@ -1,1 +1,1 @@
-"""The finished model: what a run leaves behind, in formats that others read."""
+"""The finished model of a run, in formats that other programs can read."""

@@ -1,8 +1,8 @@
-"""The adapter of a model of ``peft`` (LoRA and its relatives), as its own ``save_pretrained`` writes it.
+"""The adapter of a ``peft`` model (LoRA and its relatives), as ``peft``'s ``save_pretrained`` writes it.
 
-Such a model has the names and tensors of the base model in other places, and the adapter's between them: the
-configuration of the base model describes neither. Which tensors an adapter's files hold, and under which
-keys, differs from method to method, so ``peft`` itself is asked; it is not imported before a model needs it.
+Such a model has the names and tensors of the base model in other places, with the adapter's between them. The
+configuration of the base model describes neither. The tensors and keys of an adapter's files depend on the
+method, so this module asks ``peft`` for them. It does not import ``peft`` before a model needs it.
 """
 
 import json
@@ -20,11 +20,11 @@ from elastane.runtime.state.memory import raw_bytes
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BASE_CONFIG = "base_config.json"
-"""Configuration of the base model. Only we read this file: ``from_pretrained`` looks for other names."""
+"""The configuration of the base model. Only Elastane reads it: ``from_pretrained`` reads other names."""
 PREFIX = "base_model.model."
-"""What ``peft`` puts before the names of the base model."""
+"""The prefix that ``peft`` adds to the names of the base model."""
 WRAPPED = ("base_layer", "original_module", "token_adapter")
-"""Attributes under which layers of ``peft`` keep the layer of the base model that they replace."""
+"""Attributes of ``peft``'s layers that hold the replaced layer of the base model."""
 
 LAYERS = ("BaseTunerLayer", "AuxiliaryTrainingWrapper", "ModulesToSaveWrapper")
 """Classes of layers that hold a part of an adapter."""
@@ -32,12 +32,12 @@ LAYERS = ("BaseTunerLayer", "AuxiliaryTrainingWrapper", "ModulesToSaveWrapper")
 
 @dataclass(frozen=True)
 class Adapter:
-    """What the files of an adapter hold.
+    """The content of an adapter's files.
 
     Args:
-        texts: the configurations, by name of their file.
-        names: key in ``adapter_model.safetensors`` to name in the model's state dict.
-        problem: why these files cannot be written; empty: they can.
+        texts: the configurations, by file name.
+        names: each key in ``adapter_model.safetensors``, with its name in the model's state dict.
+        problem: why the files cannot be written; empty if they can.
     """
 
     texts: Mapping[str, bytes]
@@ -48,7 +48,7 @@ class Adapter:
 def describe_adapter(model: nn.Module) -> Adapter | None:
     """Describe the files of a model's adapter; None: the model has no adapter.
 
-    Call it from the thread that trains: some methods of ``peft`` compute what they save.
+    Call this from the training thread: some methods of ``peft`` compute the tensors that they save.
     """
     model = getattr(model, COMPILED, model)
     if "peft" not in sys.modules or not _is_wrapped(model):
@@ -77,7 +77,7 @@ def map_base_names(names: Iterable[str]) -> dict[str, str]:
     """Return the base model's names, each with the name that its tensor has in a model with an adapter.
 
     Args:
-        names: all in the state dict of the model with the adapter.
+        names: all names in the state dict of the model with the adapter.
     """
     names = list(names)
     prefix = next((p for p in (PREFIX, "base_model.") if any(name.startswith(p) for name in names)), "")
@@ -95,7 +95,7 @@ def _find_replaced_layers(name: str) -> Iterable[str]:
 
 
 def _is_beside_base(name: str, replaced: set[str]) -> bool:
-    """Whether a tensor belongs to the adapter's part of a replaced layer."""
+    """Return whether a tensor belongs to the adapter's part of a replaced layer."""
     parts = name.split(".")
     return any(
         ".".join(parts[:place]) in replaced and parts[place] not in WRAPPED for place in range(1, len(parts))
@@ -118,7 +118,7 @@ def _has_adapter(model: nn.Module) -> bool:
 
 
 def _is_a(module: nn.Module, *names: str) -> bool:
-    """Whether a module is of one of these classes of ``peft``, wherever a version of it defines them."""
+    """Return whether a module has one of these ``peft`` classes, in any module that defines them."""
     return any(
         kind.__name__ in names and kind.__module__.startswith("peft.") for kind in type(module).__mro__
     )
@@ -131,7 +131,7 @@ def _find_base(model: nn.Module) -> nn.Module:
 
 
 def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:  # noqa: ANN401 - of any method
-    """Return the keys that ``peft`` saves with their names in the model, and those that have none."""
+    """Return the keys that ``peft`` saves, with their names in the model, and the keys without a name."""
     from peft import get_peft_model_state_dict  # noqa: PLC0415 - only for models that have imported it
 
     entries = model.state_dict()
@@ -140,10 +140,10 @@ def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[s
         model,
         state_dict=dict(entries),
         adapter_name=label,
-        # "auto" would ask the hub, which a worker may not be able to reach.
+        # "auto" would query the hub, which a worker may not be able to reach.
         save_embedding_layers=_has_resized_embeddings(model, config),
     )
-    # transformers' own add_adapter and inject_adapter_in_model leave the names of the base model as they are.
+    # transformers' add_adapter and inject_adapter_in_model do not change the names of the base model.
     before = "" if hasattr(model, "get_base_model") else PREFIX
     names: dict[str, str] = {}
     unknown: list[str] = []
@@ -157,14 +157,14 @@ def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[s
 
 
 def _find_equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
-    """Return the entry that a saved tensor is a copy of; None: none, or more than one may be."""
+    """Return the one entry that equals a saved tensor; None: no entry does, or several do."""
     alike = [n for n, e in entries.items() if e.shape == tensor.shape and e.dtype == tensor.dtype]
     equal = [name for name in alike if raw_bytes(entries[name]) == raw_bytes(tensor)]
     return equal[0] if len(equal) == 1 else None
 
 
 def _has_resized_embeddings(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 - of any method
-    """Whether the vocabulary is another than that of the base model that the adapter names."""
+    """Return whether the vocabulary differs from that of the base model that the adapter names."""
     own = getattr(model, "config", None)
     size, name = getattr(own, "vocab_size", None), config.base_model_name_or_path
     if own is None or size is None or not name:
@@ -172,7 +172,7 @@ def _has_resized_embeddings(model: nn.Module, config: Any) -> bool:  # noqa: ANN
     try:
         original = type(own).from_pretrained(name, local_files_only=True)
     except (OSError, ValueError):
-        return False  # the base model was not loaded by its name, so there is nothing to compare with
+        return False  # the base model has no name, so there is nothing to compare with
     return bool(original.vocab_size != size)
 
 
@@ -183,7 +183,7 @@ def _find_trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
 
 
 def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
-    """Return ``adapter_config.json``; sets in it are sorted, so that equal models give equal bytes."""
+    """Return ``adapter_config.json``, with sorted sets, so that equal models give equal bytes."""
     value = {
         key: sorted(entry) if isinstance(entry, set | frozenset) else entry
         for key, entry in config.to_dict().items()

@@ -1,6 +1,6 @@
-"""The configuration of a model of ``transformers``, as its own ``save_pretrained`` writes it.
+"""The configuration of a ``transformers`` model, as its ``save_pretrained`` writes it.
 
-``transformers`` is not imported: a model of its classes brings it along.
+This module does not import ``transformers``: a model of its classes has imported it already.
 """
 
 import json
@@ -13,7 +13,7 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
 def is_of_transformers(model: nn.Module) -> bool:
-    """Whether ``from_pretrained`` can build this very module; a module around such a model is not one."""
+    """Return whether ``from_pretrained`` can build this module; a wrapper of such a model does not count."""
     return any(
         kind.__name__ == "PreTrainedModel" and kind.__module__.startswith("transformers.")
         for kind in type(model).__mro__
@@ -21,15 +21,15 @@ def is_of_transformers(model: nn.Module) -> bool:
 
 
 def read_configs(model: nn.Module) -> dict[str, bytes]:
-    """Return ``config.json`` and ``generation_config.json``: those that ``save_pretrained`` would write."""
+    """Return ``config.json`` and ``generation_config.json``, if ``save_pretrained`` would write them."""
     if not is_of_transformers(model):
         return {}
     found: dict[str, bytes] = {}
     config = _read_json(getattr(model, "config", None))
     if config is None or "model_type" not in config:
         return {}
-    # As save_pretrained does: the class to build and the type of its weights belong to the model, not to the
-    # configuration it was made from.
+    # As save_pretrained does. The class to build and the type of its weights come from the model, not from
+    # the configuration from which it was built.
     config["architectures"] = [type(model).__name__]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
@@ -41,14 +41,14 @@ def read_configs(model: nn.Module) -> dict[str, bytes]:
 
 
 def replace_dtype(text: bytes, dtype: torch.dtype) -> bytes:
-    """Return a ``config.json`` with another type of the weights."""
+    """Return a ``config.json`` with another type of weights."""
     config = json.loads(text)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     return encode_json(config)
 
 
 def encode_json(value: dict[str, Any]) -> bytes:
-    """Return equal bytes for equal values."""
+    """Encode a value as JSON; equal values give equal bytes."""
     return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
 
 

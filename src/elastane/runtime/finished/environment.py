@@ -1,4 +1,4 @@
-"""What a model was trained with: versions, platform, settings that decide bits; no paths, no hosts."""
+"""The environment of a training: versions, platform, settings that decide bits; no paths, no hosts."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ DECIDE_BITS = (
     "ONEDNN_MAX_CPU_ISA",
     "PYTHONHASHSEED",
 )
-"""Environment variables that change what kernels compute, or in which order."""
+"""Environment variables that change the computation of kernels, or its order."""
 
 
 def describe_environment() -> TrainingEnvironment:
@@ -44,7 +44,7 @@ def encode_environment() -> bytes:
 
 
 def list_imported_packages() -> dict[str, str]:
-    """Version of every installed package this process has imported: those that could have mattered."""
+    """Return the version of every installed package that this process has imported, by name."""
     owners = importlib.metadata.packages_distributions()
     names = {name for module in sys.modules if "." not in module for name in owners.get(module, ())}
     return {name: importlib.metadata.version(name) for name in sorted(names, key=str.lower)}

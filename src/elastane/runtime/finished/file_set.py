@@ -1,4 +1,4 @@
-"""Sets of files: a reader sees the old set, the new one or none, never a part of one."""
+"""Sets of files that change as one: a reader sees the old set, the new set or none, never a part."""
 
 import filecmp
 import io
@@ -21,23 +21,23 @@ WriteFile: TypeAlias = Callable[[BinaryIO], None]
 def replace_file_set(
     folder: Path, files: Mapping[str, WriteFile], *, marker: str, replaced: Iterable[str] = ()
 ) -> dict[str, WrittenFile]:
-    """Write files under other names, then move them into place, the marker last.
+    """Write files under temporary names, then move them into place, the marker last.
 
     A reader must look for the marker first: if it exists, every file of its set is complete. All writing and
-    flushing comes before the first move, so a full disk leaves the previous set as it was. Existing
-    files with the same bytes stay untouched, so that a repetition changes nothing at any moment.
+    flushing happens before the first move, so a full disk leaves the previous set unchanged. Existing files
+    with the same bytes stay untouched, so a repetition changes nothing at any moment.
 
     Args:
-        folder: on one file system, where the files belong.
-        files: name to the function that writes the content.
+        folder: the folder of the files, on one file system.
+        files: each name with the function that writes its content.
         marker: one of the names.
-        replaced: names of an earlier set that must not outlive it, its marker first.
+        replaced: the names of an earlier set to delete, its marker first.
 
     Returns:
-        Size and checksum of each file.
+        The size and checksum of each file.
 
     Raises:
-        OSError: a file could not be written or moved.
+        OSError: a write or a move failed.
     """
     written: dict[str, WrittenFile] = {}
     partials = {name: folder / f".{name}.partial" for name in files}
@@ -57,7 +57,7 @@ def replace_file_set(
 
 
 class _HashedFile(io.BufferedWriter):
-    """A new file that hashes what is written into it."""
+    """A new file that hashes its content during the write."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "wb"))
@@ -80,7 +80,7 @@ def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Ite
     stale = [name for name in replaced if (folder / name).exists()]
     if not changed and not stale:
         return
-    # One file is replaced in one move. With more there must be no marker between the moves.
+    # One move replaces one file. For more files the marker must be absent between the moves.
     if stale or changed != {marker}:
         (folder / marker).unlink(missing_ok=True)
         changed.add(marker)

@@ -1,4 +1,4 @@
-"""Export formats of a finished model: transformers, plain PyTorch, distributed checkpoints."""
+"""The export formats of a finished model: transformers, plain PyTorch, distributed checkpoint."""
 
 import json
 import warnings
@@ -26,7 +26,7 @@ from elastane.runtime.finished.optimizer_state import OptimizerState
 from elastane.runtime.finished.shards import plan_model_files, write_model_file
 
 NOTHING = MemoryTensors({})
-"""The weights of a folder that holds an adapter only."""
+"""The weights of a folder that holds only an adapter."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class TrainedModel:
 
     Args:
         model: the weights.
-        optimizer: its state, if it is to be exported too.
-        texts: files that tell others how to build the model, by name; see `model_texts`.
+        optimizer: the state of the optimizer; None: do not export it.
+        texts: the files from which other libraries build the model, by name; see `model_texts`.
         max_shard_bytes: the limit of weights, in bytes, in one safetensors file.
-        adapter: what ``peft`` saves of a model with an adapter, by its own keys.
-        adapter_problem: why there is no ``adapter`` although the model has one.
+        adapter: the tensors that ``peft`` saves for a model with an adapter, by its own keys.
+        adapter_problem: why ``adapter`` is empty although the model has an adapter.
     """
 
     model: NamedTensors
@@ -51,13 +51,13 @@ class TrainedModel:
 
 
 def select_exported(trained: TrainedModel) -> TrainedModel:
-    """Return the model as a folder of ``transformers`` or ``peft`` holds it.
+    """Return the part of a trained model that a folder of ``transformers`` or ``peft`` holds.
 
-    Such a folder has the model, or an adapter, or, where the adapter names no base model that others could
-    load, an adapter and its base model.
+    Such a folder has the model or an adapter. It has an adapter and its base model if the adapter does not
+    name a base model that others can load.
 
     Raises:
-        BadInput: neither library could load it.
+        BadInput: neither library can load the model.
     """
     texts = {name: text for name, text in trained.texts.items() if name != BASE_CONFIG}
     base_config = trained.texts.get(BASE_CONFIG)
@@ -97,10 +97,10 @@ def _adapter_error(trained: TrainedModel) -> BadInput:
 
 
 def write_hf(trained: TrainedModel, folder: Path) -> None:
-    """Write what ``from_pretrained`` of ``transformers`` or ``peft`` loads, and ``optimizer.pt``.
+    """Write the files that ``from_pretrained`` of ``transformers`` or ``peft`` loads, and ``optimizer.pt``.
 
     Raises:
-        BadInput: neither could load it.
+        BadInput: neither library can load the model.
     """
     exported = select_exported(trained)
     files: dict[str, WriteFile] = {}
@@ -118,18 +118,18 @@ def write_hf(trained: TrainedModel, folder: Path) -> None:
 
 
 def write_torch(trained: TrainedModel, folder: Path) -> None:
-    """``model.pt`` and ``optimizer.pt``: state dicts for ``torch.load``, weights only."""
+    """Write ``model.pt`` and ``optimizer.pt``: state dicts for ``torch.load`` with weights only."""
     torch.save(read_state_dict(trained.model), folder / "model.pt")
     _save_optimizer(trained, folder)
 
 
 def write_dcp(trained: TrainedModel, folder: Path) -> None:
-    """A distributed checkpoint of ``{"model": ..., "optimizer": ...}``, the second flattened by names."""
+    """Write a distributed checkpoint of ``{"model": ..., "optimizer": ...}``, the optimizer flattened."""
     state: dict[str, Any] = {"model": read_state_dict(trained.model)}
     if trained.optimizer is not None:
         state["optimizer"] = trained.optimizer.flat_form()
     with warnings.catch_warnings():
-        # It warns that it saves from one process, which is what it was asked to do.
+        # Torch warns that one process saves, which is the intention here.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         save_checkpoint(state, checkpoint_id=folder, no_dist=True)
 

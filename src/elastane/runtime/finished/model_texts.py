@@ -1,4 +1,4 @@
-"""The files beside a model's weights that tell others how to build the model."""
+"""The files beside a model's weights from which other libraries build the model."""
 
 from torch import nn
 
@@ -7,16 +7,16 @@ from elastane.runtime.finished.configs import CONFIG, GENERATION, read_configs
 from elastane.runtime.finished.named_tensors import COMPILED
 
 TEXTS = (CONFIG, GENERATION, ADAPTER_CONFIG, BASE_CONFIG)
-"""All there are; a model has some of them."""
+"""All such files; a model has some of them."""
 PROBLEM = "adapter_problem"
-"""In the header of the weights: why no files of the model's adapter were written."""
+"""The key in the header of the weights that says why the model's adapter has no files."""
 
 
 def read_model_texts(model: nn.Module, adapter: Adapter | None) -> dict[str, bytes]:
-    """Return those of `TEXTS` that a model has.
+    """Return the files of `TEXTS` that a model has, by name.
 
     Args:
-        model: any.
-        adapter: the adapter of this model, see `adapter_of`.
+        model: any model.
+        adapter: the adapter of the model, see `describe_adapter`.
     """
     return read_configs(getattr(model, COMPILED, model)) if adapter is None else dict(adapter.texts)

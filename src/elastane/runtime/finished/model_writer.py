@@ -1,4 +1,4 @@
-"""Writing the finished model into the run directory, as one set of files."""
+"""The writer of the finished model, which is one set of files in the run directory."""
 
 from functools import partial
 from typing import BinaryIO
@@ -25,19 +25,19 @@ from elastane.runtime.state.state import TrainingState
 
 
 def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:
-    """Write the model and its files; equal states give equal bytes.
+    """Write the model and the files beside it; equal states give equal bytes.
 
     Args:
-        state: after the last step.
+        state: the state after the last step.
         files: the files of the run.
-        spec: with the options of the files.
+        spec: the spec of the run, with the options of the files.
 
     Returns:
-        Size and checksum of every file of the set.
+        The size and checksum of every file of the set.
 
     Raises:
         BadInput: a safetensors file cannot hold a part of the state.
-        OSError: the files cannot be written; an earlier set stays as it was.
+        OSError: the files cannot be written; an earlier set is unchanged.
     """
     weights = _collect_weights(state.model)
     adapter = describe_adapter(state.model)
@@ -84,7 +84,7 @@ def _collect_weights(model: nn.Module) -> MemoryTensors:
 
 
 def write_optimizer(optimizer: OptimizerState, file: BinaryIO) -> None:
-    """Write ``optimizer.safetensors``; entries that are no tensors go into its metadata."""
+    """Write ``optimizer.safetensors``; entries other than tensors go into its metadata."""
     write_tensors(file, optimizer.tensors, optimizer.tensors.described, optimizer.metadata())
 
 

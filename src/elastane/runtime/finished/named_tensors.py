@@ -1,4 +1,4 @@
-"""Tensors by name: of a model, of the files of a run, of a checkpoint."""
+"""Tensors by name, from a model, from the files of a run or from a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import torch
 from elastane.api.errors import BadInput
 
 COMPILED = "_orig_mod"
-"""Attribute under which ``torch.compile`` keeps the module that it wraps."""
+"""The attribute in which ``torch.compile`` keeps the wrapped module."""
 
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """Type and shape of a tensor."""
+    """The type and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -28,11 +28,11 @@ class TensorDescription:
 
 
 class NamedTensors(Protocol):
-    """A source of tensors that is read one tensor at a time.
+    """A source of tensors, which reads one tensor at a time.
 
     Attributes:
         described: every stored tensor, in the order of the model.
-        aliases: further names of stored tensors (tied weights), each to the stored one.
+        aliases: other names of stored tensors (tied weights), each with the stored name.
     """
 
     @property
@@ -47,11 +47,11 @@ class NamedTensors(Protocol):
 
 
 class MemoryTensors:
-    """A state dict.
+    """The tensors of a state dict.
 
     Args:
-        entries: its tensors.
-        tied: names that share one tensor are stored once, under the first of them.
+        entries: the tensors.
+        tied: store a tensor with several names once, under the first name.
     """
 
     def __init__(self, entries: Mapping[str, torch.Tensor], *, tied: bool = True) -> None:
@@ -59,7 +59,7 @@ class MemoryTensors:
         self.aliases: dict[str, str] = {}
         first: dict[object, str] = {}
         for name, tensor in entries.items():
-            # Two empty tensors may lie at the same address and are not tied.
+            # Two empty tensors may have the same address without being tied.
             where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             stored = first.setdefault(where, name) if tied and tensor.numel() else name
             if stored == name:
@@ -75,7 +75,7 @@ class MemoryTensors:
 
 
 class ConvertedTensors:
-    """Other tensors with their floating-point values in one data type; integers stay as they are."""
+    """Other tensors, with floating-point values converted to one data type; integers stay unchanged."""
 
     def __init__(self, tensors: NamedTensors, dtype: torch.dtype) -> None:
         self._tensors, self._dtype = tensors, dtype
@@ -94,12 +94,12 @@ class ConvertedTensors:
 
 
 class RenamedTensors:
-    """Some of other tensors, under other names.
+    """A selection of other tensors, under new names.
 
     Args:
-        tensors: the others.
-        names: new name to old name; an old name may be an alias.
-        tied: new names of one tensor are stored once, under the first of them.
+        tensors: the other tensors.
+        names: each new name with its old name, which may be an alias.
+        tied: store a tensor with several new names once, under the first name.
     """
 
     def __init__(self, tensors: NamedTensors, names: Mapping[str, str], *, tied: bool = True) -> None:
@@ -121,17 +121,17 @@ class RenamedTensors:
 
 
 def list_names(tensors: NamedTensors) -> list[str]:
-    """Return every name, also those of tied tensors."""
+    """Return every name, those of tied tensors included."""
     return [*tensors.described, *tensors.aliases]
 
 
 def strip_compiled(name: str) -> str:
-    """Return the name without what ``torch.compile`` adds to it, as ``torch.distributed.checkpoint`` does."""
+    """Return the name without the parts that ``torch.compile`` adds, as torch's own checkpoints do."""
     return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def read_state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
-    """Return all names with their tensors, for ``nn.Module.load_state_dict``; tied names share one."""
+    """Return the tensor of every name, for ``nn.Module.load_state_dict``; tied names share one tensor."""
     stored = {name: tensors.tensor(name) for name in tensors.described}
     return stored | {name: stored[first] for name, first in tensors.aliases.items()}
 
@@ -140,7 +140,7 @@ def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Te
     """Return the entries of a state dict if all are tensors.
 
     Raises:
-        BadInput: one of them is no tensor, so no format of tensors can hold it.
+        BadInput: an entry is not a tensor, so formats of tensors cannot hold it.
     """
     for name, entry in entries.items():
         if not isinstance(entry, torch.Tensor):

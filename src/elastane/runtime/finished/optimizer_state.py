@@ -1,6 +1,6 @@
 """The optimizer's state by the names of its parameters, and in the forms that other programs load.
 
-Names are those of ``torch.distributed.checkpoint``'s flattened state dicts, for instance
+The names are those in the flattened state dicts of ``torch.distributed.checkpoint``, such as
 ``state.layers.0.weight.exp_avg``.
 """
 
@@ -26,10 +26,10 @@ class OptimizerState:
     """The complete state of an optimizer after its last step.
 
     Args:
-        tensors: ``state.PARAMETER.ENTRY``.
+        tensors: the tensors, by names such as ``state.PARAMETER.ENTRY``.
         groups: the parameter groups, in order: hyperparameters, and the names of their ``params``.
-        plain: entries that are no tensors, by the same names.
-        kind: name of the optimizer's class.
+        plain: the entries other than tensors, by names of the same form.
+        kind: the name of the optimizer's class.
     """
 
     tensors: NamedTensors
@@ -38,7 +38,7 @@ class OptimizerState:
     kind: str = ""
 
     def metadata(self) -> dict[str, str]:
-        """Return the entries that are no tensors, as the metadata of a safetensors file."""
+        """Return the entries other than tensors, as the metadata of a safetensors file."""
         return {
             "format": "pt",
             "optimizer": self.kind,
@@ -47,7 +47,7 @@ class OptimizerState:
         }
 
     def torch_form(self) -> dict[str, Any]:
-        """Return it for ``Optimizer.load_state_dict``: parameters by number, in the order of the groups."""
+        """Return the state for ``Optimizer.load_state_dict``, with parameters by number, in group order."""
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
         entries = self._by_parameter()
@@ -60,7 +60,7 @@ class OptimizerState:
         return {"state": state, "param_groups": groups}
 
     def flat_form(self) -> dict[str, Any]:
-        """Return it for ``set_optimizer_state_dict`` with ``flatten_optimizer_state_dict``."""
+        """Return the state for ``set_optimizer_state_dict`` with ``flatten_optimizer_state_dict``."""
         flat: dict[str, Any] = {name: self.tensors.tensor(name) for name in self.tensors.described}
         for group in self.groups:
             for name in group["params"]:
@@ -80,10 +80,10 @@ class OptimizerState:
 
 
 def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
-    """Return the state whose `OptimizerState.metadata` this is.
+    """Return the state from its tensors and its `OptimizerState.metadata`.
 
     Raises:
-        BadInput: it is not valid metadata.
+        BadInput: the metadata is not valid.
     """
     try:
         return OptimizerState(
@@ -103,7 +103,7 @@ def read_optimizer_state(state: TrainingState) -> OptimizerState:
     """Return the optimizer state of a worker that holds all of it.
 
     Raises:
-        BadInput: it holds only its blocks.
+        BadInput: the worker holds only its blocks.
     """
     if state.copies is not None:
         raise BadInput(
@@ -123,10 +123,10 @@ def read_optimizer_state(state: TrainingState) -> OptimizerState:
 
 
 def encode_groups(state: TrainingState) -> bytes:
-    """Return ``optimizer.json``: the class, and the groups with their hyperparameters as they are now."""
+    """Return ``optimizer.json``: the class, and the groups with their present hyperparameters."""
     groups = _describe_groups(state)
     value = {"optimizer": type(state.optimizer).__name__, "groups": groups}
-    # An optimizer of the script's own may have anything among its hyperparameters.
+    # The script's own optimizer class may have hyperparameters of any type.
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
 
 
@@ -148,7 +148,7 @@ def _to_number(value: object) -> object:
 
 
 def _restore_tuples(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore tuples such as ``betas``: JSON has lists only."""
+    """Restore tuples such as ``betas``: JSON has only lists."""
     return {
         key: tuple(value) if isinstance(value, list) and key != "params" else value
         for key, value in group.items()

@@ -1,7 +1,7 @@
-"""Checks of an export with the libraries that its users load it with, before the export is reported.
+"""Checks of an export with the libraries of its users, before the export is reported.
 
-The tensors are compared bit for bit with those of the model. If ``transformers`` and ``peft`` are installed,
-their ``from_pretrained`` must find all of them.
+The checks compare the tensors bit for bit with those of the model. If ``transformers`` and ``peft`` are
+installed, their ``from_pretrained`` must find all tensors.
 """
 
 import importlib
@@ -30,7 +30,7 @@ from elastane.runtime.state.memory import raw_bytes
 
 OTHER_FORMATS = "use --format torch or dcp, which hold every tensor under its name in the model"
 Findings = tuple[str, ...]
-"""Results of checks, as sentences."""
+"""The results of checks, as sentences."""
 
 
 class ReadbackFailed(ElastaneError):
@@ -47,10 +47,10 @@ class ReadbackFailed(ElastaneError):
 
 
 def check_torch(trained: TrainedModel, folder: Path) -> Findings:
-    """Compare what ``torch.load`` reads with the model.
+    """Compare the tensors that ``torch.load`` reads with the model.
 
     Raises:
-        NotReadBack: something differs.
+        ReadbackFailed: a tensor or a value differs.
     """
     read = torch.load(folder / "model.pt", weights_only=True, mmap=True)
     names = _map_names(trained.model)
@@ -60,10 +60,10 @@ def check_torch(trained: TrainedModel, folder: Path) -> Findings:
 
 
 def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
-    """Compare what ``torch.distributed.checkpoint`` reads with the model, one tensor at a time.
+    """Compare the tensors that ``torch.distributed.checkpoint`` reads with the model, one at a time.
 
     Raises:
-        NotReadBack: something differs.
+        ReadbackFailed: a tensor differs or is missing.
     """
     found = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
     names = _map_names(trained.model)
@@ -73,7 +73,7 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
     if trained.optimizer is not None:
         for name, value in trained.optimizer.flat_form().items():
             expected[f"optimizer.{name}"] = partial(_return_value, value)
-    # Torch flattens groups and lists further; values that are no tensors are checked by presence.
+    # Torch flattens groups and lists further; for values other than tensors the presence is enough.
     missing = [
         name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in found)
     ]
@@ -92,10 +92,12 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
 
 
 def check_hf(trained: TrainedModel, folder: Path) -> Findings:
-    """Compare what ``safetensors`` reads with the model; then let ``transformers`` or ``peft`` load it.
+    """Compare the tensors that ``safetensors`` reads with the model, then load it with its library.
+
+    The library is ``transformers`` or ``peft``.
 
     Raises:
-        NotReadBack: something differs, or they do not find every tensor.
+        ReadbackFailed: a tensor differs, or a library does not find every tensor.
     """
     exported = select_exported(trained)
     if exported.model.described:
@@ -177,10 +179,10 @@ def _compare_tensor(name: str, expected: torch.Tensor, read: torch.Tensor) -> No
 
 
 def _load_with_transformers(exported: TrainedModel, folder: Path) -> str:
-    """Let ``from_pretrained`` load the weights.
+    """Load the weights with ``from_pretrained``.
 
     Raises:
-        NotReadBack: it cannot, or it invents or drops tensors.
+        ReadbackFailed: the call fails, or it adds or drops tensors.
     """
     name, kind = _find_class(exported.texts[CONFIG])
     if kind is None:
@@ -188,12 +190,12 @@ def _load_with_transformers(exported: TrainedModel, folder: Path) -> str:
     config = kind.config_class.from_pretrained(folder)
     options: dict[str, Any] = {"dtype": "auto", "output_loading_info": True}
     if exported.adapter is not None:
-        # By the folder's name it would load the adapter as well, which `peft` is asked for.
+        # By the folder's name it would also load the adapter, which `peft` must load.
         load = partial(kind.from_pretrained, None, config=config, state_dict=_read_tensors(folder), **options)
     else:
         load = partial(kind.from_pretrained, folder, local_files_only=True, **options)
         if importlib.util.find_spec("accelerate") is not None:
-            # Names, shapes and types without memory for the values, which have been compared.
+            # Names, shapes and types, without memory for the values, which are compared already.
             load = partial(load, device_map="meta")
     if "device_map" not in load.keywords and _count_bytes(exported.model) > _count_free_bytes() // 2:
         return "not loaded with transformers: a model of this size needs accelerate to be installed for that"
@@ -208,10 +210,10 @@ def _load_with_transformers(exported: TrainedModel, folder: Path) -> str:
 
 
 def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
-    """Let ``peft`` say which tensors the adapter must have.
+    """Compare the tensors of the adapter with those that ``peft`` expects.
 
     Raises:
-        NotReadBack: the folder has others.
+        ReadbackFailed: the folder has other tensors.
     """
     if BASE_CONFIG not in trained.texts:
         return "not loaded with peft: the base model is not one of transformers'"
@@ -220,7 +222,7 @@ def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
         return f"not loaded with peft: it or {name} is not installed here"
     expected, base = _call_library(partial(_build_adapter, kind, trained.texts[BASE_CONFIG], folder), "peft")
     found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).described.items()}
-    # Layers of the base model may be saved with an adapter: embeddings that have been resized.
+    # An adapter may include layers of the base model, such as resized embeddings.
     wrong = {
         n for n, shape in found.items() if shape != expected.get(n, base.get(n))
     } | expected.keys() - found.keys()
@@ -234,12 +236,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:  # noqa: ANN401 - a class of transformers
-    """Return the tensors that an adapter has, and those of its base model, without any values."""
+    """Return the tensors of an adapter and those of its base model, without values."""
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict  # noqa: PLC0415 - only where it is installed
 
     adapter = PeftConfig.from_pretrained(str(folder))
     if hasattr(adapter, "init_lora_weights"):
-        # Others compute it from the values of the base model.
+        # Other initialisations compute it from the values of the base model.
         adapter.init_lora_weights = True
     with torch.device("meta"):
         base = kind(kind.config_class.from_dict(json.loads(config_text)))
@@ -250,7 +252,7 @@ def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes,
 
 
 def _find_class(config_text: bytes) -> tuple[str, Any]:
-    """Return the name of the class that a configuration asks for, and the class; None: not here."""
+    """Return the name of a configuration's class, and the class; None: this process cannot import it."""
     name = next(iter(json.loads(config_text).get("architectures") or ()), "")
     if importlib.util.find_spec("transformers") is None:
         return name, None
@@ -261,10 +263,10 @@ def _find_class(config_text: bytes) -> tuple[str, Any]:
 
 
 def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - any result of a library
-    """Let a library load the export; a user would meet the same error.
+    """Load the export with a library; a user would get the same error.
 
     Raises:
-        NotReadBack: it raised.
+        ReadbackFailed: the library raised an error.
     """
     try:
         with warnings.catch_warnings():

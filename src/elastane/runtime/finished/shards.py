@@ -1,4 +1,4 @@
-"""A model as one safetensors file, or as shards and their index, named as ``transformers`` names them."""
+"""A model as one safetensors file, or as shards and their index, with the names of ``transformers``."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ INDEX = "model.safetensors.index.json"
 
 
 def cut_shards(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """Cut tensors, in their order, into shards of at most ``most_bytes``; a larger tensor has one of its own.
+    """Cut tensors, in order, into shards of at most ``most_bytes``; a larger tensor gets its own shard.
 
-    One empty shard if there is no tensor.
+    Without tensors the result is one empty shard.
     """
     shards: list[list[str]] = [[]]
     filled_bytes = 0
@@ -32,7 +32,7 @@ def cut_shards(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str
 def plan_model_files(
     tensors: NamedTensors, most_bytes: int, metadata: Mapping[str, str] | None = None
 ) -> tuple[dict[str, WriteFile], str]:
-    """Return what writes each file of the model, by name, and which of them is the marker of the set.
+    """Return the function that writes each file of the model, by name, and the name of the marker.
 
     Args:
         tensors: the tensors of the model.
@@ -59,11 +59,11 @@ def plan_model_files(
 def write_model_file(
     tensors: NamedTensors, names: Iterable[str], file: BinaryIO, metadata: Mapping[str, str]
 ) -> None:
-    """Write some of a model's tensors; the header maps their further names to the stored ones."""
+    """Write some of a model's tensors; the header maps their other names to the stored names."""
     names = list(names)
     stored = set(names)
     aliases = {name: first for name, first in tensors.aliases.items() if first in stored}
-    # transformers refuses a file that does not say which library's tensors it holds.
+    # transformers refuses a file that does not name the library of its tensors.
     write_tensors(file, tensors, names, {"format": "pt", **metadata, **aliases})
 
 
@@ -72,7 +72,7 @@ def _write_bytes(text: bytes, file: BinaryIO) -> None:
 
 
 def list_outdated(names: Iterable[str]) -> list[str]:
-    """Return the names of model files in a folder, markers first."""
+    """Return the names of the model files among these, markers first."""
     markers = {WHOLE, INDEX}
     shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))
     return [*sorted(markers), *sorted(shards)]

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, mapped into memory and read on demand."""
+"""Tensors in safetensors files, which are mapped into memory and read on demand."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,14 +20,14 @@ NAMED = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class StoredTensors:
-    """All tensors of some safetensors files, in the order given; `NamedTensors`.
+    """All tensors of some safetensors files, as `NamedTensors`.
 
     Args:
         paths: the paths of the files.
-        order: names in the order wanted; without it, that of the files.
+        order: the names in order; None: the order of the files.
 
     Raises:
-        BadInput: one is missing or damaged.
+        BadInput: a file is missing or damaged.
     """
 
     def __init__(self, paths: Iterable[Path], order: Iterable[str] | None = None) -> None:
@@ -40,7 +40,7 @@ class StoredTensors:
             except (OSError, SafetensorError) as error:
                 raise _damage_error(f"{path} cannot be read: {error}") from error
             self.metadata |= file.metadata() or {}
-            for name in file.keys():  # noqa: SIM118 - it is no dictionary
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
                 piece = file.get_slice(name)
                 if (dtype := NAMED.get(piece.get_dtype())) is None:
                     raise _damage_error(
@@ -64,7 +64,7 @@ def open_stored_model(folder: Path) -> StoredTensors | None:
     """Return the model in a folder; None: the folder has no marker of a model.
 
     Raises:
-        BadInput: it is damaged.
+        BadInput: the model is damaged.
     """
     if (folder / WHOLE).is_file():
         return StoredTensors([folder / WHOLE])

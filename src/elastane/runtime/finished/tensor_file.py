@@ -1,9 +1,9 @@
-"""Writing safetensors files: one tensor at a time, and equal tensors give equal bytes.
+"""The writer of safetensors files: it writes one tensor at a time, and equal tensors give equal bytes.
 
-The library's own writer wants all tensors in memory at once, refuses views of one arena that overlap, and
+The library's own writer needs all tensors in memory at once, refuses views of one arena that overlap, and
 writes the metadata in an order that changes from process to process. The format is eight bytes with the
-header's length, a JSON header, and the tensors: https://github.com/huggingface/safetensors#format. Reading is
-the library's.
+header's length, a JSON header, and the tensors: https://github.com/huggingface/safetensors#format. The
+library reads the files.
 """
 
 import json
@@ -31,16 +31,16 @@ def write_tensors(
     """Write some of the tensors as one safetensors file.
 
     Args:
-        file: empty, open for writing.
-        tensors: where they come from.
+        file: an empty file, open for writing.
+        tensors: the source of the tensors.
         names: the names of the tensors to write.
-        metadata: free text by name.
+        metadata: free text, by name.
 
     Raises:
-        BadInput: safetensors has no name for the data type of one.
+        BadInput: safetensors has no name for the data type of a tensor.
         OSError: the file cannot be written.
     """
-    # Widest first, as the library does: then every tensor is aligned, and can be mapped where it lies.
+    # Widest first, as the library does: then every tensor is aligned and can be mapped in place.
     order = sorted(names, key=lambda name: (-tensors.described[name].dtype.itemsize, name))
     check_types(tensors, order)
     file.write(_encode_header(tensors, order, metadata))
@@ -51,7 +51,7 @@ def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
     """Check that all tensors can be written.
 
     Raises:
-        BadInput: safetensors has no name for the data type of one.
+        BadInput: safetensors has no name for the data type of a tensor.
     """
     for name in names:
         if tensors.described[name].dtype not in DTYPES:
