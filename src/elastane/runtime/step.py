@@ -287,7 +287,7 @@ class TrainingStep:
         )
         scalers = list_used_scalers() if trainer.initial else []
         for repeated in range(2 if trainer.compares else 1):
-            # Load it again: the dataset must return equal batches, and a script may change its batch in place.
+            # Load it again: the dataset must return the same, and a script may change its batch in place.
             inputs = self._load_first_batch()
             trainer.state.guard.position = ("rehearsal", repeated)
             trainer.heartbeat.beat(Phase.STARTING)
