@@ -1,7 +1,7 @@
-"""``python -m elastane.coordinator``: started by the agent, on a socket that is listening already.
+"""``python -m elastane.coordinator``: the agent starts it, on a socket that already listens.
 
-The process waits until it reads the number of its term on standard input. Until then it opens no
-file and accepts no message, but it has imported all that it needs, which takes time.
+The process waits until it reads the number of its term on standard input. Until then it opens no file and
+accepts no message. It has already imported all its modules by then, which takes time.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     term = sys.stdin.readline()
     if not term:
-        # The agent has ended: there is nothing to coordinate.
+        # The agent has ended, so nothing is left to coordinate.
         return
     os.set_blocking(options.fd, False)
     listening = make_patient_listener(socket.socket(fileno=options.fd))

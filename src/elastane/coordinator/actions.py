@@ -1,4 +1,4 @@
-"""Inputs of the coordinator, and the actions that its decisions consist of."""
+"""The inputs of the coordinator, and the actions that it decides on."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from elastane.api.spec import Pinned
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A request of the command line; its `SendReply` carries the same token."""
+    """A request from the command line; its `SendReply` carries the same token."""
 
     token: int
     ask: Ask
@@ -19,7 +19,7 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A worker's connection ended. The worker may connect again; only the agent knows whether it lives."""
+    """The end of a worker's connection. It may connect again; only the agent knows whether it lives."""
 
     worker: WorkerId
 
@@ -29,7 +29,7 @@ Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected
 
 @dataclass(frozen=True, slots=True)
 class SendToWorker:
-    """Send to a worker if it is connected; a lost message is sent again after its next report."""
+    """Send a message to a worker if it is connected; a lost message is sent again after its next report."""
 
     worker: WorkerId
     message: ToWorker
@@ -42,7 +42,7 @@ class SendToAgent:
 
 @dataclass(frozen=True, slots=True)
 class WriteEvent:
-    """Append to ``events.jsonl``."""
+    """Append an event to ``events.jsonl``."""
 
     event: EventLine
 

@@ -1,4 +1,4 @@
-"""Workers before they join and after they leave: admitted, refused, failed or not wanted any more."""
+"""Workers before they join and after they leave: admitted, refused, failed, surplus or leaving."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ MEANS = {
     "index here; put it back as it was, or begin a new run)",
     "dataset_length": " (the dataset has changed since the run began)",
 }
-"""Explanations of differences that the name of the field does not explain."""
+"""Explanations of differences, for fields with names that do not explain them."""
 
 
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
-    """Describe the fields that differ, with both values and what that means; empty if none does."""
+    """Describe the fields that differ, with both values and the meaning; empty if none differs."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     return "; ".join(
         f"{name} is {after[name]!r}, the run's is {before[name]!r}{MEANS.get(name, '')}"
@@ -30,7 +30,7 @@ def describe_differences(pinned: Pinned, other: Pinned) -> str:
 
 
 def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
-    """Pin the run to the first worker's script; refuse a worker whose script differs. Return if it fits."""
+    """Pin the run to the first worker's script, or refuse a worker with another script; return if it fits."""
     if turn.roster.pinned is None:
         turn.pin(pinned)
         return True
@@ -44,7 +44,7 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
 
 
 def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
-    """Count a worker that ended before it joined; after three in a row stop replacing, or fail the run."""
+    """Count a worker that ended before it joined; after three in a row, stop replacing or fail the run."""
     roster = turn.roster
     if roster.stopping is not None or roster.finishing is not None:
         return
@@ -64,7 +64,7 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
 
 
 def dismiss_surplus(turn: Turn) -> None:
-    """Dismiss workers that started for a place that is not free any more, the newest first."""
+    """Dismiss the workers that started for a place that has been filled, the newest first."""
     roster = turn.roster
     if roster.wanted.target is None:
         return
@@ -78,7 +78,7 @@ def dismiss_surplus(turn: Turn) -> None:
 
 
 def _is_writing(turn: Turn, report: WorkerReport) -> bool:
-    """Whether a part of a checkpoint would be lost with the worker; a refused part is not waited for."""
+    """Return whether a part of a checkpoint would be lost with the worker; refused parts do not count."""
     return any(
         part.state == "writing" and part.name not in turn.roster.checkpoints.existing
         for part in report.checkpoints
@@ -86,7 +86,7 @@ def _is_writing(turn: Turn, report: WorkerReport) -> bool:
 
 
 def dismiss_leavers(turn: Turn) -> None:
-    """Dismiss members that left on request once the others need nothing of them."""
+    """Dismiss members that left on request, once the others need nothing from them."""
     roster = turn.roster
     if roster.newest is None or not roster.needs_no_leavers:
         return

@@ -1,4 +1,4 @@
-"""A file of JSON lines that only grows, and survives a full disk and a torn last line."""
+"""A file of JSON lines that only grows; it survives a full disk and a torn last line."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ OpenFile: TypeAlias = Callable[[Path], int]
 
 
 def open_to_append(path: Path) -> int:
-    """Return a file descriptor to read and write; create the file if need be.
+    """Return a file descriptor for reads and writes; create the file if it is missing.
 
-    The file is locked: an earlier writer has ended when this returns, and no other process writes meanwhile.
+    The file is locked: an earlier writer has ended before this returns, and no other process can write.
 
     Raises:
         OSError: the file system refuses.
@@ -29,11 +29,11 @@ class AppendFile:
 
     Args:
         path: the path of the file. A torn last line, left by a crash during a write, is cut off.
-        open_file: opens it; returns a file descriptor.
-        write: as `os.write`.
+        open_file: opens the file and returns a descriptor.
+        write: writes like `os.write`.
 
     Raises:
-        OSError: the file cannot be opened and read.
+        OSError: the file cannot be opened or read.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ class AppendFile:
 
     @property
     def waiting(self) -> int:
-        """Number of lines that are not on disk yet."""
+        """The number of lines that are not on disk yet."""
         return len(self._waiting)
 
     def append(self, line: bytes) -> None:
-        """Take one line without a newline; `flush` writes it."""
+        """Add one line without a newline; `flush` writes it."""
         self._waiting.append(line + b"\n")
 
     def flush(self) -> OSError | None:
-        """Write all waiting lines; return the error if the disk refuses one, None once all are written."""
+        """Write all waiting lines; return the error if the disk refuses one, else None."""
         while self._waiting:
             line = self._waiting[0]
             try:
                 self._put(line)
             except OSError as error:
-                # A full disk may have taken half of the line.
+                # A full disk may have accepted half of the line.
                 os.ftruncate(self._fd, self._end)
                 return error
             self._end += len(line)
@@ -76,7 +76,7 @@ class AppendFile:
         return None
 
     def sync(self) -> OSError | None:
-        """Wait until the written lines are on the disk; return the error if they are not."""
+        """Wait until the written lines are on the disk; return the error if that fails."""
         try:
             os.fsync(self._fd)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Authentication of connections to the coordinator: each sends one HTTP request with the run's secret.
+"""The authentication of connections to the coordinator: each sends one HTTP request with the run's secret.
 
 Until then a connection has a deadline and a limit of bytes, and the number of such connections is limited. An
-error on it ends that connection only.
+error on an unproven connection ends only that connection.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Authenticator:
         self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
     def connection(self, *args: Any, **options: Any) -> "GuardedConnection":  # noqa: ANN401 - as `websockets` calls it
-        """Make a connection of this entrance; for ``create_connection`` of `websockets`."""
+        """Create a guarded connection, for ``create_connection`` of `websockets`."""
         return GuardedConnection(self, *args, **options)
 
     def arrived(self, guest: "GuardedConnection") -> None:
@@ -56,7 +56,7 @@ class Authenticator:
         guest.transport.abort()
 
     def count(self, guest: "GuardedConnection", reason: str) -> None:
-        """Count an unproven connection that is closed or about to be."""
+        """Count an unproven connection that is closed or closes now."""
         if guest.proven or guest.counted:
             return
         guest.counted = True
@@ -67,11 +67,11 @@ class Authenticator:
     def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
         """Accept a connection that presents the secret once; answer any other one with an error.
 
-        The comparison takes the same time wherever the texts differ.
+        The time of the comparison does not depend on where the texts differ.
         """
         assert isinstance(connection, GuardedConnection), "made by `connection`"  # noqa: S101
         presented = request.headers.get_all("Authorization")
-        # A header may contain any byte: `websockets` has turned those beyond ASCII into surrogates.
+        # A header may contain any byte; `websockets` turns bytes beyond ASCII into surrogates.
         if len(presented) != 1 or not hmac.compare_digest(
             presented[0].encode(errors="surrogateescape"), self._authorization
         ):
@@ -86,11 +86,11 @@ class Authenticator:
 
 
 class GuardedConnection(ServerConnection):
-    """A connection.
+    """A connection that must present the secret.
 
     Attributes:
-        proven: `Authenticator.authorise` has accepted it.
-        counted: it was not proven, and its end has been counted.
+        proven: `Authenticator.authorise` has accepted the connection.
+        counted: the connection was not proven, and its end is counted.
     """
 
     def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:  # noqa: ANN401
@@ -117,9 +117,9 @@ class GuardedConnection(ServerConnection):
 
 
 def is_about_proven(record: logging.LogRecord) -> bool:
-    """Filter for the logger of `websockets`: leave out what it says about unproven connections.
+    """Return False for records of `websockets` about unproven connections; a filter for its logger.
 
-    `Authenticator` counts these. A traceback for each of them would let strangers fill the disk.
+    `Authenticator` counts these connections. A traceback for each would let strangers fill the disk.
     """
     try:
         return bool(getattr(getattr(record, "websocket", None), "proven", True))

@@ -1,8 +1,8 @@
-"""When to assign virtual ranks by speed: rarely, and only for a difference that lasts.
+"""The decision to assign virtual ranks by speed: rare, and only for a difference that lasts.
 
-Speeds are quantised in notches of ``2 ** 0.5`` between 1/16 and 4. A generation is changed for speed alone
-when some member has been more than one notch off the speed of its share in three evaluations in a row,
-at least two seconds apart. Two workers of nearly equal speed therefore never trade virtual ranks to and fro.
+Speeds are quantised in notches of ``2 ** 0.5`` between 1/16 and 4. The coordinator changes a generation for
+speed alone if some member is more than one notch off the speed of its share in three evaluations in a row, at
+least two seconds apart. So two workers of nearly equal speed never pass virtual ranks back and forth.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ APART_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Evaluations so far.
+    """The evaluations so far.
 
     Args:
-        generation: they are about.
-        streak: how many in a row found the shares unfit.
-        last_s: time of the last one, in seconds.
+        generation: the generation that they evaluate.
+        streak: the number of evaluations in a row in which the shares did not fit the speeds.
+        last_s: the time of the last evaluation, in seconds.
     """
 
     generation: int = 0
@@ -43,7 +43,7 @@ def compute_notch(speed: float) -> int:
 
 
 def measure_notches(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
-    """Return the notch of every worker: the median of all seconds per virtual rank over its own."""
+    """Return the notch of every worker: the median of all seconds per virtual rank, divided by its own."""
     usual_s = median(compute_s.values())
     return {worker: compute_notch(usual_s / own_s) for worker, own_s in compute_s.items()}
 
@@ -51,16 +51,16 @@ def measure_notches(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
 def evaluate_balance(
     balance: Balance, generation: Generation, compute_s: Mapping[WorkerId, float], now: float
 ) -> tuple[Balance, tuple[Member, ...] | None]:
-    """Evaluate once; return the members with new speeds if virtual ranks should be assigned anew.
+    """Evaluate once; return the members with new speeds if virtual ranks should be reassigned.
 
     Args:
-        balance: evaluations so far.
-        generation: in effect, adopted by all its members.
-        compute_s: seconds per virtual rank of its members, 0 while unknown.
-        now: in seconds, on the clock of ``balance``.
+        balance: the evaluations so far.
+        generation: the present generation, which all its members have adopted.
+        compute_s: the seconds per virtual rank of its members; 0 while unknown.
+        now: the time in seconds, on the clock of ``balance``.
     """
     if balance.generation != generation.number:
-        # The first evaluation waits as well: medians still hold steps of the generation before.
+        # The first evaluation waits too: medians still include steps of the previous generation.
         return Balance(generation.number, 0, now), None
     known = {worker: compute_s.get(worker, 0.0) for worker in generation.workers}
     if now - balance.last_s < APART_S or len(known) == 1 or min(known.values()) <= 0:

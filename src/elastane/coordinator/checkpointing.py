@@ -15,14 +15,14 @@ from elastane.coordinator.turn import Turn
 ASK_AGAIN_S = 2.0
 PUBLISH_AGAIN_S = 5.0
 PATIENCE_S = 3.0
-"""How long storage may refuse a part before another worker is to write it."""
+"""How long storage may refuse a part before another worker writes it."""
 
 LAST_CHECKPOINT_S = 60.0
 """How long the end of a run waits for its last checkpoint."""
 
 
 def advance_checkpoints(turn: Turn) -> None:
-    """Request, publish, rewrite or abandon checkpoints, as the reports and the time require."""
+    """Request, publish, rewrite or abandon checkpoints, as reports and time require."""
     if turn.roster.spec.checkpoints is None:
         return
     for checkpoint in list_in_progress(turn.roster):
@@ -36,7 +36,7 @@ def advance_checkpoints(turn: Turn) -> None:
 
 def list_in_progress(roster: Roster) -> tuple[CheckpointInProgress, ...]:
     reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
-    # Including workers that died before they could report to this coordinator.
+    # This includes workers that died before they could report to this coordinator.
     gone = frozenset({*roster.ends.exits, *roster.ends.excluded, *roster.ends.failed})
     return group_by_checkpoint(reported, gone)
 
@@ -46,7 +46,7 @@ def find_newest_checkpoint(roster: Roster) -> CheckpointInProgress | None:
 
 
 def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
-    """Whether a checkpoint or a later one exists, or the checkpoint is abandoned."""
+    """Return whether this or a later checkpoint exists, or this one is abandoned."""
     known = roster.checkpoints
     return (
         checkpoint.name in known.existing
@@ -56,7 +56,7 @@ def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
 
 
 def reopen_last_checkpoint(turn: Turn) -> None:
-    """Forget that the last checkpoint was abandoned: the state changes no more, so others may write it."""
+    """Forget that the last checkpoint was abandoned: the state is final, so other workers may write it."""
     roster, known = turn.roster, turn.roster.checkpoints
     newest = find_newest_checkpoint(roster)
     if newest is not None and newest.step >= roster.progress.step:
@@ -65,7 +65,7 @@ def reopen_last_checkpoint(turn: Turn) -> None:
 
 
 def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
-    """Whether the end of the run need not wait for the last checkpoint: it exists or never will."""
+    """Return whether the run may end: its last checkpoint exists, or never will."""
     roster = turn.roster
     if roster.spec.checkpoints is None:
         return True
@@ -95,7 +95,7 @@ def request_checkpoint(turn: Turn) -> None:
 
 
 def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
-    """Record that a checkpoint exists, or that its publisher failed; the coordinator then asks again."""
+    """Record that a checkpoint exists, or that its publisher failed; then the coordinator asks again."""
     known = turn.roster.checkpoints
     if kept.name in known.existing:
         return
@@ -138,7 +138,7 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
 
 
 def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
-    """Have other workers write what one cannot, or replace a checkpoint that can never be complete."""
+    """Have other workers write the part that one cannot, or replace a checkpoint that cannot be completed."""
     finishing = turn.roster.finishing is not None
     _note_refusals(turn, checkpoint)
     if finishing and _order_rewrite_if_possible(turn, checkpoint):
@@ -151,7 +151,7 @@ def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
         why = f"{checkpoint.refused}; training goes on, and it is tried again"
         _record_once(turn, "checkpoint.failing", checkpoint.name, why)
         if not finishing and _is_overdue(turn, checkpoint) and _list_able(turn):
-            # A worker that was refused says so in its votes; the others copy the next one.
+            # A worker that storage has refused says so in its votes; the others copy the next checkpoint.
             unable = format_worker_list(sorted(checkpoint.unable))
             why = f"{unable} cannot write it; other workers write the next one"
             _record_once(turn, "checkpoint.abandoned", checkpoint.name, why)
@@ -159,14 +159,14 @@ def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
 
 
 def _note_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
-    """Remember workers that cannot write: refused for a while, or at the end of the run dead or failed."""
+    """Remember workers that cannot write: storage refuses them, or, at the end of the run, they are gone."""
     roster, known, name = turn.roster, turn.roster.checkpoints, checkpoint.name
     failing = {other: since for other, since in known.failing.items() if other != name}
     refusing = known.refusing
     if checkpoint.unable:
         failing[name] = known.failing.get(name, turn.now)
         if turn.now - failing[name] >= PATIENCE_S:
-            # By now storage has refused the workers that share it, too.
+            # By now storage has also refused the other workers that share it.
             refusing |= checkpoint.unable
         elif roster.finishing is not None and checkpoint.step >= roster.progress.step:
             refusing |= checkpoint.unable_for_good
@@ -178,14 +178,14 @@ def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
 
 
 def _list_able(turn: Turn) -> tuple[WorkerId, ...]:
-    """Return the living members that storage has not refused lately."""
+    """Return the living members that storage has not refused recently."""
     roster = turn.roster
     members = () if roster.at_work is None else roster.list_living(roster.at_work.workers)
     return tuple(worker for worker in members if worker not in roster.checkpoints.refusing)
 
 
 def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
-    """Have workers that can write the last state once more; False if none needs to or can."""
+    """Have able workers write the last state again; return False if none needs to or none can."""
     roster, known = turn.roster, turn.roster.checkpoints
     asked = known.rewrite
     if not checkpoint.unable:
@@ -199,9 +199,9 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
     if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
     if not _agree_on_holders(turn, able):
-        return True  # ask once they do
+        return True  # asks when they do
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
-        # None has begun yet.
+        # No worker has begun yet.
         if turn.now - asked[2] >= ASK_AGAIN_S:
             _order_rewrite(turn, able, asked[0], able)
         return True
@@ -216,10 +216,10 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
 
 
 def _agree_on_holders(turn: Turn, workers: Iterable[WorkerId]) -> bool:
-    """Return whether these workers divide the blocks among writers alike.
+    """Return whether these workers divide the blocks among writers in the same way.
 
-    Where each block has few holders, a worker takes them from the generation it works in. The last generation
-    may have been proposed just before the end of the run: its members get some time to enter it.
+    If each block has few holders, a worker takes the holders from the generation in which it works. The last
+    generation may have been proposed just before the end of the run: its members get some time to enter it.
     """
     roster = turn.roster
     ended_s = 0.0 if roster.finishing is None else turn.now - roster.finishing
@@ -233,7 +233,7 @@ def _agree_on_holders(turn: Turn, workers: Iterable[WorkerId]) -> bool:
 
 
 def _start_last_checkpoint(turn: Turn) -> None:
-    """Have the last state written if all its writers died before they could report."""
+    """Order a write of the last state if all its writers died before they could report."""
     roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _list_able(turn)
     newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
@@ -258,7 +258,7 @@ def _order_rewrite(
 def _publish_next(turn: Turn) -> None:
     """Publish the oldest written checkpoint; one that storage has refused does not delay later ones.
 
-    An attempt that begins with a checkpoint continues the ledger, so the lines up to its step come first.
+    An attempt that resumes from a checkpoint continues the ledger, so the lines up to its step come first.
     """
     roster = turn.roster
     written = [
@@ -321,7 +321,7 @@ def _request_when_due(turn: Turn) -> None:
         if turn.now - asked_at < ASK_AGAIN_S:
             return
     elif turn.now < known.due or (newest is not None and not is_settled(roster, newest)):
-        # Never two at once.
+        # Only one checkpoint is in progress at a time.
         return
     else:
         after = step

@@ -1,4 +1,4 @@
-"""Checkpoints as the coordinator sees them: the ones in progress, and when the next is due."""
+"""The coordinator's knowledge of checkpoints: those in progress, and the time of the next one."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,31 +9,31 @@ from elastane.api.membership import WorkerId
 from elastane.api.spec import CheckpointPolicy
 
 FIRST_S = 60.0
-"""The first automatic checkpoint shows what one costs."""
+"""The time until the first automatic checkpoint, which shows the cost of one."""
 
 PRIOR_S = 4 * 3600.0
-"""Assumed time without interruption before the run began; its own record outweighs it later."""
+"""The assumed time without interruption before the run; the run's own record outweighs it later."""
 
 LARGEST_SHARE = 0.01
-"""Share of the time that automatic checkpoints may take."""
+"""The share of the time that automatic checkpoints may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What the coordinator knows of checkpoints, besides the workers' reports. Times in seconds.
+    """The coordinator's knowledge of checkpoints, besides the workers' reports. Times are in seconds.
 
     Args:
-        due: when the coordinator asks for the next one; infinity: never by itself.
+        due: when the coordinator requests the next one; infinity: only on request.
         request: the coordinator asked for a checkpoint after step ``request[0]``, last at ``request[1]``.
-        publishing: name of the checkpoint to publish, the worker that was asked to do it, and when.
-        existing: names of published checkpoints.
-        announced: kind of event and name of a checkpoint, for each failure in the event log.
-        cost_s: upper bound of what the last one took from training.
+        publishing: the name of the checkpoint to publish, its publisher, and the time of the request.
+        existing: the names of published checkpoints.
+        announced: the kind of event and the name of a checkpoint, for each failure in the event log.
+        cost_s: an upper bound of the training time that the last one took.
         step: the step of the newest published checkpoint.
         wanted_after: a user has asked for a checkpoint of this step or a later one.
         failing: since when storage has refused a part of a checkpoint, by name.
-        refusing: workers whose parts storage has refused for long, since the last published checkpoint.
-        rewrite: the last attempt to write the last checkpoint again: its number, its writers, when requested.
+        refusing: the workers that storage has refused for long, since the last published checkpoint.
+        rewrite: the last attempt to rewrite the last checkpoint: its number, its writers, its time.
     """
 
     due: float = math.inf
@@ -54,14 +54,15 @@ def compute_interval_s(
 ) -> float:
     """Return the seconds from one checkpoint to the next.
 
-    Automatic: the optimum of first order, ``sqrt(2 C M)`` (Young, CACM 1974), with ``C`` what a checkpoint
-    costs and ``M`` the mean time between interruptions, but never above a hundredth of the time.
+    For an automatic policy it is the first-order optimum, ``sqrt(2 C M)`` (Young, CACM 1974), where ``C`` is
+    the cost of a checkpoint and ``M`` the mean time between interruptions. Checkpoints never take more than a
+    hundredth of the time.
 
     Args:
         policy: the policy of the run.
         cost_s: the cost of the last checkpoint; 0: none was made yet.
-        undisturbed_s: since the run began.
-        interruptions: deaths so far.
+        undisturbed_s: the seconds since the run began.
+        interruptions: the number of deaths so far.
     """
     if policy.every_s is not None:
         return policy.every_s
@@ -79,15 +80,15 @@ def compute_first_due(policy: CheckpointPolicy | None, now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInProgress:
-    """A checkpoint that at least one worker has reported a part of.
+    """A checkpoint of which at least one worker has reported a part.
 
     Args:
         name: the name of the checkpoint.
         step: the step of the checkpoint.
-        writers: workers that must write a part.
-        parts: reported ones, by worker.
-        lost: writers that died before they had written.
-        attempt: the latest that any worker has reported.
+        writers: the workers that must write a part.
+        parts: the reported parts, by worker.
+        lost: the writers that died before they had written.
+        attempt: the latest attempt that any worker has reported.
     """
 
     name: str
@@ -99,13 +100,13 @@ class CheckpointInProgress:
 
     @property
     def unable(self) -> frozenset[WorkerId]:
-        """Writers that have not written and are known to be unable to, at least now."""
+        """The writers that have not written and cannot write, at least now."""
         refused = {w for w, part in self.parts.items() if part.state in {"failing", "abandoned"}}
         return frozenset({*self.lost, *refused})
 
     @property
     def unable_for_good(self) -> frozenset[WorkerId]:
-        """Those of them that will not try again."""
+        """The unable writers that will not try again."""
         return frozenset(w for w in self.unable if w in self.lost or self.parts[w].state == "abandoned")
 
     @property
@@ -114,7 +115,7 @@ class CheckpointInProgress:
 
     @property
     def hopeless(self) -> str:
-        """Why it can never be complete; empty while it can."""
+        """Why the checkpoint can never become complete; empty while it can."""
         if self.lost and not self.written:
             return "its writers died: " + ", ".join(f"worker {worker}" for worker in self.lost)
         given_up = [part.error for part in self.parts.values() if part.state == "abandoned"]
@@ -122,12 +123,12 @@ class CheckpointInProgress:
 
     @property
     def refused(self) -> str:
-        """Error of the storage that refuses a part; empty if none does."""
+        """The error of the storage that refuses a part; empty if none refuses."""
         return next((part.error for part in self.parts.values() if part.state == "failing"), "")
 
     @property
     def cost_s(self) -> float:
-        """Upper bound of what it took from training: the longest copy and its processor time."""
+        """An upper bound of the training time it took: the longest copy and its processor time."""
         return max(part.copy_s + part.cpu_s for part in self.parts.values())
 
 
@@ -137,13 +138,13 @@ def group_by_checkpoint(
     """Return the checkpoints that any worker has begun, oldest first.
 
     Args:
-        reported: the parts that each worker has reported last.
-        gone: workers that will not write any more.
+        reported: the parts in each worker's last report.
+        gone: the workers that cannot write any more.
     """
     begun: dict[int, dict[WorkerId, CheckpointPart]] = {}
     for worker, parts in reported.items():
         for part in parts:
-            # A copy made under a step that was begun again is void. All workers that voted name the same
+            # A copy from a step that was restarted is void. All workers that voted name the same
             # writers.
             if part.state != "copied":
                 begun.setdefault(part.step, {})[worker] = part

@@ -1,8 +1,7 @@
 """Authenticated connections to the coordinator: one JSON message per frame.
 
-`elastane.coordinator.authentication` has the connections before they have presented the run's secret.
-
-Sending only puts a message into the connection's outbox, so a peer that does not read delays no other.
+`elastane.coordinator.authentication` handles connections until they have presented the run's secret. Sending
+only puts a message into the connection's outbox, so a peer that does not read delays no other peer.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ REASON_BYTES = 120
 
 
 class Outbox:
-    """Messages that wait to be sent on one connection."""
+    """The messages that wait for sending on one connection."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
@@ -43,19 +42,19 @@ class Outbox:
 
     def put(self, message: ControlMessage) -> None:
         if self._messages.full():
-            # The peer has not read for minutes. Reports repeat all that matters once it is back.
+            # The peer has not read for minutes. Once it is back, reports repeat all important information.
             self.connection.transport.abort()
         else:
             self._messages.put_nowait(encode(message))
 
     async def send(self) -> None:
-        """Send messages as long as the connection lasts."""
+        """Send messages until the connection ends."""
         while True:
             await self.connection.send(await self._messages.get(), text=True)
             self._messages.task_done()
 
     async def sent(self) -> None:
-        """Wait until all messages put so far are on their way."""
+        """Wait until all messages put so far have been sent."""
         await self._messages.join()
 
 
@@ -82,7 +81,7 @@ class Connections:
 
     async def _receive(self, connection: ServerConnection, outbox: Outbox) -> None:
         speaker: WorkerId | None = None
-        # A connection that presents the secret and sends nothing must not stay for ever.
+        # A connection that presents the secret and sends nothing must not stay forever.
         patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
         try:
             async for frame in connection:

@@ -1,6 +1,6 @@
-"""Deaths of workers: the coordinator acts at once and writes the event when it knows how the process ended.
+"""Deaths of workers: the coordinator acts at once, and writes the event when it knows the cause.
 
-A peer notices a death before the agent does, but only the agent knows signals and exit codes, and only the
+A peer notices a death before the agent does. But only the agent knows signals and exit codes, and only the
 worker itself knows why its script failed. The event in ``events.jsonl`` waits for such a message for a short
 time. It carries the time of the first message, and every death has exactly one event.
 """
@@ -25,7 +25,7 @@ DEATHS = ("worker.died", "worker.hung")
 
 
 def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
-    """Leave out a worker that a peer lost, and have its process ended: it must not go on by itself."""
+    """Exclude a worker that a peer has lost, and have its process killed: it must not continue alone."""
     roster = turn.roster
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
@@ -40,16 +40,16 @@ def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
     """Write the event of a death unless it is written already.
 
     Args:
-        turn: the present one.
+        turn: the present turn.
         ended: the end of the process, as the agent reported it.
-        how: the process ended, in words.
+        how: a description of how the process ended.
     """
     draft_death(turn, ended, how)
     _write(turn, ended.worker)
 
 
 def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
-    """Note how a process ended; its event may still wait for a better explanation."""
+    """Prepare the event of a process's end; it may wait for a better explanation."""
     roster, worker = turn.roster, ended.worker
     if any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         return
@@ -60,20 +60,20 @@ def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
 
 
 def drop_draft(turn: Turn, worker: WorkerId) -> None:
-    """Drop the draft of a worker: another event tells how it ended."""
+    """Drop the draft of a worker: another event describes its end."""
     drafts = {other: draft for other, draft in turn.roster.ends.drafts.items() if other != worker}
     turn.roster = replace(turn.roster, ends=replace(turn.roster.ends, drafts=drafts))
 
 
 def record_overdue_deaths(turn: Turn) -> None:
-    """Write the events that have waited long enough, save those of suspects, which `decide` handles."""
+    """Write the events that have waited long enough, except those of suspects, which `decide` handles."""
     for worker, draft in turn.roster.ends.drafts.items():
         if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
             _write(turn, worker)
 
 
 def record_all_deaths(turn: Turn) -> None:
-    """Write all remaining drafts: at the end of a run no better explanation will come."""
+    """Write all remaining drafts at the end of a run, when no better explanation can come."""
     for worker in turn.roster.ends.drafts:
         _write(turn, worker)
 
@@ -91,7 +91,7 @@ def _write(turn: Turn, worker: WorkerId) -> None:
 
 
 def describe_exit(ended: WorkerExit) -> str:
-    """Describe an exit: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
+    """Describe an exit, such as "killed by SIGKILL", "exit code 3" or "hung: no heartbeat for 2.1 s"."""
     if ended.why:
         return ended.why
     if (resource := RESOURCES.get(ended.code)) is not None:
@@ -120,7 +120,7 @@ def describe_causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
 
 
 def format_worker_list(workers: Iterable[WorkerId]) -> str:
-    """Format numbers of workers: worker 2; workers 2, 3 and 5."""
+    """Format numbers of workers, such as "worker 2" or "workers 2, 3 and 5"."""
     listed = [str(worker) for worker in workers]
     if len(listed) == 1:
         return f"worker {listed[0]}"
@@ -128,5 +128,5 @@ def format_worker_list(workers: Iterable[WorkerId]) -> str:
 
 
 def is_script_exit(ended: WorkerExit) -> bool:
-    """Whether the script, or a program that it runs, ended the process."""
+    """Return whether the script, or a program that it runs, ended the process."""
     return not ended.hung and 0 <= ended.code <= LARGEST_SCRIPT_CODE

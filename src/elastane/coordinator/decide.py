@@ -1,8 +1,8 @@
-"""The coordinator's decisions: inputs in, actions out.
+"""The coordinator's decisions, as a pure function from inputs to actions.
 
-The shell passes every input to `decide_actions` and carries out the actions. The simulator does the same
-with messages that are lost, late, doubled and out of order. So the coordinator repeats a message after the
-next report that shows that it has not arrived, and may receive every message twice.
+The shell passes every input to `decide_actions` and performs the actions. The simulator does the same with
+lost, late, duplicated and reordered messages. So the coordinator repeats a message after the next report that
+shows that it has not arrived, and may receive every message twice.
 """
 
 from collections.abc import Iterable
@@ -60,9 +60,9 @@ def decide_actions(roster: Roster, events: Iterable[Input], now: float) -> tuple
     """Return the roster after some inputs, and the actions to carry out, in order.
 
     Args:
-        roster: before them.
-        events: inputs in the order of their arrival; none: only time has passed.
-        now: wall clock in seconds; also the time of the events recorded.
+        roster: the roster before the inputs.
+        events: the inputs in the order of their arrival; empty: only time has passed.
+        now: the wall clock in seconds, which is also the time of recorded events.
     """
     turn = Turn(roster, now)
     for event in events:
@@ -126,7 +126,7 @@ def _advance(turn: Turn) -> None:
         if turn.roster.over is not None:
             return
         if turn.roster.ends.suspects and rule is not _judge_suspects:
-            # A member whose script ends ends the run, so its peers need no new generation.
+            # The end of a member's script ends the run, so its peers need no new generation.
             return
         rule(turn)
 
@@ -178,7 +178,7 @@ def _handle_worker(turn: Turn, report: WorkerReport) -> None:
     turn.record_worker_event("worker.started", worker)
     if worker in roster.ends.excluded:
         turn.send_to_agent(KillWorker(worker=worker))
-        # Only once its death is written: a later coordinator could take its exit for its script's own.
+        # Only after its death is written: a later coordinator could mistake its exit for its script's.
         if worker not in roster.ends.drafts:
             turn.dismiss(worker, 1, "its peers lost it and went on without it")
     elif worker in roster.dismissed:
@@ -188,7 +188,7 @@ def _handle_worker(turn: Turn, report: WorkerReport) -> None:
 
 
 def is_outdated(known: WorkerReport, report: WorkerReport) -> bool:
-    """Whether a later report of the same worker has overtaken this one; all compared values only grow."""
+    """Return whether a later report of the worker has overtaken this one; the compared values only grow."""
     return _age(report) < _age(known)
 
 
@@ -311,7 +311,7 @@ def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:
         other in roster.joined for other in roster.list_living(roster.newest.workers) if other != worker
     )
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
-        # It may have been killed while its last message was on the way.
+        # It may have been killed after it sent its last message.
         turn.record_worker_event("worker.failed", worker, last_line)
     if failure.fatal and (worker in roster.joined or not others):
         fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}", lost=failure.lost)
@@ -320,7 +320,7 @@ def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:
 
 
 def find_error_line(traceback: str) -> str:
-    """Return the line that names the error: the last of a traceback, the first of an error of ours."""
+    """Return the line that names the error: the last of a traceback, or the first of Elastane's error."""
     lines = [line for line in traceback.strip().splitlines() if not line.startswith("  ")]
     return lines[-1] if lines else "no reason given"
 
@@ -330,7 +330,7 @@ def _handle_worker_event(turn: Turn, happened: WorkerEvent) -> None:
     said = roster.fully_reported_step
     if key in roster.events.keys or (step is not None and step < said):
         return
-    # No worker will report events of earlier steps any more.
+    # Workers will not report events of earlier steps any more.
     kept = {known: of for known, of in roster.events.keys.items() if of is None or of >= said}
     turn.roster = replace(roster, events=replace(roster.events, keys={**kept, key: step}))
     turn.actions.append(WriteEvent(msgspec.structs.replace(happened.event, key=key)))
@@ -415,8 +415,8 @@ def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
 
 
 def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
-    """Whether an earlier coordinator has recorded the end of a worker and acted on it."""
-    # A failure that it has told this one comes before its exit; a death or a leave is written after that.
+    """Return whether an earlier coordinator has recorded the end of a worker and acted on it."""
+    # A failure that the worker has reported to this one precedes its exit; a death or a leave follows it.
     ends = (*DEATHS, "worker.left") if worker in roster.reports else ENDS
     return worker not in roster.ends.excluded and any(
         (kind, worker) in roster.events.of_workers for kind in ends
@@ -424,7 +424,7 @@ def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
 
 
 def _judge_suspects(turn: Turn) -> None:
-    """Fail the run if a member's script ended its process and no message explains it in time."""
+    """Fail the run if a member's script ended its process and no message explains that in time."""
     roster = turn.roster
     suspects = {
         worker: since for worker, since in roster.ends.suspects.items() if worker not in roster.ends.failed

@@ -1,6 +1,6 @@
-"""What a new coordinator reads of ``events.jsonl``: the last events, and every change before them.
+"""The part of ``events.jsonl`` that a new coordinator reads: the last events, and every change before them.
 
-A run of a million steps has hundreds of megabytes of events, and a change of membership waits meanwhile.
+A run of a million steps has hundreds of megabytes of events, and a change of membership waits for the read.
 """
 
 import mmap
@@ -15,7 +15,7 @@ from elastane.observability.run_files import decode_event_line
 
 TAIL_BYTES = 1 << 20
 CHANGE = re.compile(rb'"kind":"(?!message"|evaluation")')
-"""Matches in each line about a change, and not in lines that scripts print. In a text, quotes are escaped."""
+"""A pattern of lines about changes, but not of lines that scripts print: texts have escaped quotes."""
 
 
 def read_changes(path: Path) -> Iterator[EventLine]:
@@ -26,7 +26,7 @@ def read_changes(path: Path) -> Iterator[EventLine]:
 
     Raises:
         OSError: the file cannot be read.
-        Malformed: a line is not understood.
+        Malformed: a line is not a valid event.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)

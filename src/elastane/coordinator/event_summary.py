@@ -1,4 +1,4 @@
-"""What the event log tells a new coordinator about the terms before it."""
+"""The facts about earlier terms that a new coordinator takes from the event log."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ class EventSummary:
     """A summary of ``events.jsonl``.
 
     Args:
-        worker_events: written ``worker.*`` events, by kind and worker.
-        keys: of written events that carry one (`elastane.api.control.WorkerEvent`), with their steps.
-        generation: highest number in any event.
-        generation_started: highest number in a ``generation.started``.
+        worker_events: the written ``worker.*`` events, by kind and worker.
+        keys: the keys of written `elastane.api.control.WorkerEvent`, with their steps.
+        generation: the highest number in any event.
+        generation_started: the highest number in a ``generation.started``.
         over: the outcome of the run, once it is written.
-        checkpoints: names of published checkpoints.
+        checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
     """
 
@@ -44,7 +44,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     checkpoint_step = 0
     for event in events:
         if event.kind == "run.resumed":
-            # Another attempt has an end of its own, and reports again what it does again.
+            # Another attempt has its own end, and reports repeated work again.
             over, checkpoint_step = None, 0
             keys.clear()
         if event.kind == "checkpoint.saved":

@@ -1,7 +1,7 @@
-"""Workers that run out of a resource: the run replaces them, but not for ever.
+"""Workers that exhaust a resource: the run replaces them, but not forever.
 
-A replacement that meets the same limit changes nothing. After a number of such deaths close together the run
-goes on with the living workers, and fails if there is none.
+A replacement that reaches the same limit does not help. After a number of such deaths within a short time the
+run continues with the living workers, and fails without any.
 """
 
 from dataclasses import replace
@@ -13,11 +13,11 @@ from elastane.coordinator.turn import Turn
 
 MOST_DEATHS = 5
 WITHIN_S, WITHIN_STEPS = 60.0, 10
-"""A death counts until it is both longer ago and more steps ago than this: steps may be fast or slow."""
+"""A death counts until both this time and this number of steps have passed: steps may be fast or slow."""
 
 
 def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
-    """Count a member that died of exhaustion; stop replacing such members if too many have died lately."""
+    """Count a member that died of exhaustion; stop replacing such members after too many recent deaths."""
     roster, resource = turn.roster, RESOURCES.get(ended.code)
     if resource is None or roster.stopping is not None or roster.finishing is not None:
         return
@@ -28,7 +28,7 @@ def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
     )
     lately = (*lately, (turn.now, roster.progress.step))
     turn.roster = replace(roster, troubles=replace(roster.troubles, exhausted=lately))
-    # All members at once may meet one limit of the machine; that alone does not say that the next ones will.
+    # All members may reach one limit of the machine at once; that does not show that later ones will too.
     if len(lately) < max(MOST_DEATHS, 2 * (roster.wanted.target or 1)):
         return
     story = (

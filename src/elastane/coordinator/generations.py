@@ -1,4 +1,4 @@
-"""The next generation: the first one, the one after a death, or a planned one."""
+"""The proposal of the next generation: the first, one after a death, or a planned one."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def begin_first_generation(turn: Turn) -> None:
     if roster.term.number > roster.term.first and any(
         worker not in roster.reports for worker in roster.started
     ):
-        # A silent worker may be training; a second beginning beside it would be a second run.
+        # A silent worker may be training, and a new beginning beside it would be a second run.
         return
     if roster.progress.step > roster.progress.origin:
         fail_run(turn, _describe_loss(roster), lost=True)
@@ -42,19 +42,19 @@ def begin_first_generation(turn: Turn) -> None:
 def replace_dead_workers(turn: Turn) -> None:
     """Propose a generation of the survivors at once when a needed worker is gone.
 
-    Also when this coordinator took over in the middle of a change, or met a generation it does not know:
-    then all members regroup under a new number.
+    Do the same if this coordinator took over during a change, or learned of an unknown generation: then
+    all members regroup under a new number.
     """
     roster = turn.roster
     newest, at_work = roster.newest, roster.at_work
     if newest is None or at_work is None or roster.finishing is not None:
         return
     if any(worker not in roster.reports for worker in roster.list_living(roster.needed)):
-        # A new coordinator does not know the state of a silent worker; it will report or be found dead.
+        # A new coordinator does not know the state of a silent worker, which will report or prove dead.
         return
     dead = sorted(roster.needed - set(roster.list_living(roster.needed)))
-    # The others may be in an evaluation, which a newcomer cannot take part in: it joins again as planned. It
-    # is named among the leavers, because it may have begun after all and hold something by now.
+    # The others may be in an evaluation, in which a newcomer cannot take part: it joins again in a planned
+    # generation. It is among the leavers here, because it may have begun and hold state by now.
     aside = {*roster.list_newcomers(at_work), *roster.departed}
     living = tuple(member for member in at_work.members if not roster.is_gone(member.worker))
     survivors = tuple(member for member in living if member.worker not in aside)
@@ -66,13 +66,13 @@ def replace_dead_workers(turn: Turn) -> None:
     if dead and survivors:
         turn.propose(survivors, planned=False, why=f"{format_worker_list(dead)} died", leaving=leaving)
     elif dead:
-        # Nothing was trained yet, so nothing is lost: the next ready workers begin.
+        # Nothing has been trained, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
     elif survivors and (roster.known.contested or _is_change_unfinished(roster)):
         why = f"coordinator of term {roster.term.number} took over in a change"
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif survivors and (left := roster.departed.intersection(newest.workers)):
-        # They left with an earlier generation before the proposal of the newest reached them.
+        # They left with an earlier generation, before the newest proposal reached them.
         turn.propose(
             survivors, planned=False, why=f"{format_worker_list(sorted(left))} had left", leaving=leaving
         )
@@ -91,7 +91,7 @@ def _is_change_unfinished(roster: Roster) -> bool:
 
 
 def _fail_without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
-    """End the run when every copy of the state is gone; True while that is so or may be so."""
+    """End the run when every copy of the state is gone; return True while that is or may be the case."""
     roster = turn.roster
     if roster.progress.step == roster.progress.origin or any(
         roster.holds_state(worker) for worker in survivors
@@ -100,14 +100,14 @@ def _fail_without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
         return False
     since = turn.now if roster.troubles.lost_since is None else roster.troubles.lost_since
     turn.roster = replace(roster, troubles=replace(roster.troubles, lost_since=since))
-    # The report of a death may overtake a survivor's report that it holds all it should.
+    # The report of a death may overtake a survivor's report that its state is complete.
     if not survivors or turn.now - since >= LAST_WORD_S:
         fail_run(turn, _describe_loss(roster), lost=True)
     return True
 
 
 def _describe_loss(roster: Roster) -> str:
-    # What to do is for `elastane run` to say, or for the controller of the job.
+    # `elastane run`, or the controller of the job, says what to do.
     why = f"no living worker holds the state after step {roster.progress.step}: every copy died"
     return why + describe_causes(roster, roster.needed)
 
@@ -115,8 +115,8 @@ def _describe_loss(roster: Roster) -> str:
 def plan_generation(turn: Turn) -> None:
     """Propose a planned generation after a settled one: for joins, leaves or, without these, new shares.
 
-    No plan is made beside a death that is not handled yet: the generation would not name the dead worker.
-    Members leave only if what they hold stays: see `_can_spare`.
+    Do not plan before a death is handled: the generation would not name the dead worker. Members leave
+    only if the state that they hold remains: see `_can_spare`.
     """
     roster = turn.roster
     newest, target = roster.newest, roster.wanted.target
@@ -151,11 +151,11 @@ def plan_generation(turn: Turn) -> None:
 
 
 def _can_spare(roster: Roster, staying: tuple[Member, ...]) -> bool:
-    """Whether the members that stay hold the state.
+    """Return whether the members that stay hold the state.
 
-    A leaver hands over blocks that only it holds, once every member holds all it should. If every member is
-    to hold everything, one that does is enough: another may still receive its copy, and a notice of half a
-    minute is too short to wait for that.
+    After every member has completed its state, a leaver can hand over the blocks that only it holds. If each
+    member holds all state, one complete member is enough: another may still be receiving its copy, and a
+    notice of half a minute is too short to wait for that.
     """
     if roster.whole or roster.spec.copies is not None:
         return roster.whole and bool(staying)

@@ -1,4 +1,4 @@
-"""Warns of a script that runs without taking part: it would train to its end, and then the run fails."""
+"""The warning about a script that does not join: it would train to its end, and then the run would fail."""
 
 from dataclasses import replace
 from pathlib import PurePath
@@ -8,14 +8,14 @@ from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.turn import Turn
 
 PATIENCE_S = 10.0
-"""A script imports packages and reads data before it joins; many do so within this time."""
+"""The time in which a script usually joins, after importing packages and reading data."""
 
 KEY = "unjoined"
-"""Of the event, which is written once per attempt of the run."""
+"""The key of the event, which is written once per attempt of the run."""
 
 
 def warn_of_unjoined(turn: Turn) -> None:
-    """Warn once if workers run and none of them has called ``elastane.join()`` for some time."""
+    """Warn once if workers have run for some time and none has called ``elastane.join()``."""
     roster = turn.roster
     if roster.reports or roster.joined or KEY in roster.events.keys or not roster.started:
         return

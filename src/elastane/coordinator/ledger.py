@@ -1,4 +1,4 @@
-"""The ledger: one line per committed step, in order, without gaps, each step once."""
+"""The ledger: one line per committed step, in order and without gaps."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,12 +13,12 @@ from elastane.observability.run_files import decode_ledger_line
 
 
 class Ledger:
-    """``ledger.jsonl`` of a run. Every member reports every step; the first report of a step is its line.
+    """The ``ledger.jsonl`` of a run. Every member reports every step; the first report becomes the line.
 
     Args:
         path: the path of the file; writing continues after the last whole line in it.
-        open_file: see `elastane.coordinator.append_file.AppendFile`.
-        write: likewise.
+        open_file: opens the file; see `elastane.coordinator.append_file.AppendFile`.
+        write: writes like `os.write`.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Ledger:
 
     @property
     def step(self) -> int:
-        """The highest step that is on disk together with all before it."""
+        """The highest step that is on disk together with all earlier steps."""
         return self._taken - self._file.waiting
 
     def take(self, reports: Iterable[StepReport]) -> None:
-        """Takes reports in any order; repeated ones only lengthen ``seconds`` until the line is written."""
+        """Take reports in any order; repeated ones can only raise ``seconds``, until the line is written."""
         for report in reports:
             line = report.line
             if line.step <= self._taken:
@@ -48,14 +48,14 @@ class Ledger:
             self._early[line.step] = line if known is None else _slowest(known, line)
 
     def flush(self) -> OSError | None:
-        """Writes every step that follows the last one; returns why it could not, None when it could."""
+        """Write every step that follows the last one; return the error if the disk refuses one, else None."""
         while (line := self._early.pop(self._taken + 1, None)) is not None:
             self._file.append(msgspec.json.encode(line))
             self._taken, self.last = line.step, line
         return self._file.flush()
 
     def keep(self, step: int) -> bool:
-        """Whether every line up to this step is in the file, and stays there if the power goes."""
+        """Return whether every line up to this step is in the file and survives a power failure."""
         return self.step >= step and self._file.sync() is None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Warns of ``--keep-best`` with a name that no figure has: no checkpoint would be kept as the best."""
+"""The warning about ``--keep-best`` with an unknown metric: the run would retain no best checkpoint."""
 
 import math
 from dataclasses import replace
@@ -10,11 +10,11 @@ from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.turn import Turn
 
 KEY = "never best"
-"""Of the event, which is written once per attempt of the run."""
+"""The key of the event, which is written once per attempt of the run."""
 
 
 def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
-    """Warn once if a checkpoint lacks the figure by which the best one is chosen."""
+    """Warn once if a checkpoint lacks the metric that chooses the best one."""
     policy = turn.roster.spec.checkpoints
     if policy is None or policy.keep_best is None or KEY in turn.roster.events.keys:
         return

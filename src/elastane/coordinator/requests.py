@@ -1,4 +1,4 @@
-"""Requests of the command line and of the controller, and why the coordinator refuses one."""
+"""Requests from the command line and the controller, and the reasons for refusals."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -24,7 +24,7 @@ from elastane.coordinator.turn import Turn
 
 
 def answer_request(turn: Turn, asked: CommandRequest) -> None:
-    """Carry out a request, or answer in a sentence why it is refused; a refusal changes nothing."""
+    """Carry out a request, or answer with the reason for a refusal; a refusal changes nothing."""
     refusal = find_refusal(turn.roster, asked.ask)
     if not refusal:
         _carry_out(turn, asked.ask)
@@ -94,7 +94,7 @@ def _resize(turn: Turn, ask: AskResize) -> None:
     if workers != roster.wanted.target:
         who = "user" if by_hand else "controller"
         turn.record("resize.requested", who=who, why=f"from {roster.wanted.target} to {workers} workers")
-        # A request for more workers also asks to try the failed ones again.
+        # A request for more workers also requests another try of the failed ones.
         turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=0))
     elif by_hand == roster.wanted.by_hand:
         return
@@ -110,13 +110,13 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
 
 
 def _evict(turn: Turn) -> None:
-    """Kill workers that have not left in time; their deaths are handled once the agent reports them."""
+    """Kill workers that have not left in time; their deaths are handled when the agent reports them."""
     for worker in find_overstaying(turn.roster):
         turn.send_to_agent(KillWorker(worker=worker, why="it was to leave, and had not left in time"))
 
 
 def request_stop(turn: Turn, ask: AskStop) -> None:
-    """End the run at the next commit; tell members now and after each of their reports."""
+    """End the run at the next commit; send members the request now and after each of their reports."""
     roster = turn.roster
     if roster.stopping is not None:
         return

@@ -1,8 +1,8 @@
-"""All that the coordinator knows: who is there, who takes part, what was requested and what was recorded.
+"""The coordinator's state: the workers, the generations, the requests and the recorded events.
 
-A frozen value; `elastane.coordinator.decide` makes the next one. One report of each worker and of the agent
-brings back most of it, which is how a new coordinator begins; `StepProgress` and the fields after it in
-`Roster` also need the files of the run.
+It is a frozen value; `elastane.coordinator.decide` creates the next one. A new coordinator restores most of
+it from one report of each worker and of the agent. `StepProgress` and the later fields of `Roster` also need
+the files of the run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,15 +30,15 @@ from elastane.coordinator.step_times import StepTimes
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """This coordinator among the coordinators of the run.
+    """The position of this coordinator among the coordinators of the run.
 
     Args:
         number: 1 for the first coordinator of a run.
-        first: number of the first coordinator since the run began or was resumed.
+        first: the number of the first coordinator since the run began or was resumed.
         began: when this coordinator began.
-        pid: the process id of the worker.
-        listening: it is not the first one and waits for reports of all processes; it decides nothing yet.
-        waiting: inputs that it received meanwhile and handles afterwards.
+        pid: the process id of this coordinator.
+        listening: a later coordinator waits for reports of all processes before it decides anything.
+        waiting: the inputs received while listening, which it handles afterwards.
     """
 
     number: int
@@ -51,12 +51,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class KnownGenerations:
-    """Generations that this coordinator has proposed or learned of, besides the newest.
+    """The generations that this coordinator has proposed or learned of, besides the newest.
 
     Args:
-        highest: highest number that any message named; the next generation gets a higher one.
+        highest: the highest number in any message; the next generation gets a higher one.
         contested: a worker knows a generation that this coordinator did not propose: a new one must follow.
-        by_number: the last few.
+        by_number: the last few generations, by number.
     """
 
     highest: int = 0
@@ -66,14 +66,14 @@ class KnownGenerations:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnds:
-    """Workers that cannot take part any more, and why.
+    """The workers that cannot take part any more, with the reasons.
 
     Args:
-        exits: how processes ended, from the agent's reports.
-        excluded: workers that were left out because a peer lost its connection to them, with the time.
-        failed: workers whose code raised.
-        drafts: events of deaths that are not written yet, see `elastane.coordinator.deaths`.
-        suspects: members whose script ended their process, with the time; their own message may still come.
+        exits: the ends of processes, from the agent's reports.
+        excluded: the workers excluded because a peer lost its connection to them, with the time.
+        failed: the workers in which code raised an error.
+        drafts: the events of deaths that are not written yet, see `elastane.coordinator.deaths`.
+        suspects: the members with a script that ended the process, with the time; a message may follow.
     """
 
     exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class WorkerEnds:
 
 @dataclass(frozen=True, slots=True)
 class WantedWorkers:
-    """How many workers the run should have.
+    """The number of workers that the run should have.
 
     Args:
-        target: their number; None until the agent has reported it.
+        target: the number; None until the agent has reported it.
         by_hand: a user has set the number, not a controller.
-        draining: members that were asked to leave.
+        draining: the members that were asked to leave.
     """
 
     target: int | None = None
@@ -100,13 +100,13 @@ class WantedWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """How far training is.
+    """The progress of the training.
 
     Args:
-        origin: step of the checkpoint that this attempt of the run began with; 0: it began without one.
-        step: highest committed step in any report.
+        origin: the step of the checkpoint with which this attempt of the run began; 0: it had none.
+        step: the highest committed step in any report.
         recorded: every step up to this one has been reported.
-        early: reported steps beyond ``recorded``.
+        early: the reported steps beyond ``recorded``.
         loss: the loss of the last reported step.
     """
 
@@ -119,13 +119,13 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """Signs that the run does not get on.
+    """Signs that the run does not make progress.
 
     Args:
-        failed_joins: consecutive processes that ended before they became members.
-        exhausted: when, and at which step, members ran out of a resource lately.
-        unjoined_since: since when workers run of which none has joined; None: no such time.
-        lost_since: since when no living member is known to hold the state; None: some member does.
+        failed_joins: the number of consecutive processes that ended before they became members.
+        exhausted: the recent times and steps at which members exhausted a resource.
+        unjoined_since: since when workers run without any having joined; None: no such time.
+        lost_since: since when no living member is known to hold the state; None: a member holds it.
     """
 
     failed_joins: int = 0
@@ -139,8 +139,8 @@ class ModelOutput:
     """The finished model, after the last step.
 
     Args:
-        writer: worker that was asked to write it, and when.
-        refused: workers that could not write it, and why.
+        writer: the worker that was asked to write the model, and the time.
+        refused: the workers that could not write it, with the reasons.
         written: the model exists.
         files: the files of the model, by name.
     """
@@ -153,10 +153,10 @@ class ModelOutput:
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvents:
-    """Events that must not be written twice.
+    """The written events, of which each must be written only once.
 
     Args:
-        of_workers: written ``worker.*`` events, by kind and worker.
+        of_workers: the written ``worker.*`` events, by kind and worker.
         keys: the keys of written events that workers may report again, with their steps.
     """
 
@@ -171,27 +171,27 @@ class Roster:
     Args:
         spec: the spec of the run.
         term: the term of this coordinator.
-        pinned: properties of the script, from the first worker that reported them.
-        newest: proposed or reported generation with the highest number.
-        known: other generations.
-        reports: the last one of each worker.
-        connected: workers that have a connection now.
-        joined: workers that have ever worked in a generation.
-        held: workers that have ever reported that they hold all they should.
-        dismissed: workers that were told to end.
-        agent: its last report.
-        ends: workers that cannot take part any more.
-        wanted: number of workers.
-        balance: past evaluations of speeds.
-        troubles: signs that the run does not get on.
-        progress: how far training is.
-        times: durations of steps.
-        stopping: first request to stop the run; None: there is none, as far as is known.
-        finishing: since when all members have made the last step.
+        pinned: the properties of the script, from the first worker that reported them.
+        newest: the proposed or reported generation with the highest number.
+        known: the other generations.
+        reports: the last report of each worker.
+        connected: the workers that have a connection now.
+        joined: the workers that have ever worked in a generation.
+        held: the workers that have ever reported complete state.
+        dismissed: the workers that this coordinator has dismissed.
+        agent: the last report of the agent.
+        ends: the workers that cannot take part any more.
+        wanted: the number of workers that the run should have.
+        balance: the past evaluations of speeds.
+        troubles: signs that the run does not make progress.
+        progress: the progress of the training.
+        times: the durations of steps.
+        stopping: the first request to stop the run; None: no request is known.
+        finishing: since when all members have committed the last step.
         model: the finished model.
         over: the outcome of the run.
-        checkpoints: what is known of them.
-        events: written events.
+        checkpoints: the knowledge of checkpoints.
+        events: the written events.
     """
 
     spec: RunSpec
@@ -219,7 +219,7 @@ class Roster:
     events: WrittenEvents = field(default_factory=WrittenEvents)
 
     def is_gone(self, worker: WorkerId) -> bool:
-        """Whether a worker cannot take part any more: dead, thought dead, or its code raised."""
+        """Return whether a worker cannot take part any more: it is dead, is thought dead, or has failed."""
         return worker in self.ends.exits or worker in self.ends.excluded or worker in self.ends.failed
 
     def list_living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
@@ -227,14 +227,14 @@ class Roster:
 
     @property
     def started(self) -> tuple[WorkerId, ...]:
-        """Workers with a living process, as far as known, by number."""
+        """The workers with a living process, as far as known, by number."""
         named = () if self.agent is None else tuple(process.worker for process in self.agent.workers)
         known = {worker for worker in named if worker is not None} | self.reports.keys()
         return tuple(sorted(self.list_living(known)))
 
     @property
     def candidates(self) -> tuple[WorkerId, ...]:
-        """Started workers that have not been members and are not dismissed, by number."""
+        """The started workers that have not been members and are not dismissed, by number."""
         newest = () if self.newest is None else self.newest.workers
         leavers = () if self.newest is None or self.whole else self.list_handing_over(self.newest)
         taken = {*newest, *(leaver.worker for leaver in leavers)}
@@ -246,7 +246,7 @@ class Roster:
 
     @property
     def ready(self) -> tuple[WorkerId, ...]:
-        """Candidates that have finished their rehearsal, by number."""
+        """The candidates that have finished their rehearsal, by number."""
         return tuple(
             worker
             for worker in self.candidates
@@ -257,7 +257,7 @@ class Roster:
 
     @property
     def settled(self) -> bool:
-        """Whether every member of the newest generation works in it."""
+        """Every member of the newest generation works in it."""
         return self.newest is not None and all(
             not self.is_gone(worker) and self._works_in(worker) == self.newest.number
             for worker in self.newest.workers
@@ -265,7 +265,7 @@ class Roster:
 
     @property
     def whole(self) -> bool:
-        """Whether the newest generation is settled and every member holds all it should."""
+        """The newest generation is settled, and every member has complete state."""
         return (
             self.settled
             and self.newest is not None
@@ -274,10 +274,10 @@ class Roster:
 
     @property
     def needs_no_leavers(self) -> bool:
-        """Whether the newest generation needs no worker outside it any more.
+        """The newest generation needs no worker outside it any more.
 
-        With whole copies every member had all values in its first step, and a member that holds everything
-        can give it to the others. Otherwise a leaver may hold the only copy of a block.
+        With whole copies every member has had all values since its first step, and a complete member can send
+        its state to the others. With shards a leaver may hold the only copy of a block.
         """
         if self.whole or self.newest is None or self.spec.copies is not None:
             return self.whole
@@ -285,7 +285,7 @@ class Roster:
         return has_begun and any(self.reports[worker].complete for worker in self.newest.workers)
 
     def list_handing_over(self, generation: Generation) -> tuple[Member, ...]:
-        """Return the leavers of a generation that may still have to hand over state that only they hold."""
+        """Return the leavers of a generation that may still have to hand over the only copy of some state."""
         return tuple(
             leaver
             for leaver in generation.leaving
@@ -294,7 +294,7 @@ class Roster:
 
     @property
     def departed(self) -> frozenset[WorkerId]:
-        """Living workers that have left training for good; some may still hand state over."""
+        """The living workers that have left training for good; some may still hand over state."""
         return frozenset(
             worker
             for worker, report in self.reports.items()
@@ -302,7 +302,7 @@ class Roster:
         )
 
     def list_newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
-        """Return living members of a planned generation that are not known to have begun in any."""
+        """Return the living members of a planned generation that are not known to have begun in any."""
         living = self.list_living(generation.workers)
         begun = {worker for worker in living if self._works_in(worker) > 0}
         return (
@@ -311,9 +311,9 @@ class Roster:
 
     @property
     def at_work(self) -> Generation | None:
-        """The generation that trains now, as far as any report shows.
+        """The generation that trains now, as far as reports show.
 
-        A planned generation takes over once a member has adopted it. One that follows a death takes over at
+        A planned generation takes over when a member has adopted it. A generation after a death takes over at
         once.
         """
         newest = self.newest
@@ -326,7 +326,7 @@ class Roster:
 
     @property
     def needed(self) -> frozenset[WorkerId]:
-        """Workers that others wait for: the newest members, and those that some of them still work with."""
+        """The workers for which others wait: the newest members, and those with which some still work."""
         newest = self.newest
         if newest is None:
             return frozenset()
@@ -342,7 +342,7 @@ class Roster:
 
     @property
     def oldest_at_work(self) -> int:
-        """Oldest generation whose lost connections still matter."""
+        """The oldest generation in which lost connections still matter."""
         newest = self.newest
         if newest is None:
             return 0
@@ -353,7 +353,7 @@ class Roster:
 
     @property
     def fully_reported_step(self) -> int:
-        """All living members have reported everything about the steps before this one.
+        """The step up to which all living members have reported everything.
 
         A worker that has reported a step has reported everything that happened before it.
         """
@@ -362,12 +362,12 @@ class Roster:
         )
 
     def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
-        """Return a worker that has reported as a member, with its address."""
+        """Return the member for a worker that has reported, with its address."""
         report = self.reports[worker]
         return Member(worker, report.host, report.port, speed)
 
     def holds_state(self, worker: WorkerId) -> bool:
-        """Whether a worker has all the state, or some blocks that can be completed from other copies."""
+        """Return whether a worker has all state, or some blocks that other copies can complete."""
         report = self.reports.get(worker)
         return worker in self.held or (report is not None and report.blocks > 0)
 
@@ -376,7 +376,7 @@ class Roster:
         return 0 if report is None else report.generation
 
     def _rebuild(self, number: int) -> Generation:
-        # Every member reports a newer generation already, so no report has this one in full.
+        # Every member already reports a newer generation, so no report has this one in full.
         order = () if self.newest is None else self.newest.workers
         workers = sorted(
             (worker for worker, report in self.reports.items() if report.generation == number),
@@ -404,17 +404,17 @@ def create_roster(
     origin: int = 0,
     first_term: int = 1,
 ) -> Roster:
-    """Return the roster of a new coordinator: what the files of the run say, and no workers.
+    """Return the roster of a new coordinator, from the files of the run and without workers.
 
     Args:
         spec: the spec of the run.
         term: 1 for the first coordinator of the run; a later one listens before it decides.
-        now: in seconds.
-        pid: the process id of the worker.
-        pinned: from ``run.json``, once an earlier coordinator has written it.
-        events: changes in ``events.jsonl``.
-        last: line of the ledger.
-        origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
+        now: the time in seconds.
+        pid: the process id of this coordinator.
+        pinned: the properties in ``run.json``, once an earlier coordinator has written them.
+        events: the changes in ``events.jsonl``.
+        last: the last line of the ledger.
+        origin: the step of the checkpoint with which this attempt of the run began; 0: it had none.
         first_term: the first term of this attempt's first coordinator; a later one listens before it decides.
     """
     past = summarize_events(events)

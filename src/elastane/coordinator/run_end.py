@@ -1,4 +1,4 @@
-"""How a run ends: finished, stopped or failed, once and for all."""
+"""The end of a run, which is final: finished, stopped or failed."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ LATE_REPORTS_S = 30.0
 
 
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
-    """Write the outcome and dismiss all workers; tell the agent first, so that it replaces none of them."""
+    """Write the outcome and dismiss all workers; inform the agent first, so that it replaces none of them."""
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
     record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
-    # A failed run has no model to rely on.
+    # The model of a failed run is not reliable.
     written = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
     turn.record(kind, who=who, why=over.why, detail=detail, files=written)
     turn.roster = replace(turn.roster, over=over)
@@ -40,7 +40,7 @@ def fail_run(
 
 
 def end_when_done(turn: Turn) -> None:
-    """After the last step, have one worker write the model, or the next one if it dies, and end the run."""
+    """Order the model after the last step, from another worker if the first dies; then end the run."""
     roster = turn.roster
     at_work = roster.at_work
     if at_work is None:
@@ -62,7 +62,7 @@ def end_when_done(turn: Turn) -> None:
             lost=True,
         )
         return
-    # The last steps may still be on their way into the ledger.
+    # The ledger may not have the last steps yet.
     if roster.progress.recorded < roster.progress.step:
         if turn.now - finishing >= LATE_REPORTS_S:
             fail_run(
@@ -96,7 +96,7 @@ def _order_model(turn: Turn, living: tuple[WorkerId, ...]) -> None:
 
 
 def receive_model_written(turn: Turn, written: ModelWritten) -> None:
-    """Note that the model is written, or that another worker must write it."""
+    """Record that the model is written, or that another worker must write it."""
     roster, worker = turn.roster, written.worker
     if not written.error:
         turn.roster = replace(roster, model=replace(roster.model, written=True, files=written.files))
@@ -108,7 +108,7 @@ def receive_model_written(turn: Turn, written: ModelWritten) -> None:
 
 def finish_run(turn: Turn) -> None:
     roster = turn.roster
-    # No worker is dismissed before all have settled, so a remaining report has the reason.
+    # Workers are dismissed only after all have settled, so a remaining report has the reason.
     endings = sorted({report.ending for report in roster.reports.values() if report.ending})
     if any(report.stopped for report in roster.reports.values()):
         stop_run(turn)
@@ -121,7 +121,7 @@ def finish_run(turn: Turn) -> None:
 
 def stop_run(turn: Turn) -> None:
     asked = turn.roster.stopping
-    # The members do not know the request that an earlier coordinator received.
+    # Members do not know the request that an earlier coordinator received.
     who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
     why = f"stopped after step {turn.roster.progress.step}" + (f": {reason}" if reason else "")
     end_run(turn, "run.stopped", RunOver(code=ExitCode.STOPPED_BY_USER, why=why), who=who)

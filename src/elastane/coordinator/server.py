@@ -47,7 +47,7 @@ class Coordinator:
 
     Raises:
         OSError: the files of the run cannot be read.
-        BadInput, Malformed: or not understood.
+        BadInput, Malformed: they are not valid.
     """
 
     def __init__(self, run_dir: RunDir, term: int) -> None:
@@ -91,7 +91,7 @@ class Coordinator:
         async with serve(
             self._connections.serve,
             sock=listening,
-            # A factory, as its documentation allows and its annotation does not.
+            # The documentation allows a factory, but the annotation does not.
             create_connection=self._entrance.connection,  # type: ignore[arg-type]
             process_request=self._entrance.authorise,
             open_timeout=DEADLINE_S,
@@ -105,7 +105,7 @@ class Coordinator:
                 self._flush()
 
     async def _next(self) -> list[Input]:
-        """Return the inputs that have arrived; none after a time without any."""
+        """Return the inputs that have arrived; empty after a while without any."""
         inbox = self._connections.inbox
         try:
             async with asyncio.timeout(QUIET_S):
@@ -114,7 +114,7 @@ class Coordinator:
             return []
         while not inbox.empty():
             arrived.append(inbox.get_nowait())
-        # Steps first: the next decision may end the run, and the ledger must be complete then.
+        # Handle steps first: the next decision may end the run, and then the ledger must be complete.
         steps = [event for event in arrived if isinstance(event, StepReports)]
         self._take_steps(steps)
         return arrived
@@ -144,7 +144,7 @@ class Coordinator:
 
     def _send(self, worker: WorkerId, message: ToWorker) -> None:
         if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
-            # Asked again after a while: a checkpoint past the ledger could not be resumed from.
+            # The coordinator asks again later: a run cannot resume from a checkpoint past the ledger.
             return
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
@@ -155,14 +155,14 @@ class Coordinator:
         self._flush()
         reported = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
         for worker, step in reported.items():
-            # Never more than it has reported: its next report still brings the duration of the step.
+            # Never more than the worker has reported: its next report still brings the step's duration.
             self._acknowledge(worker, min(step, self._ledger.step))
 
     def _acknowledge(self, worker: WorkerId, step: int) -> None:
         self._send(worker, Acknowledge(step=step))
 
     def _flush(self) -> None:
-        """Write all that waits; lines that the disk refuses stay in order for the next time."""
+        """Write all waiting lines; lines that the disk refuses stay in order for the next call."""
         error = self._ledger.flush() or self._write_pinned()
         if error is not None and not self._stalled:
             self._record_event("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")

@@ -1,4 +1,4 @@
-"""The answer to ``elastane ps``: the run as its coordinator sees it now."""
+"""The answer to ``elastane ps``: the coordinator's present view of the run."""
 
 from elastane.api.control import Answer, ProcessInfo, WorkerReport
 from elastane.api.membership import WorkerId
@@ -24,7 +24,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
 
 
 def describe_run_state(roster: Roster) -> str:
-    """One word for the whole run."""
+    """Return one word for the state of the whole run."""
     if roster.over is not None:
         return "over"
     if roster.finishing is not None:
@@ -37,7 +37,7 @@ def describe_run_state(roster: Roster) -> str:
 
 
 def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
-    """Agent, coordinator, the one that stands by, fork servers and workers that live, as last heard."""
+    """Return the agent, the coordinators, the fork servers and the living workers, as last reported."""
     agent = roster.agent
     pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}
     first = () if agent is None else (ProcessInfo(role="agent", pid=agent.pid, state="running"),)

@@ -1,4 +1,4 @@
-"""Durations of steps, and how long a new generation made the healthy workers wait."""
+"""Durations of steps, and the pauses of healthy workers at a new generation."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ class OrdinaryStep:
     """An ordinary step of one worker.
 
     Args:
-        generation: it was made in.
+        generation: the generation of the step.
         share: the largest number of virtual ranks that any worker computed in it.
-        step_s: from entering a step to having applied it, in seconds.
+        step_s: the time from entering the step to applying it, in seconds.
     """
 
     generation: int
@@ -32,10 +32,10 @@ class FirstStep:
     """The first step of a generation, as far as reported.
 
     Args:
-        step: its number.
-        generation: which begins with it.
+        step: the number of the step.
+        generation: the generation that begins with it.
         share: the largest number of virtual ranks that any worker computed in it.
-        workers: that computed it.
+        workers: the workers that computed it.
         step_s: the step time of each healthy worker that has reported it, in seconds.
     """
 
@@ -48,7 +48,7 @@ class FirstStep:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPause:
-    """Time that a step took beyond the worker's usual one: in milliseconds, and in usual steps."""
+    """The time of a step beyond the worker's usual step, in milliseconds and in usual steps."""
 
     ms: float
     steps: float
@@ -59,13 +59,13 @@ OrdinarySteps: TypeAlias = Mapping[WorkerId, tuple[OrdinaryStep, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Durations that tell pauses from ordinary steps.
+    """Durations that distinguish pauses from ordinary steps.
 
     Args:
-        newest: highest generation that has committed a step.
-        reported: last step each worker has reported, so that repeated reports count once.
-        usual: ordinary steps per worker, oldest first, up to twice `REMEMBERED_STEPS`.
-        open: first steps that some worker has not reported yet, oldest first.
+        newest: the highest generation that has committed a step.
+        reported: the last step of each worker's reports, so that repeated reports count once.
+        usual: the ordinary steps of each worker, oldest first, up to twice `REMEMBERED_STEPS`.
+        open: the first steps that some worker has not reported yet, oldest first.
     """
 
     newest: int = 0
@@ -75,14 +75,14 @@ class StepTimes:
 
 
 def find_largest_share(line: LedgerLine) -> int:
-    """Return the most virtual ranks that one worker computed in this step, at least 1."""
+    """Return the largest number of virtual ranks that a worker computed in this step, at least 1."""
     return (
         max((sum(stop - start for start, stop in spans) for spans in line.workers.values()), default=1) or 1
     )
 
 
 def add_step_report(times: StepTimes, report: StepReport) -> StepTimes:
-    """Return the durations with one more report. A worker's reports count once and in order of steps."""
+    """Return the durations with one more report; a worker's reports count once and in order of steps."""
     line, worker = report.line, report.worker
     if line.step <= times.reported.get(worker, 0):
         return times
@@ -104,9 +104,9 @@ def _with(first: FirstStep, report: StepReport) -> FirstStep:
 
 
 def take_complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[FirstStep, ...], StepTimes]:
-    """Take out the first steps that every living worker of that step has reported.
+    """Remove and return the first steps that every living worker of that step has reported.
 
-    A worker that has reported a later step will not report this one any more.
+    A worker that has reported a later step will not report an earlier one.
     """
     done = tuple(
         first
@@ -119,9 +119,9 @@ def take_complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple
 def compute_pauses(first: FirstStep, usual: OrdinarySteps) -> dict[WorkerId, GenerationPause]:
     """Return the pause of each healthy worker that has a usual step, in the first step of a generation.
 
-    The usual step is the median of the worker's last up to 20 ordinary steps in the newest earlier
-    generation that has any, scaled by the largest number of virtual ranks per worker after over before:
-    fewer workers legitimately take longer, and more must not hide a pause. Never negative.
+    The usual step is the median of up to 20 last ordinary steps of the worker, in the newest earlier
+    generation that has any. It is scaled by the largest number of virtual ranks per worker, after over
+    before: fewer workers legitimately take longer, and more must not hide a pause. Pauses are never negative.
     """
     found = {}
     for worker, step_s in first.step_s.items():

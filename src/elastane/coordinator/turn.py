@@ -1,4 +1,4 @@
-"""One event being worked through: the roster as it becomes, and the actions as they are decided."""
+"""The coordinator's work on one batch of inputs: the changing roster, and the actions so far."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,12 +19,12 @@ REMEMBERED_GENERATIONS = 32
 
 @dataclass(slots=True)
 class Turn:
-    """Lives for one call of `elastane.coordinator.decide.decide_actions`.
+    """The working state of one call of `elastane.coordinator.decide.decide_actions`.
 
     Args:
-        roster: as it is by now.
-        now: in seconds.
-        actions: decided so far, in order.
+        roster: the present roster.
+        now: the time in seconds.
+        actions: the actions so far, in order.
     """
 
     roster: Roster
@@ -54,12 +54,12 @@ class Turn:
         detail: Mapping[str, float | int | str] | None = None,
         files: Mapping[str, WrittenFile] | None = None,
     ) -> None:
-        """Write down an event of this moment: at the last committed step, in the generation at work."""
+        """Record an event now: at the last committed step, in the generation at work."""
         event = self._build_event(kind, who, why, workers, detail or {})
         self.actions.append(WriteEvent(msgspec.structs.replace(event, files=files or {})))
 
     def build_worker_event(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
-        """An event of this moment about one worker, not written yet."""
+        """Return an event about one worker, with the present time; do not write it yet."""
         report = self.roster.reports.get(worker)
         detail = {"pid": pid if report is None else report.pid}
         return self._build_event(kind, f"worker {worker}", why, (worker,), detail)
@@ -85,7 +85,7 @@ class Turn:
         )
 
     def record_worker_event(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
-        """A ``worker.*`` event, written once per kind and worker in an attempt."""
+        """Record a ``worker.*`` event, once per kind and worker in an attempt."""
         if (kind, worker) in self.roster.events.of_workers:
             return
         self.actions.append(WriteEvent(self.build_worker_event(kind, worker, why, pid=pid)))
@@ -95,7 +95,7 @@ class Turn:
         )
 
     def record_start(self, first: FirstStep) -> None:
-        """``generation.started``, with the pauses its first step cost."""
+        """Record ``generation.started``, with the pauses in its first step."""
         generation = self.roster.known.by_number.get(first.generation)
         found = compute_pauses(first, self.roster.times.usual)
         event = EventLine(
@@ -114,7 +114,7 @@ class Turn:
     def propose(
         self, members: tuple[Member, ...], *, planned: bool, why: str, leaving: tuple[Member, ...] = ()
     ) -> None:
-        """The next generation, told to its members, to those it leaves out and to those an older one held."""
+        """Propose the next generation to its members, its leavers and the members of the one before."""
         roster = self.roster
         number = roster.known.highest + 1
         generation = Generation(number, roster.term.number, members, planned, why, leaving)
@@ -133,13 +133,13 @@ class Turn:
             self.send(worker, Propose(generation=generation))
 
     def dismiss(self, worker: WorkerId, code: int, why: str) -> None:
-        """Tells a worker to go, and remembers it, to say it again should it report again."""
+        """Dismiss a worker, and remember that, to repeat the dismissal if the worker reports again."""
         message = Dismiss(code=code, why=why)
         self.roster = replace(self.roster, dismissed={**self.roster.dismissed, worker: message})
         self.send(worker, message)
 
     def set_target(self, target: int, draining: Iterable[WorkerId], *, by_hand: bool | None = None) -> None:
-        """Another number of workers; ``by_hand``: a human wants it. None: the run does itself."""
+        """Set the number of workers; ``by_hand``: a user set it; None: leave that unchanged."""
         roster = self.roster
         by_hand = roster.wanted.by_hand if by_hand is None else by_hand
         self.roster = replace(
