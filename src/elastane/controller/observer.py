@@ -34,7 +34,7 @@ class _Change(NamedTuple):
     Args:
         job: as stored.
         after: as observed.
-        end: required by its own rules; None: it goes on.
+        end: required by its own rules; None: it continues.
     """
 
     job: StoredJob
@@ -122,7 +122,7 @@ class Observer:
     ) -> StoredJob | None:
         """Return the job after an observation; None: nothing of it can be stored.
 
-        Engines pass on what a job says of its progress. What could not be read back is left out.
+        Engines pass on the progress that a job reports. Progress that could not be read back is left out.
         """
         why = rows.explain_unstorable(after.observed)
         if not why:

@@ -34,7 +34,7 @@ class Scheduler(NamedTuple):
     words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
 
     def explain_stop(self, job: str, why: Why | None, teams: Mapping[str, str]) -> str:
-        """Return the reason of a stop as a sentence; None has no words."""
+        """Return the reason of a stop as a sentence; empty if ``why`` is None."""
         if why is None:
             return ""
         _, sentence, *_ = self.words(Decision(job=job, action="preempt", why=(why,)), teams)
@@ -69,7 +69,7 @@ class PlanOutdated(Exception):
 
 
 def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges:
-    """Plan from the store. For ten thousand jobs this takes a second of one core.
+    """Plan from the store. For 10,000 jobs, this takes a second of one core.
 
     Raises:
         UnreadableRecord: something that the share of every job depends on cannot be read.

@@ -37,7 +37,7 @@ def take(bucket: Bucket | None, rate: Rate, now_s: float) -> tuple[Bucket, float
     """Take one request out of a bucket; None is a full one.
 
     Returns:
-        The bucket afterwards, and the seconds to wait first; 0: go ahead.
+        The bucket afterwards, and the seconds to wait first; 0: no wait is needed.
     """
     if bucket is None:
         bucket = Bucket(rate.burst, now_s)

@@ -17,7 +17,7 @@ class EndRequest(msgspec.Struct, frozen=True):
 
 
 def check_end_rules(job: StoredJob, progress: JobProgress | None, now_s: float) -> EndRequest | None:
-    """Return the end that the job's rules require now; None: it goes on, or is ending already.
+    """Return the end that the job's rules require now; None: it continues, or is ending already.
 
     Args:
         job: has not ended.

@@ -55,7 +55,7 @@ def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Re
 
 @router.get("", **says(Page[Token]))
 def get_tokens(caller: Asking) -> Response:
-    """List the tokens of your team, or all for an operator, without their secrets."""
+    """List the tokens of your team without their secrets. An operator gets all tokens."""
     caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
     with caller.reading() as tx:
         found = tokens.list_tokens(tx, caller.teams, of_none=caller.of_the_cluster)
