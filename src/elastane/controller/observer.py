@@ -43,7 +43,7 @@ class _Change(NamedTuple):
 
 
 class Observer:
-    """Observes the jobs and the nodes of a cluster.
+    """The observer of the jobs and nodes of a cluster.
 
     Args:
         store: of the cluster.

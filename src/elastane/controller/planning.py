@@ -106,7 +106,7 @@ def carry_out_plan(tx: Connection, found: PlannedChanges, now_s: float) -> None:
     """
     write_decisions(tx, found.worded, at=found.change, now_s=now_s)
     uses, before = charge_jobs(take_cluster_snapshot(tx, now_s, running=True).snapshot), jobs.map_uses(tx)
-    # Jobs about which nothing is decided use what they use until they are gone.
+    # Undecidable jobs keep their uses until they are gone.
     differing = {
         name
         for name in (uses.keys() | before.keys()) - found.undecidable

@@ -1,4 +1,4 @@
-"""The pools of a job's workers, where an engine can only count them. Pure."""
+"""The pools of a job's workers, for engines that can only count them. Pure."""
 
 from collections.abc import Mapping
 
