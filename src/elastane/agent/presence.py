@@ -89,8 +89,8 @@ def _open_presence_file(presence: Path, flags: int = 0) -> int:
 def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
     """Return the ids of all processes that have the file of the lock open.
 
-    Links in the file's place are not followed: with a link to ``/dev/null``, every process of the machine
-    would be in the list.
+    Links in the file's place are not followed: with a link to ``/dev/null``, the list would contain every
+    process of the machine.
 
     Args:
         run_dir: of the run.

@@ -92,7 +92,8 @@ class WorkerProcesses:
         self._fork_server = fork_server
 
     def detach_fork_server(self) -> None:
-        """Forget the dead fork server; its workers, whose exit codes stay unknown, count as killed."""
+        """Forget the dead fork server; the exit codes of its workers stay unknown, so they count as
+        killed."""
         self._fork_server = None
         for code in self._codes.values():
             if not code.done():
@@ -150,7 +151,7 @@ class WorkerProcesses:
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._codes.pop(worker, None)
-        # A worker that ended before our signal arrived did not end because of it.
+        # A worker that ended before the agent's signal arrived did not end because of it.
         why = self._kill_reasons.get(worker, "") if code == KILLED else ""
         self.known = record_exit(
             self.known, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)

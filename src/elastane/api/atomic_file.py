@@ -54,7 +54,7 @@ def open_replacement(path: Path, *, durable: bool, mode: int = 0o666) -> Iterato
 
 
 def remove_partials(path: Path) -> None:
-    """Remove what killed processes left beside a file; call it only while no other process replaces the file.
+    """Remove the partial files that killed processes left; call it only while no process replaces the file.
 
     Raises:
         OSError: something cannot be removed.

@@ -42,7 +42,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
         dtype: as torch names it, such as ``float32``.
         itemsize: bytes of an element.
         shape: of the tensor.
-        stride: of the tensor as it lies in memory; dense, perhaps permuted (channels last).
+        stride: stride of the tensor in memory; dense, but possibly permuted (channels last).
     """
 
     dtype: str

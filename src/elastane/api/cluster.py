@@ -69,7 +69,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         successors: how many of the workers that have not arrived replace one that had arrived.
         retry_at_s: after a crash, it does not start before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.
-        resize_s: what a resize costs, in seconds of the whole job's time.
+        resize_s: cost of a resize, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: not known.
         spent: cost so far.

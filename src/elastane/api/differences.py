@@ -9,7 +9,7 @@ from elastane.api.quotas import Limits
 
 
 def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
-    """Return a document as it stands in a file: without the fields that have their default values."""
+    """Return a document in the form of a file: without the fields that have their default values."""
     found = {}
     for field in msgspec.structs.fields(document):
         value = getattr(document, field.name)

@@ -68,7 +68,7 @@ class RunFailed(ElastaneError):
 
 
 class RunDirectoryLost(RunFailed):
-    """A run cannot write where it has to.
+    """A run directory or one of its files was removed, moved or replaced.
 
     Args:
         what: happened.

@@ -66,7 +66,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
             grant; None: it does not.
         speeds: ``(workers, samples per second)`` as measured.
         brief: those numbers of workers for which the time of measurement was too short for a comparison.
-        resize_s: what a resize costs, in seconds of the whole job's time.
+        resize_s: cost of a resize, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: unknown.
     """

@@ -53,8 +53,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         job: its name.
         attempt: number of the newest attempt that has begun; 0: none.
-        present: some process of the job exists, an attempt that is about to begin included. Only when none
-            does are its devices free.
+        present: some process of the job exists, or an attempt is about to begin. Otherwise the job's devices
+            are free.
         agent: the agent of ``attempt`` is running.
         outcome: how ``attempt`` ended; None: it has not ended, or recorded no outcome.
         workers: worker processes that exist, starting and leaving ones included; None: the coordinator gave

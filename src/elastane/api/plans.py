@@ -355,7 +355,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     @property
     def asked_for(self) -> bool:
-        """Return whether people or the job's own rules, not other jobs, are why it holds nothing."""
+        """Whether users or the job's own rules, not other jobs, are the reason that it holds nothing."""
         return any(isinstance(why, Suspended | Ends) for why in self.why)
 
 

@@ -1,8 +1,8 @@
 """Quotas: the share of the cluster that each team and cohort owns, as a tree with teams as its leaves.
 
-As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and
-borrows from its parent what its siblings do not use. The root of the tree is the cluster, which owns every
-device that no other node owns.
+As in Kueue, a node owns its nominal quota and the devices that its children lend. It lends the devices that
+it does not use, and borrows from its parent the devices that its siblings do not use. The root of the tree is
+the cluster, which owns every device that no other node owns.
 """
 
 import msgspec

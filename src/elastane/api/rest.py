@@ -39,7 +39,7 @@ class Problem(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
         title: name of the status.
         status: the HTTP status code.
         detail: what happened.
-        means: what that means for the client.
+        means: the consequence for the client.
         do: the remedy.
         field: path of the wrong part of the request, such as ``elasticPolicy.minReplicas``.
     """
@@ -189,7 +189,7 @@ class Bounds(RequestBody, frozen=True, kw_only=True):
 
 
 class JobExplanation(AnswerBody, frozen=True, kw_only=True):
-    """The reasons for a job's size, what it waits for, and its decisions, the newest first."""
+    """The reasons for a job's size or its waiting, and the decisions about it, newest first."""
 
     job: str
     state: State

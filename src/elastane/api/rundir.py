@@ -40,7 +40,7 @@ class FinishedModelFiles(msgspec.Struct, frozen=True):
 
 
 class RunDir(msgspec.Struct, frozen=True):
-    """Where each file of a run lies.
+    """The paths of a run's files.
 
     ``ledger.jsonl`` holds one `elastane.api.records.LedgerLine` per committed step, ``events.jsonl`` one
     `elastane.api.records.EventLine` per change.

@@ -10,7 +10,7 @@ class SchedulingRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """How eager the scheduler is. One set per cluster.
 
     Args:
-        horizon_s: a resize must earn back what it costs within this time; at most 30 days, as ``cooldown_s``.
+        horizon_s: a resize must earn back its cost within this time; at most 30 days, as ``cooldown_s``.
         cooldown_s: for this long after a resize a job neither grows nor yields to equals. Twice as long after
             the second setback, then four times, up to 32 times.
         min_run_time_s: for this long after its start a job cannot be preempted as a whole, except for the

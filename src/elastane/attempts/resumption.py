@@ -137,12 +137,12 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         run_dir: of the run.
         spec: likewise.
         say: takes lines for the user.
-        within: the last step in the ledger; later checkpoints do not count. None: all count.
+        within: the last step in the ledger; later checkpoints do not count. None: all checkpoints count.
 
     Raises:
         BadInput: the run saves no checkpoints.
         NoSuchFile: there is no finished one.
-        Damaged: there are some, and none is good.
+        Damaged: there are some, and none is valid.
         StorageError: the storage does not answer.
     """
     if spec.checkpoints is None:

@@ -18,7 +18,8 @@ class Score(msgspec.Struct, frozen=True):
     """The totals of one evaluation after ``step``; None for a total that was not finite.
 
     ``samples`` is the number of evaluated samples, None for a run of an earlier version. ``means`` are the
-    totals divided by ``count``; ``counted`` names what was counted: samples, or another total of the script.
+    totals divided by ``count``; ``counted`` is the name of the count: samples, or another total of the
+    script.
     """
 
     step: int

@@ -34,7 +34,7 @@ class Tail:
         A file that has become shorter is read from its beginning.
 
         Raises:
-            BadInput: something else than a file is in its place.
+            BadInput: its path does not lead to a regular file.
             OSError: it cannot be read.
         """
         try:
@@ -67,7 +67,7 @@ class Tail:
         A torn line waits for its rest. With ``at_end`` there is no rest, so it counts as a line.
 
         Raises:
-            BadInput: something else than a file is in its place.
+            BadInput: its path does not lead to a regular file.
             OSError: it cannot be read.
         """
         lines = self._cut(self.new_bytes())

@@ -170,8 +170,8 @@ def start_agent_as_user(
 
     Raises:
         JobCannotStart: the job cannot start, now or later.
-        ElastaneError: it cannot start now.
-        OSError: likewise.
+        ElastaneError: the job cannot start now.
+        OSError: the job cannot start now.
     """
     ensure_run_directory(run_dir.root, account)
     whole = (*command, *build_agent_options(run_dir, order))
