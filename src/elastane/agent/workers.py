@@ -92,8 +92,7 @@ class WorkerProcesses:
         self._fork_server = fork_server
 
     def detach_fork_server(self) -> None:
-        """Forget the dead fork server; the exit codes of its workers stay unknown, so they count as
-        killed."""
+        """Forget the dead fork server; its workers count as killed, as their exit codes stay unknown."""
         self._fork_server = None
         for code in self._codes.values():
             if not code.done():
