@@ -1,1 +1,1 @@
-"""What every worker must compute alike: pure functions over frozen values, and the member they add up to."""
+"""The protocol between workers: pure functions over frozen values, with equal results on every worker."""

@@ -1,4 +1,4 @@
-"""The actions of a `elastane.protocol.member_machine.MemberMachine`; a shell carries them out in order."""
+"""The actions of a `elastane.protocol.member_machine.MemberMachine`; a shell performs them in order."""
 
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ from elastane.protocol import messages
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a message; connect first if necessary. The shell adds the payload, if the transport has any."""
+    """Send a message, after connecting if necessary. The shell adds the payload, if the transport has one."""
 
     peer: int
     message: messages.AnyPeerMessage
@@ -22,21 +22,21 @@ class SendState(msgspec.Struct, frozen=True):
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """Copy the payload of this message into the own state."""
+    """Copy the payload of this message into the state."""
 
     peer: int
     state: messages.State
 
 
 class Reduce(msgspec.Struct, frozen=True):
-    """Sum these blocks over all partial sums, the own ones included, into the own whole sums."""
+    """Sum all partial sums of these blocks, this worker's included, into its whole sums."""
 
     blocks: tuple[int, ...]
     parts: dict[int, tuple[messages.PartialSum, ...]]
 
 
 class TakeSums(msgspec.Struct, frozen=True):
-    """Copy whole sums of these blocks from a peer into the own sums."""
+    """Copy whole sums of these blocks from a peer."""
 
     peer: int
     blocks: tuple[int, ...]
@@ -53,11 +53,11 @@ class BeginRound(msgspec.Struct, frozen=True):
     """Begin to compute a round.
 
     Args:
-        round: its number.
-        step: that it belongs to.
-        generation: number of the generation.
-        workers: number of its members.
-        cursors: position of each virtual rank's stream after the last committed step.
+        round: the number of the round.
+        step: the step to which it belongs.
+        generation: the number of the generation.
+        workers: the number of its members.
+        cursors: the position of each virtual rank's stream after the last committed step.
     """
 
     round: int
@@ -86,8 +86,8 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
     """Copy the state of these blocks after ``step``, then answer `SnapshotTaken`.
 
     No worker applies the round before all have copied: the copies of all ``writers`` together are a
-    checkpoint. The shell writes them once this round has committed; a later `TakeSnapshot` replaces one from
-    a round that has not. It writes a copy of the ``settled`` state, after the last round, at once. A settled
+    checkpoint. The shell writes the copy after this round has committed; before that a later `TakeSnapshot`
+    replaces it. The shell writes a copy of the ``settled`` state, after the last round, at once. A settled
     snapshot without ``blocks`` means that the writers together lack some of the state.
     """
 
@@ -99,7 +99,7 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
 
 
 class RestoreState(msgspec.Struct, frozen=True):
-    """Read these units from the checkpoint that the run begins with, then answer `Received` from `STORE`."""
+    """Read these units from the checkpoint of the run's start, then answer `Received` from `STORE`."""
 
     generation: int
     values: tuple[int, ...]
@@ -115,7 +115,7 @@ class CommitRound(msgspec.Struct, frozen=True):
 
 
 class ReleaseScript(msgspec.Struct, frozen=True):
-    """Let the script run on after a training step: it may change values, which no peer reads any more."""
+    """Let the script continue after a training step; it may change values, as no peer reads them any more."""
 
 
 class LeaveTraining(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class LeaveTraining(msgspec.Struct, frozen=True):
 
 
 class EndProcess(msgspec.Struct, frozen=True):
-    """End this process: its script cannot follow the others. Another worker takes its place."""
+    """End this process: its script cannot catch up with the others. Another worker replaces it."""
 
 
 class ReportLostPeer(msgspec.Struct, frozen=True):

@@ -13,9 +13,9 @@ class Block(msgspec.Struct, frozen=True):
     """Elements ``[start, stop)`` of one section of the flat state.
 
     Args:
-        section: number of the flat buffer: one per data type and parameter group.
-        start: first element.
-        stop: one past the last.
+        section: the number of the flat buffer: one per data type and parameter group.
+        start: the first element.
+        stop: one past the last element.
     """
 
     section: int
@@ -30,9 +30,9 @@ class Block(msgspec.Struct, frozen=True):
 def cut_blocks(sections: Sequence[int]) -> tuple[Block, ...]:
     """Cut sections of the given numbers of elements into blocks of about a sixteenth of the state.
 
-    A block has at most 2**20 elements (4 MiB of fp32: large enough that handing it over costs far less than
-    summing it, small enough to travel under the backward pass) and at least 2**14, and borders are multiples
-    of 2**10 elements, so vector kernels meet the same alignment in every cut.
+    A block has at least 2**14 and at most 2**20 elements. 4 MiB of fp32 are large enough that the messages
+    for a block cost far less than its sum, and small enough to travel during the backward pass. Borders are
+    multiples of 2**10 elements, so vector kernels get the same alignment in every division.
     """
     total = sum(sections)
     size = min(max(-(-total // 16), SMALLEST), LARGEST)

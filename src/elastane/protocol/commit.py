@@ -1,4 +1,4 @@
-"""The outcome of a round from the votes of all members, independent of which worker computed what."""
+"""The outcome of a round, from the votes of all members; it does not depend on the division of work."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,16 @@ def compute_outcome(
     votes: Mapping[int, Vote],
     cursors: Mapping[int, str] = MappingProxyType({}),
 ) -> RoundOutcome:
-    """Return the outcome of a round that all members voted for.
+    """Return the outcome of a round for which all members have voted.
 
     Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
 
     Args:
-        round_: the round's number.
-        step: training steps committed with it.
+        round_: the number of the round.
+        step: the number of training steps committed, with this round.
         leaves: one per virtual rank.
         votes: one per member.
-        cursors: positions of streams before the round; a leaf without a cursor leaves its stream there.
+        cursors: the positions of streams before the round; a leaf without a cursor does not move its stream.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
     weight = sum_exactly(leaf.weight for leaf in trained)
@@ -66,9 +66,9 @@ def compute_outcome(
 
 
 def sum_exactly(values: Iterable[float]) -> float:
-    """Return the sum, rounded once, the same in every order; not a number if it is not finite.
+    """Return the sum, rounded once and the same in every order; not a number if it is not finite.
 
-    `math.fsum` raises for sums that overflow and for opposite infinities, and a script may add up anything.
+    `math.fsum` raises for sums that overflow and for opposite infinities, and a script may sum any values.
     """
     try:
         return math.fsum(sorted(values))
@@ -97,13 +97,13 @@ def _sum_of_squares(squares: list[float]) -> float:
 def find_disagreement(
     worker: int, kind: str, replicated: Mapping[str, str] | None, votes: Mapping[int, Vote]
 ) -> str:
-    """Describe where another worker's script differs from this one's; empty if no vote shows it.
+    """Describe how another worker's script differs from this one's; empty if no vote shows a difference.
 
     Args:
-        worker: number of this worker.
+        worker: the number of this worker.
         kind: the kind of its round.
-        replicated: digests of values that all workers must share, by name; None before its vote.
-        votes: received so far.
+        replicated: the digests of values that all workers must share, by name; None before its vote.
+        votes: the votes received so far.
     """
     for other, vote in sorted(votes.items()):
         if vote.kind != kind:
@@ -116,18 +116,18 @@ def find_disagreement(
 
 
 def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
-    """Describe where two copies of the state differ, by their digests; empty if no vote shows it.
+    """Describe where two copies of the state differ, by their digests; empty if no vote shows a difference.
 
     Args:
-        step: after which the state was digested.
-        votes: received so far.
+        step: the digests describe the state after this step.
+        votes: the votes received so far.
     """
     known: dict[int, tuple[int, tuple[str, str]]] = {}
     for worker, vote in sorted(votes.items()):
         for block, pair in sorted(vote.digests.items()):
             other, same = known.setdefault(block, (worker, pair))
             if not same[1]:
-                known[block] = worker, pair  # the first one that has optimizer state to compare
+                known[block] = worker, pair  # the first vote with optimizer state to compare
             if pair[0] != same[0] or (pair[1] and same[1] and pair[1] != same[1]):
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
                 who = f"workers {other} and {worker}"

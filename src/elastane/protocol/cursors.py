@@ -1,4 +1,4 @@
-"""Positions of streams: one shard for each virtual rank; a step commits the cursor of each."""
+"""The positions of a stream's shards, one for each virtual rank; each step commits their cursors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ SHARDED = 0x5A4D5EED0F57BEA3
 
 
 class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Position in one shard.
+    """The position in one shard.
 
     Args:
-        epoch: from 0.
-        position: samples of this epoch drawn from the shard.
+        epoch: the number of the epoch, from 0.
+        position: the number of samples drawn from the shard in this epoch.
         ended: the shard has no more samples in this epoch.
     """
 
@@ -25,7 +25,7 @@ class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cursor(StreamPosition, frozen=True, omit_defaults=True):
-    """A position, with the state that the stream needs to go on from there, if any."""
+    """A position, with the state that the stream needs to continue from there, if any."""
 
     state: Any = None
 
@@ -49,7 +49,7 @@ def decode_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[St
 
 
 def find_next_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
-    """Return where each shard begins the next step; an epoch ends once all shards have ended."""
+    """Return where each shard begins the next step; an epoch ends when all shards have ended."""
     now = decode_positions(cursors, virtual_ranks)
     if all(place.ended for place in now):
         return (StreamPosition(epoch=now[0].epoch + 1),) * virtual_ranks
@@ -62,5 +62,5 @@ def hash_stream_sample(shard: int, position: int) -> int:
 
 
 def derive_stream_key(seed: int, epoch: int, shard: int, position: int) -> int:
-    """Return the seed of the random numbers for making one sample of a stream, ``0 <= key < 2**63``."""
+    """Return the seed of the random numbers of one sample of a stream, ``0 <= key < 2**63``."""
     return mix(derive_random_key(seed ^ SHARDED, epoch, shard) ^ (position & MASK)) >> 1

@@ -8,7 +8,7 @@ from elastane.api.membership import Generation
 from elastane.protocol import messages
 
 RoundKind: TypeAlias = Literal["train", "evaluate", "settle"]
-"""Kind of a round."""
+"""The kind of a round."""
 
 
 class GenerationProposed(msgspec.Struct, frozen=True):
@@ -22,8 +22,8 @@ class RoundEntered(msgspec.Struct, frozen=True):
 
     Args:
         kind: the kind of the round. A worker without state may only enter training.
-        size: virtual ranks of the round.
-        checkpoint: the script wants a checkpoint of the state after this round.
+        size: the number of virtual ranks of the round.
+        checkpoint: the script requests a checkpoint of the state after this round.
     """
 
     kind: RoundKind
@@ -38,7 +38,7 @@ class Computed(msgspec.Struct, frozen=True):
 
 
 class PartialSumsFinal(msgspec.Struct, frozen=True):
-    """The own partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`)."""
+    """This worker's partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`)."""
 
     assignment: int
     blocks: tuple[int, ...]
@@ -72,29 +72,29 @@ class ConnectionLost(msgspec.Struct, frozen=True):
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """The run should stop at the next commit."""
+    """The coordinator requests a stop at the next commit."""
 
 
 class CheckpointRequested(msgspec.Struct, frozen=True):
-    """The coordinator wants one checkpoint of a step after ``after``."""
+    """The coordinator requests one checkpoint of a step after ``after``."""
 
     after: int
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True):
-    """The answer to `Snapshot`: a copy of what it named is made."""
+    """The answer to `TakeSnapshot`: the copy is complete."""
 
     ticket: int
 
 
 class StorageRefused(msgspec.Struct, frozen=True):
-    """Storage has refused the own part of a checkpoint, or (``refused`` False) has accepted it at last."""
+    """Storage has refused this worker's part of a checkpoint or, with ``refused`` False, has accepted it."""
 
     refused: bool
 
 
 class RewriteRequested(msgspec.Struct, frozen=True):
-    """These ``writers`` must write the last state again: others could not write their parts."""
+    """These ``writers`` must write the last state again, because others could not write their parts."""
 
     writers: tuple[int, ...]
 

@@ -1,12 +1,12 @@
-"""The constants of a run that decisions depend on."""
+"""The constants of a run on which decisions depend."""
 
 import msgspec
 
 FRESH = -1
-"""Value of ``committed`` for a worker without any state."""
+"""The value of ``committed`` for a worker without any state."""
 
 STORE = -2
-"""In place of a worker's number: the checkpoint a run begins with, which has all state of round 0."""
+"""In place of a worker's number: the checkpoint of the run's start, which has all state of round 0."""
 
 
 REST_BLOCK = -1
@@ -14,18 +14,18 @@ REST_BLOCK = -1
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal on every worker.
+    """The constants, equal on every worker.
 
     Args:
-        virtual_ranks: V.
-        blocks: number of blocks gradients are summed in.
-        units: number of units, the rest included.
-        unit_bytes: size of each unit's optimizer state.
+        virtual_ranks: V, the number of virtual ranks.
+        blocks: the number of blocks in which gradients are summed.
+        units: the number of units, the rest included.
+        unit_bytes: the size of each unit's optimizer state.
         copies: the number of copies of each block of optimizer state; None: every worker has all.
-        fetch_bytes: optimizer state that a joiner fetches at most during one step; at least one unit.
-        digest_every: training steps between two digests of the state; 0: only when the run settles.
-        compared: a second copy of each block is digested too, because copies must be equal to the bit.
-        checkpoints: the state is checkpointed when the run settles, and on request.
+        fetch_bytes: the most optimizer state that a joiner fetches during one step; at least one unit.
+        digest_every: the training steps between two digests of the state; 0: only when the run settles.
+        compared: workers also digest a second copy of each block, because copies must be equal bit for bit.
+        checkpoints: the run takes checkpoints when it settles, and on request.
     """
 
     virtual_ranks: int

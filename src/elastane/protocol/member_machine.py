@@ -1,14 +1,14 @@
-"""One worker's side of the protocol: events in, actions out, no I/O and no clock.
+"""One worker's side of the protocol: it turns events into actions, without I/O and without a clock.
 
-The shell (`elastane.runtime.reactor`, or the simulator) passes events to a `MemberMachine` and carries out
-the actions that it returns, in order. Read `MemberMachine._advance` first: it tries each transition of a
-round in turn. Trying a transition again changes nothing, so no order of messages is special. The transitions
+The shell (`elastane.runtime.reactor`, or the simulator) passes events to a `MemberMachine` and performs the
+actions that it returns, in order. Read `MemberMachine._advance` first: it tries each transition of a round in
+turn. A transition that is tried again changes nothing, so messages may arrive in any order. The transitions
 are in `elastane.protocol.transitions`.
 
-A *round* is one unit of agreement: a training step, an evaluation, or the settling at the end. Every worker
-numbers rounds alike, from 1. A *unit* is the smallest piece of state that moves: a parameter if every worker
-keeps everything, a block if optimizer state is sharded. The last unit is the rest (buffers, frozen
-parameters, schedules), which every worker keeps current once it has it.
+A *round* is one unit of agreement: a training step, an evaluation, or the settling at the end. All workers
+number rounds from 1. A *unit* is the smallest piece of state that moves: a parameter if every worker has all
+state, a block if optimizer state is sharded. The last unit is the rest (buffers, frozen parameters,
+schedules), which every worker keeps current after it has received it.
 """
 
 from elastane.protocol.actions import Action, ReportLostPeer
@@ -40,10 +40,10 @@ from elastane.protocol.transitions.votes import cast_vote, commit_round, compare
 
 
 class MemberMachine(MemberState):
-    """The protocol of one worker: its state, and what follows from events."""
+    """The protocol of one worker: its state, and the handling of events."""
 
     def handle(self, event: Event) -> list[Action]:
-        """Take in one event; what is to be done about it, in order."""
+        """Handle one event; return the actions to perform, in order."""
         self._take(event)
         self._advance()
         actions, self.actions = self.actions, []
@@ -71,13 +71,13 @@ class MemberMachine(MemberState):
             case Received(sender, message):
                 receive_message(self, sender, message)
             case ConnectionLost(peer):
-                # Whoever is in a newer generation that I have not heard of will be named there again.
+                # A peer of a newer generation, unknown here so far, will be named again in that generation.
                 if self.generation is not None and not self.left and peer in self.list_watched_peers():
                     self.actions.append(ReportLostPeer(peer, self.generation.number))
             case StopRequested():
                 self.stopping = True
             case CheckpointRequested(after):
-                # Asked again, because the answer had not been heard, it is not kept twice.
+                # If the coordinator missed the answer and asks again, do not take the checkpoint twice.
                 self.checkpoint_requested = self.checkpoint_requested or self.checkpointed_step <= after
             case StorageRefused(refused):
                 self.storage_refused = refused

@@ -1,4 +1,4 @@
-"""Messages between workers, and the few values they carry.
+"""The messages between workers, and the values that they carry.
 
 Every message names its generation. A member drops messages of older generations, and keeps messages of newer
 ones until it learns of that generation itself.
@@ -15,16 +15,16 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     """The results of one virtual rank besides its gradient.
 
     Args:
-        virtual_rank: its number.
-        worker: that computed it.
-        loss: of its samples, as the user passed it (the mean over its samples, or the sum if weighted).
-        weight: of its loss in that of the step: the number of samples, or the weight that the user gave.
-        samples: their number.
-        checksum: sum modulo 2**64 of `hash_sample` over the samples really loaded.
-        untouched: numbers of parameters without a gradient.
+        virtual_rank: the number of the virtual rank.
+        worker: the worker that computed it.
+        loss: the user's loss of its samples: their mean or, if weighted, their sum.
+        weight: the weight of this loss in the step's loss: the number of samples, or the user's weight.
+        samples: the number of samples.
+        checksum: the sum, modulo 2**64, of `hash_sample` over the loaded samples.
+        untouched: the numbers of parameters without a gradient.
         sums: the sums of an evaluation, in fp64.
-        weighted: its gradient is that of a sum, to be divided by the step's weight.
-        cursor: position of its stream after its samples; None: the stream has not moved.
+        weighted: its gradient is that of a sum, which the step divides by its weight.
+        cursor: the position of its stream after its samples; None: the stream has not moved.
     """
 
     virtual_rank: int
@@ -50,25 +50,27 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
     """The result of a committed round; the same value on every worker.
 
     Args:
-        round: its number.
-        step: training steps committed so far, this round included.
-        loss: weighted mean over the virtual ranks.
-        weight: sum of the weights.
-        samples: their number.
-        checksum: over the samples really loaded, modulo 2**64.
-        untouched: numbers of parameters without a gradient from any virtual rank.
+        round: the number of the round.
+        step: the number of training steps committed so far, this round included.
+        loss: the weighted mean over the virtual ranks.
+        weight: the sum of the weights.
+        samples: the number of samples.
+        checksum: the checksum over the loaded samples, modulo 2**64.
+        untouched: the numbers of parameters without a gradient from any virtual rank.
         sums: the sums of an evaluation.
-        norm_squared: of the gradient before clipping and division by ``weight``; None unless asked for.
-        digests: per block, of parameters and optimizer state after the last step; empty unless due.
-        next_generation: planned generation that begins at the next step; 0: none.
+        norm_squared: the gradient's squared norm before clipping and division by ``weight``; None: not
+            needed.
+        digests: the digests per block of parameters and optimizer state after the last step; empty unless
+            due.
+        next_generation: the planned generation that begins at the next step; 0: none.
         stop: the run stops after this round.
-        shares: virtual ranks that each worker computed.
-        weighted: gradients are of sums, to be divided by ``weight``.
-        checkpoint: the state after the last training step is copied before the next one is applied.
-        complete: members that held all they should.
-        filled: number of virtual ranks with samples.
-        cursors: position of each virtual rank's stream; empty without streams.
-        refused: members that could not write their last part of a checkpoint.
+        shares: the virtual ranks that each worker computed.
+        weighted: gradients are those of sums, which the step divides by ``weight``.
+        checkpoint: workers copy the state after the last training step before they apply the next one.
+        complete: the members that held all state that they should.
+        filled: the number of virtual ranks with samples.
+        cursors: the position of each virtual rank's stream; empty without streams.
+        refused: the members that could not write their last part of a checkpoint.
     """
 
     round: int
@@ -107,7 +109,7 @@ BEGINNING = RoundOutcome(
     stop=False,
     shares={},
 )
-"""The outcome of round 0, before any training; with another ``step``, that of a checkpoint."""
+"""The outcome of round 0, before any training; with another ``step``, the outcome of a checkpoint."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -120,16 +122,16 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     """The state of a worker when a generation begins; every member computes the same from all statuses.
 
     Args:
-        worker: that sends it.
-        committed: last committed round; -1: it has no state at all yet.
+        worker: the sender.
+        committed: the last committed round; -1: the sender has no state at all yet.
         outcome: the outcome of that round.
-        claims: virtual ranks of the next round that it has computed or computes in any case.
-        leaves: all that it knows of the next round, its own and those from votes.
-        rooted: blocks that it has the whole sum of.
-        held: units that it has the optimizer state of, after ``committed``.
-        keeps: those of them that it still holds if the next round was committed with its vote.
-        behind: units that it lacks the values of, after ``committed``.
-        released: its script has run on since ``committed``, so its values may have changed.
+        claims: the virtual ranks of the next round that it has computed, or computes in any case.
+        leaves: all leaves of the next round that it knows, its own and those from votes.
+        rooted: the blocks of which it has the whole sum.
+        held: the units of which it has the optimizer state, after ``committed``.
+        keeps: the held units that it still holds if the next round was committed with its vote.
+        behind: the units of which it lacks the values, after ``committed``.
+        released: its script has continued since ``committed``, so its values may have changed.
     """
 
     worker: int
@@ -145,7 +147,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
-    """To the owner of ``blocks``: the sender's partial sums of them are final."""
+    """The sender's partial sums of ``blocks`` are final; sent to their owner."""
 
     round: int
     blocks: tuple[int, ...]
@@ -153,26 +155,26 @@ class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
 
 
 class SumsReady(PeerMessage, frozen=True, kw_only=True):
-    """From the owner of ``blocks``: their whole sums are ready."""
+    """The sender, the owner of ``blocks``, has their whole sums."""
 
     round: int
     blocks: tuple[int, ...]
 
 
 class Vote(PeerMessage, frozen=True, kw_only=True):
-    """The sender has every sum that it needs; the round may commit.
+    """The sender has every sum that it needs, so the round may commit.
 
     Args:
-        round: its number.
+        round: the number of the round.
         leaves: the leaves of the virtual ranks that the sender computed.
-        norms: fp64 sum of squares of the summed gradient, per block that the sender owns.
-        digests: of the state before this round, per block that the sender audits or is a witness of.
-        ready: number of the planned generation that the sender is ready for; 0: none.
+        norms: the fp64 sum of squares of the summed gradient, per block that the sender owns.
+        digests: the digests of the state before this round, per block that the sender audits or witnesses.
+        ready: the planned generation for which the sender is ready; 0: none.
         stop: the sender was asked to stop.
-        checkpoint: a checkpoint was requested, or the script wants one after this round.
-        complete: the sender holds all it should.
+        checkpoint: the coordinator, or the script, requested a checkpoint after this round.
+        complete: the sender holds all state that it should.
         kind: the kind of the round, as the sender's script entered it.
-        replicated: digests of values outside the blocks that all workers must share, by name.
+        replicated: the digests of values outside the blocks that all workers must share, by name.
         refused: storage refused the sender's last part of a checkpoint: others should write the next one.
     """
 
@@ -190,7 +192,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):
-    """From an owner: the values of ``units`` after ``round`` are ready."""
+    """The sender, an owner, has the values of ``units`` after ``round``."""
 
     round: int
     units: tuple[int, ...]
@@ -206,11 +208,11 @@ class Fetch(PeerMessage, frozen=True, kw_only=True):
     """Request state after round ``committed``: the values of some units, the optimizer state of others.
 
     Args:
-        committed: last committed round of the sender.
-        values: units.
-        states: units.
-        released: the sender needs the state as the script's code after that round leaves it; otherwise as the
-            round left it, because the sender's script has yet to run that code.
+        committed: the last committed round of the sender.
+        values: the units of which it requests the values.
+        states: the units of which it requests the optimizer state.
+        released: the sender needs the state after the script's code that follows the round; otherwise the
+            state right after the round, because the sender's script has yet to run that code.
     """
 
     committed: int

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Holders: TypeAlias = tuple[int, ...]
-"""Workers that keep a block's optimizer state, the owner first."""
+"""The workers that keep a block's optimizer state, the owner first."""
 
 
 def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
@@ -17,15 +17,15 @@ def choose_holders(
 ) -> tuple[Holders, ...]:
     """Choose the owner and the backups of each block: ``min(copies, len(workers))`` different workers.
 
-    A worker that holds a block keeps it as far as the load stays even, so a change moves little and any
-    ``copies - 1`` deaths leave a holder. No worker owns more than its even share rounded up. Chosen backups
-    are not exchanged, so a worker may hold one or two blocks more than its even share.
+    A worker that holds a block keeps it if the load stays even. So a change moves little, and any ``copies -
+    1`` deaths leave a holder. No worker owns more than its even share, rounded up. The function does not
+    exchange chosen backups, so a worker may hold one or two blocks more than its even share.
 
     Args:
-        blocks: their number.
-        workers: members in order.
+        blocks: the number of blocks.
+        workers: the members, in order.
         copies: the number of copies of each block, >= 1.
-        held: blocks that each worker holds now.
+        held: the blocks that each worker holds now.
     """
     copies = min(copies, len(workers))
     own_limit = -(-blocks // len(workers))
@@ -68,7 +68,7 @@ def choose_senders(
     """Choose the sender of each block that a worker wants, with even work for the senders.
 
     Returns:
-        Receiver to sender to blocks. A block without another holder is left out: its state is lost.
+        Blocks by receiver and sender. Blocks without another holder are missing: their state is lost.
     """
     sent = dict.fromkeys(held, 0)
     plan: dict[int, dict[int, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""The roles of workers in a generation: a pure function of its statuses, so all members agree."""
+"""The roles of workers in a generation: a pure function of their statuses, so that all members agree."""
 
 from collections.abc import Mapping
 
@@ -12,17 +12,19 @@ from elastane.protocol.tree import expand_spans, find_spans
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """The division of labour of one generation.
+    """The division of work in one generation.
 
     Args:
         holders: per block, the workers that keep its optimizer state.
         owners: per block, the worker that sums it.
-        first_owners: likewise, in the first round of the generation: a worker that has the whole sum, if any.
+        first_owners: the owners in the first round of the generation: a worker that has the whole sum, if
+            any.
         auditors: per block, the worker that digests its state.
-        donors: per member, the units that it can give to joiners, which fetch a portion in each step.
-        values: receiver to sender to units; their values are fetched before any computing.
-        states: receiver to sender to units; their optimizer state is fetched before the first vote.
-        lost: units without a holder of their optimizer state, or without any worker that has their values.
+        donors: per member, the units that it can send to joiners, which fetch a portion in each step.
+        values: by receiver and sender, the units of which it fetches the values before any computing.
+        states: by receiver and sender, the units of which it fetches the optimizer state before its first
+            vote.
+        lost: the units without a holder of their optimizer state, or without a worker that has their values.
     """
 
     holders: tuple[Holders, ...]
@@ -36,9 +38,9 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, Status]) -> dict[int, Status]:
-    """Return the statuses; if no round was ever committed, the state of one member counts as the beginning.
+    """Return the statuses; if no round was ever committed, the state of one member is the initial state.
 
-    That is the first member. If an earlier one died before it had passed on all of its state, it is the first
+    That member is the first one. If an earlier one died before it had sent all of its state, it is the first
     member with all values, so that gradients computed with them stay valid.
     """
     here = dict(statuses)
@@ -54,11 +56,11 @@ def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, 
 
 
 def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
-    """Return the statuses and, until a round is committed, the checkpoint of the beginning as one more.
+    """Return the statuses and, until a round is committed, one more for the checkpoint of the start.
 
     Args:
         layout: the layout of the run.
-        origin: outcome of the checkpoint, as of round 0.
+        origin: the outcome of the checkpoint, as of round 0.
         statuses: the statuses of the workers.
     """
     if max(status.committed for status in statuses.values()) > 0:
@@ -79,7 +81,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
 
     Args:
         layout: the layout of the run.
-        generation: to assign roles in.
+        generation: the generation.
         statuses: the statuses of its members and of those that leave with it.
     """
     workers = generation.workers
@@ -95,8 +97,8 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
         owners = spread_blocks(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
-        # A checkpoint can make all members whole at once, and so can a beginning, when there is hardly any
-        # state. Else, with no whole member left, the first becomes one, from all who have a piece.
+        # A checkpoint can complete all members at once, and so can a start, which has hardly any state.
+        # Otherwise, if no complete member is left, the first becomes complete from all that have a piece.
         at_once = STORE in statuses or newest == 0
         new = tuple(w for w in workers if w not in whole) if at_once else () if whole else workers[:1]
         wanted = {w: sorted(layout.everything - {layout.rest} - held[w]) for w in new}
@@ -116,7 +118,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         for block in range(layout.blocks)
     )
     rest = {layout.rest} if any(layout.rest in some for some in present.values()) else set[int]()
-    # A worker with the optimizer state of a block, but without its values, cannot go on alone.
+    # A worker that has the optimizer state of a block, but not its values, cannot continue alone.
     without_values = layout.everything - {layout.rest} - frozenset[int]().union(*present.values())
     lost = layout.everything - frozenset[int]().union(*held.values(), rest) | without_values
     return Roles(
@@ -137,10 +139,10 @@ def _values(
     statuses: Mapping[int, Status],
     lacking: Mapping[int, frozenset[int]],
 ) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Plan which member sends which values to which other one.
+    """Plan the transfers of values between members.
 
-    A newcomer needs the values as the scripts of the members leave them. Every member has all of them when
-    its script enters the next round, even if it lacks some now; a leaver may never enter that round.
+    A newcomer needs the values after the code of the members' scripts. Every member has all of them when its
+    script enters the next round, even if it lacks some now. A leaver may never enter that round.
     """
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}
@@ -152,17 +154,17 @@ def _values(
 
 
 def find_rooted_blocks(status: Status, newest: int) -> frozenset[int]:
-    """Return the blocks of the round after ``newest`` that a worker has the whole sums of."""
+    """Return the blocks of the round after ``newest`` of which a worker has the whole sums."""
     return expand_spans(status.rooted) if status.committed == newest else frozenset()
 
 
 def _held(status: Status, newest: int) -> frozenset[int]:
-    """Return units with optimizer state after ``newest``; a worker that is one round late applies it."""
+    """Return the units with optimizer state after ``newest``; a worker that is one round late applies it."""
     return expand_spans(status.held if status.committed == newest else status.keeps)
 
 
 def _lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
-    """Return the units that a worker lacks the values of, after ``newest``."""
+    """Return the units of which a worker lacks the values, after ``newest``."""
     if status.committed == newest:
         return expand_spans(status.behind)
     rest = frozenset({layout.rest} if member and status.committed != FRESH else ())

@@ -1,4 +1,4 @@
-"""Samples and random keys of virtual ranks: functions of the step alone, never of a worker."""
+"""The samples and random keys of virtual ranks, which depend on the step and never on the worker."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ LOADING = 0x10AD5A3B1E5EED
 
 
 def mix(value: int) -> int:
-    """Scramble 64 bits bijectively: the finaliser of SplitMix64 (Steele, Lea, Flood; OOPSLA 2014)."""
+    """Mix 64 bits bijectively, with the finaliser of SplitMix64 (Steele, Lea, Flood; OOPSLA 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -17,7 +17,7 @@ def mix(value: int) -> int:
 
 
 def hash_sample(index: int) -> int:
-    """Return the 64-bit hash of a dataset index; a ledger line sums it over the samples really loaded."""
+    """Return the 64-bit hash of a dataset index; a ledger line has its sum over the loaded samples."""
     return mix(index ^ 0x5EED5A3B1E0FDA7A)
 
 
@@ -29,7 +29,7 @@ def derive_random_key(seed: int, step: int, virtual_rank: int) -> int:
 def derive_loading_key(seed: int, step: int, virtual_rank: int) -> int:
     """Return the seed of the random numbers for loading the samples of a virtual rank.
 
-    It differs from `derive_random_key`: another process than the computing one may load.
+    It differs from `derive_random_key`, because a process other than the computing one may load them.
     """
     return mix(derive_random_key(seed, step, virtual_rank) ^ LOADING) >> 1
 
@@ -37,14 +37,15 @@ def derive_loading_key(seed: int, step: int, virtual_rank: int) -> int:
 def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     """Return the dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
 
-    A four-round Feistel network over the next power of two, walked until it lands inside (Black and Rogaway,
-    CT-RSA 2002): constant memory and, on average, under two walks at any length.
+    This applies a four-round Feistel network over the next power of two until the result is in the range
+    (Black and Rogaway, CT-RSA 2002). It needs constant memory and, on average, fewer than two walks at any
+    length.
 
     Args:
         position: ``0 <= position < length``.
         length: the length of the dataset, in samples.
         seed: the seed of the run.
-        epoch: from 0.
+        epoch: the number of the epoch, from 0.
     """
     if not 0 <= position < length:
         raise IndexError(f"position {position} is outside an epoch of {length} samples")
@@ -56,7 +57,7 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     value = position
     while True:
         left, right = value >> low, value & low_mask
-        # An unbalanced network: each round changes one half by the other, so it stays a bijection.
+        # An unbalanced network: each round changes one half by the other, so the result is a bijection.
         left ^= mix(right ^ first) & high_mask
         right ^= mix(left ^ ~first & MASK) & low_mask
         left ^= mix(right ^ second) & high_mask
@@ -90,7 +91,7 @@ class StepSamples(msgspec.Struct, frozen=True):
 
 
 def count_steps_per_epoch(length: int, global_batch: int) -> int:
-    """Return the number of steps that cover every sample once; the last one takes the rest."""
+    """Return the number of steps that cover every sample once; the last step takes the rest."""
     return -(-length // global_batch)
 
 

@@ -13,10 +13,10 @@ ROUNDING = 1e-9
 def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
     """Return contiguous shares of ``range(size)``, one per worker, in proportion to their speeds.
 
-    Every worker gets at least one virtual rank if there are enough: a worker that computes nothing has no
-    measured speed. Each share is the worker's quota rounded down or up. Among all such assignments the
-    function takes the one with the fewest nodes of the tree (dynamic programming over borders), because every
-    node beyond the first is one more partial sum to hold and to send.
+    Every worker gets at least one virtual rank if there are enough, because a worker that computes nothing
+    has no measured speed. Each share is the worker's quota rounded down or up. Among all such assignments the
+    function returns the one with the fewest nodes of the tree (dynamic programming over borders), because
+    every further node is one more partial sum to hold and to send.
 
     Args:
         size: V, the number of virtual ranks.
@@ -42,7 +42,7 @@ def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
 
 
 def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
-    """Return quotas in proportion to speed, after workers too slow for one rank have got one each."""
+    """Return quotas in proportion to speed, after each worker too slow for one rank has got one."""
     slow: frozenset[int] = frozenset()
     while True:
         rest = size - len(slow)
@@ -61,11 +61,11 @@ def assign_missing(
 
     Args:
         size: V.
-        claims: virtual ranks that each worker has computed or computes in any case.
+        claims: the virtual ranks that each worker has computed, or computes in any case.
         speeds: the speeds of the workers that may get more; others keep their claims.
 
     Returns:
-        Additional virtual ranks per worker; workers without any are left out.
+        The additional virtual ranks of each worker that gets any.
     """
     taken = frozenset[int]().union(*claims.values())
     missing = [rank for rank in range(size) if rank not in taken]

@@ -1,7 +1,7 @@
-"""The fixed binary tree over virtual ranks in which gradients are summed.
+"""The fixed binary tree over virtual ranks, which gives the order of all sums of gradients.
 
-A node is an aligned range ``[k * 2**j, (k + 1) * 2**j)``, cut off at V. Its sum is the sum of its left half
-plus the sum of its right half, on any worker, so the bits of the root depend on V alone.
+A node is an aligned range ``[k * 2**j, (k + 1) * 2**j)``, cut off at V. On any worker its sum is the sum of
+its left half plus the sum of its right half, so the bits of the root depend on V alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 Span: TypeAlias = tuple[int, int]
-"""Virtual ranks ``[start, stop)``."""
+"""The virtual ranks ``[start, stop)``."""
 
 
 def find_spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
@@ -77,7 +77,7 @@ def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
     The last ``target`` holds the root. Numbers are positions in ``parts``.
 
     Raises:
-        ValueError: the parts do not tile the virtual ranks, or one of them is no node.
+        ValueError: the parts do not tile the virtual ranks, or a part is not a node.
     """
     order = sorted(range(len(parts)), key=lambda i: parts[i])
     plan: list[Merge] = []

@@ -1,4 +1,4 @@
-"""The virtual ranks of a round: which ones this worker computes, and when it may start."""
+"""The assignment of a round's virtual ranks to this worker, and the start of their computation."""
 
 from elastane.protocol.actions import BeginRound, Compute
 from elastane.protocol.layout import FRESH
@@ -25,7 +25,7 @@ def assign_round(me: MemberState) -> None:
     if now.resumed and (any(me.claims_at.values()) or me.known_at):
         blocks = me.layout.blocks if now.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
-        # If every whole sum is here, no virtual rank of a dead worker is computed again.
+        # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         known = me.known_at if len(rooted) >= blocks else frozenset[int]()
         assigned = assign_missing(size, {**me.claims_at, FRESH: known}, speeds)
         mine = expand_spans(assigned.get(me.worker, ()))
@@ -44,7 +44,7 @@ def assign_round(me: MemberState) -> None:
 
 
 def start_computing(me: MemberState) -> None:
-    """Start to compute once all values are those of the last committed round."""
+    """Start to compute when all values are those of the last committed round."""
     now, generation = me.round, me.generation
     if now.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
         return

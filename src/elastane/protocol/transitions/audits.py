@@ -1,4 +1,4 @@
-"""Audits: which copy of a block is digested and checkpointed, and which one is compared with it."""
+"""Audits: the choice of the copy of a block to digest and checkpoint, and of the copy to compare with it."""
 
 from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.state import MemberState
@@ -17,9 +17,9 @@ def find_audited_blocks(me: MemberState) -> tuple[int, ...]:
 
 
 def find_witnessed_blocks(me: MemberState) -> tuple[int, ...]:
-    """Return the blocks that this worker digests as a witness: one more copy of each, another each time.
+    """Return the blocks that this worker digests as a witness: a further copy of each, which rotates.
 
-    Every worker has the values of every block, also of those that it keeps no optimizer state of.
+    Every worker has the values of every block, even without the block's optimizer state.
     """
     if not me.layout.compared or me.roles is None:
         return ()
@@ -38,9 +38,9 @@ def _members(me: MemberState) -> tuple[int, ...]:
 
 
 def find_complete_members(me: MemberState) -> tuple[int, ...]:
-    """Return the members that reported with the last round that they hold everything, if all should.
+    """Return the members that reported complete state with the last round, if all should hold all state.
 
-    Joiners of this generation too, once they have it.
+    This includes joiners of this generation, after they have it.
     """
     if me.generation is None or me.outcome is None or me.layout.copies is not None:
         return ()

@@ -1,4 +1,4 @@
-"""A worker's part in a checkpoint: when a copy is due, and of which blocks."""
+"""A worker's part in a checkpoint: the time of the copy, and its blocks."""
 
 from elastane.protocol.actions import TakeSnapshot
 from elastane.protocol.events import RoundKind
@@ -20,20 +20,20 @@ def take_snapshot(me: MemberState) -> None:
 
 
 def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
-    """Copy the last state of a run again: it changes no more, and some writers could not write their parts.
+    """Copy the last state of a run again, which is final, because some writers could not write their parts.
 
     Args:
-        me: this member; it has made the last round, as all of ``able`` have.
-        able: workers that write the whole state; the coordinator names them.
+        me: this member; it has committed the last round, as have all of ``able``.
+        able: the workers that write the whole state, as the coordinator has named them.
     """
     chosen = _choose_among(me, able)
     if me.roles is None or me.outcome is None or me.worker not in able:
         return
     mine = {block for block, writer in enumerate(chosen) if writer == me.worker}
-    # After a death a member may not hold a block yet that it should.
+    # After a death a member may still lack a block that it should hold.
     lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
     if not chosen or None in chosen or lacks:
-        # None of them holds some block: the shell reports that they cannot write it.
+        # A block has no holder among them: the shell reports that they cannot write it.
         me.actions.append(TakeSnapshot(me.ticket, me.step, (), able, settled=True))
     elif me.worker in chosen:
         me.ticket += 1
@@ -43,7 +43,7 @@ def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
 def choose_writers(me: MemberState) -> tuple[int, ...]:
     """Return the writer of each block: its auditor, unless storage has refused the auditor's last part.
 
-    All members agree, because all know the same outcome of the round before.
+    All members agree, because all know the same outcome of the previous round.
     """
     refused = set() if me.outcome is None else set(me.outcome.refused)
     usual = find_auditors(me)
@@ -56,7 +56,7 @@ def choose_writers(me: MemberState) -> tuple[int, ...]:
 
 
 def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Return, per block, the one of some members that writes it; None if none of them holds it."""
+    """Return, per block, which of some members writes it; None if none of them holds it."""
     if me.layout.copies is None:
         complete = find_complete_members(me)
         whole = [worker for worker in able if worker in complete]
@@ -77,7 +77,7 @@ def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = Fa
 
 
 def is_checkpoint_due(me: MemberState, kind: RoundKind) -> bool:
-    """Whether this round copies the state. An evaluation does not: the next step does, or the end."""
+    """Return whether this round copies the state; an evaluation leaves that to the next step or the end."""
     if kind == "settle":
         return me.layout.checkpoints
     return kind == "train" and me.outcome is not None and me.outcome.checkpoint

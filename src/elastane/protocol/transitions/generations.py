@@ -1,4 +1,4 @@
-"""Generations: proposed, adopted, begun with the statuses of all members, and left."""
+"""Generations: a member adopts a proposal, begins it with the statuses of all members, and may leave."""
 
 from elastane.api.membership import Generation
 from elastane.protocol import messages
@@ -22,18 +22,18 @@ def receive_proposal(me: MemberState, generation: Generation) -> None:
         return
     if me.committed == FRESH and me.worker not in generation:
         if leaving:
-            # The coordinator thinks that this worker holds state; the others wait for its status.
+            # The coordinator believes that this worker holds state; the others wait for its status.
             send_status(me, generation)
         return
     if generation.planned and me.committed != FRESH and not me.left:
-        # Older planned generations stay: a vote may already have promised one of them.
+        # Keep older planned generations: a vote may already have promised one of them.
         me.planned[generation.number] = generation
         return
     adopt_generation(me, generation)
 
 
 def switch_generation(me: MemberState) -> None:
-    """Adopt the agreed planned generation at the next training step, once the last step is complete."""
+    """Switch to the agreed planned generation at the next training step, after the last one is complete."""
     entered = me.round.entered
     if me.next is None or entered is None or entered.kind != "train":
         return
@@ -42,7 +42,7 @@ def switch_generation(me: MemberState) -> None:
 
 
 def adopt_generation(me: MemberState, generation: Generation) -> None:
-    """Work in this generation from now on; unfinished work of the older one is void."""
+    """Enter a generation; unfinished work of the older one is void."""
     me.generation = generation
     me.next = None
     me.planned = {n: planned for n, planned in me.planned.items() if n > generation.number}
@@ -95,7 +95,7 @@ def send_status(me: MemberState, generation: Generation) -> None:
 
 
 def begin_generation(me: MemberState) -> None:
-    """Begin once all statuses are here: all members then know the same round, sums and transfers."""
+    """Begin when all statuses are here: then all members know the same round, sums and transfers."""
     generation = me.generation
     if generation is None or me.begun or not me.is_awaited_in(generation):
         return
@@ -118,7 +118,7 @@ def begin_generation(me: MemberState) -> None:
         return
     elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
         conclude_round(me, outcome)
-        # Members fetch the new values that they need: owners of this generation may not have them yet.
+        # Members fetch the new values that they need, as this generation's owners may not have them yet.
         me.committed_in = 0
     mine = here[me.worker]
     if mine.committed == newest:
@@ -132,7 +132,10 @@ def begin_generation(me: MemberState) -> None:
 
 
 def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.RoundOutcome) -> bool:
-    """Whether the others made a step without this worker and released their scripts: its values are gone."""
+    """Return whether the others committed a step without this worker and released their scripts.
+
+    Then the values that this worker needs no longer exist.
+    """
     if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
         return False
     ran_on = any(status.committed == newest.round and status.released for status in here.values())
@@ -140,14 +143,14 @@ def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: me
 
 
 def can_catch_up(me: MemberState, generation: Generation) -> bool:
-    # A leaver that the others went on without does not catch up, unless it is a member again.
+    # A leaver does not catch up with the others, unless it is a member again.
     return me.worker in generation or me.has_voted_for(me.committed + 1)
 
 
 def resume_round(
     me: MemberState, generation: Generation, here: dict[int, messages.Status], newest: int
 ) -> None:
-    """Resume the round after ``newest`` from the work that all members together have done of it."""
+    """Resume the round after ``newest``, from the work that all members together have done for it."""
     now = me.round
     now.resumed = True
     current = {w: here[w] for w in generation.workers if here[w].committed == newest}
@@ -156,7 +159,7 @@ def resume_round(
     me.released_at |= {w for w in generation.workers if here[w].committed == FRESH}
     me.rooted_at = {worker: find_rooted_blocks(status, newest) for worker, status in current.items()}
     known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
-    # Two members may know one virtual rank from different workers; all must choose the same one.
+    # Two members may know one virtual rank from different workers; all must choose the same worker.
     own = {rank: leaf for rank, leaf in now.leaves.items() if leaf.worker == me.worker}
     now.leaves = {**known, **own}
     me.known_at = frozenset(known)

@@ -1,4 +1,4 @@
-"""Messages of peers: due now, early and kept, or late and void."""
+"""The messages of peers: handled now, kept if early, dropped if late."""
 
 from elastane.protocol import messages
 from elastane.protocol.events import Received
@@ -24,7 +24,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
         case messages.Fetch():
             early = early or message.committed > me.committed
         case messages.State():
-            # State of a round that this worker still applies: applying frees state that it no longer holds.
+            # State of a round that this worker still applies; applying frees state that it has given away.
             early = early or not me.applied
     if early:
         me.early_messages.append(Received(sender, message))
@@ -76,7 +76,7 @@ def process_round_message(
 
 
 def retry_early_messages(me: MemberState) -> None:
-    """Receive early messages again: they may be due now."""
+    """Receive early messages again, since some may be due now."""
     early, me.early_messages = me.early_messages, []
     for event in early:
         receive_message(me, event.sender, event.message)

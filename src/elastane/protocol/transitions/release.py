@@ -1,9 +1,9 @@
-"""The time between two steps: when a worker releases its script, which may then change the model.
+"""The release of a script between two steps, after which it may change the model.
 
 A script may change parameters between two steps (clip weights, copy them, average them). So it must find the
-same values on every worker, and no worker may read values of a peer that has released its script. Where
-every worker computes every value itself, it releases its script at once. Otherwise all members first tell
-each other that they have every value. Once any script is released, every member has all values of that step.
+same values on every worker, and no worker may read values of a peer that has released its script. If every
+worker computes every value, it releases its script at once. Otherwise all members first announce that they
+have every value. So once any script is released, every member has all values of that step.
 """
 
 from elastane.protocol import messages
@@ -14,7 +14,7 @@ from elastane.protocol.transitions.transfer import fetch_state
 
 
 def release_script(me: MemberState) -> None:
-    """Release the script once all members have the values that the last training step left."""
+    """Release the script when all members have the values after the last training step."""
     generation = me.generation
     if me.released or not me.applied or generation is None or not me.begun or me.cannot_commit:
         return
@@ -34,7 +34,7 @@ def release_script(me: MemberState) -> None:
 
 
 def computes_everything(me: MemberState) -> bool:
-    """Whether every member has run the optimizer on every unit, so that none reads the values of another."""
+    """Return whether every member has run the optimizer on every unit, so none reads another's values."""
     assert me.generation is not None, "asked within a generation"  # noqa: S101
     workers, copies = me.generation.workers, me.layout.copies
     keeps_all = copies is None or copies >= len(workers)
@@ -42,7 +42,7 @@ def computes_everything(me: MemberState) -> bool:
 
 
 def fetch_values(me: MemberState) -> None:
-    """Request values of units that this joiner does not keep the optimizer state of yet."""
+    """Request values of the units of which this joiner does not keep the optimizer state yet."""
     if me.roles is None or me.layout.copies is not None:
         return
     lacking = sorted(me.behind - me.wanted_values)

@@ -35,7 +35,7 @@ def announce_sums(me: MemberState) -> None:
 
 
 def reduce_sums(me: MemberState) -> None:
-    """Sum the blocks that this worker owns once partial sums of all virtual ranks are announced."""
+    """Sum the blocks that this worker owns, after partial sums of all virtual ranks are announced."""
     now = me.round
     if now.phase < RoundPhase.COMPUTING or now.entered is None or now.entered.kind != "train":
         return
@@ -55,7 +55,7 @@ def reduce_sums(me: MemberState) -> None:
 
 
 def take_sums(me: MemberState) -> None:
-    """Copy whole sums from their owners, once the own sums of the last round are applied."""
+    """Copy whole sums from their owners, after this worker has applied its sums of the last round."""
     now = me.round
     if now.phase < RoundPhase.COMPUTING:
         return
@@ -86,7 +86,7 @@ def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:
 
 
 def pass_on_sums(me: MemberState) -> None:
-    """Announce whole sums from before this generation to members that lack them."""
+    """Announce whole sums of an earlier generation to members that lack them."""
     for block in sorted(me.round.rooted):
         if me.owners[block] == me.worker:
             send_sums_ready(me, (block,))

@@ -1,4 +1,4 @@
-"""State that moves between workers: values and optimizer state, requested, sent, loaded and published."""
+"""The transfer of values and optimizer state between workers: requests, answers, publication."""
 
 from elastane.protocol import messages
 from elastane.protocol.actions import LoadState, RestoreState, SendState, TakeValues
@@ -31,7 +31,7 @@ def load_state(me: MemberState, sender: int, state: messages.State) -> None:
 def fetch_state(
     me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]
 ) -> None:
-    """Request values first: this worker computes with them while optimizer state is on its way."""
+    """Request values and then optimizer state, which arrives while this worker computes with the values."""
     assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
     number = me.generation.number
     me.wanted_values.update(*values.values())
@@ -73,7 +73,7 @@ def fetch_more(me: MemberState) -> None:
 
 
 def send_requested_state(me: MemberState) -> None:
-    """Send requested state once this worker has it, if it is still the state of the named round."""
+    """Send requested state when this worker has it, if it is still the state of the named round."""
     if not me.applied:
         return
     fetches, me.open_fetches = me.open_fetches, []
@@ -88,15 +88,15 @@ def send_requested_state(me: MemberState) -> None:
 
 
 def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
-    """Whether the state is from before or from after the script's code, as the peer has requested.
+    """Return whether the state is from before or after the script's code, as the peer has requested.
 
-    No script can change sharded optimizer state, so that is the same before and after.
+    Scripts cannot change sharded optimizer state, so it is the same before and after.
     """
     if not fetch.values and me.layout.copies is not None:
         return True
     if fetch.released:
         return me.round.entered is not None or me.left
-    # A peer that needs values from before that code ends if the code has run here: see `is_left_behind`.
+    # If the code has run here, a peer that needs values from before it ends: see `is_left_behind`.
     return not (fetch.values and me.released)
 
 

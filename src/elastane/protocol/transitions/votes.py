@@ -1,4 +1,4 @@
-"""Votes and commits: from a worker's last sum to a round that cannot be undone."""
+"""Votes and commits: the steps from a worker's last sum to a round that cannot be undone."""
 
 import msgspec
 
@@ -28,7 +28,7 @@ def compare_votes(me: MemberState) -> None:
 
 
 def request_measurements(me: MemberState) -> None:
-    """Prepare the vote once all needed sums, all requested state and the due snapshot are here."""
+    """Prepare the vote when all needed sums, all requested state and the due snapshot are here."""
     now, entered = me.round, me.round.entered
     if (
         now.phase is not RoundPhase.COMPUTING
@@ -55,7 +55,7 @@ def request_measurements(me: MemberState) -> None:
 
 
 def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
-    """Whether the vote carries digests of the state before the round; all members must agree on it."""
+    """Return whether the vote carries digests of the state before the round; all members must agree on it."""
     every = me.layout.digest_every
     return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
 
@@ -98,7 +98,7 @@ def find_ready_generation(me: MemberState) -> int:
 
 
 def commit_round(me: MemberState) -> None:
-    """Commit the round once all votes are here; it cannot be undone any more."""
+    """Commit the round when all votes are here; from then on it cannot be undone."""
     now, generation = me.round, me.generation
     if now.phase < RoundPhase.VOTED or not (generation and now.entered):
         return
@@ -115,7 +115,7 @@ def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
     if outcome.checkpoint:
         me.checkpoint_requested, me.checkpointed_step = False, outcome.step
     if not trained and me.outcome is not None and me.outcome.checkpoint:
-        # The checkpoint is still due: an evaluation came in between.
+        # An evaluation came in between, so the checkpoint is still due.
         outcome = msgspec.structs.replace(outcome, checkpoint=True)
     me.committed, me.outcome = outcome.round, outcome
     if trained:
@@ -125,7 +125,7 @@ def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
         me.committed_in = me.generation.number
         me.held &= me.find_units_to_hold() if me.has_voted_for(outcome.round) else set()
         me.behind = set(me.layout.everything) - {me.layout.rest} - me.held
-        # An evaluation in between does not change what a training round has agreed on.
+        # An evaluation in between does not change the agreement of a training round.
         me.next = me.planned.get(outcome.next_generation)
     me.round = RoundState()
     healthy = me.generation.number != me.first_generation
