@@ -69,7 +69,7 @@ class Agent:
             end_run=self._finish,
         )
 
-    # -- what the command line calls ------------------------------------------------------------------------
+    # -- control by the command line ------------------------------------------------------------------------
 
     @property
     def target(self) -> int:

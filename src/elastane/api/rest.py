@@ -199,7 +199,7 @@ class JobExplanation(AnswerBody, frozen=True, kw_only=True):
     decisions: tuple[DecisionRecord, ...]
 
 
-# -- what operators declare --------------------------------------------------------------------------------
+# -- configuration -----------------------------------------------------------------------------------------
 
 
 class ResizedJob(AnswerBody, frozen=True, kw_only=True):

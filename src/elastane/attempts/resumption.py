@@ -44,8 +44,8 @@ def prepare_resumption(
 
     Raises:
         BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
-        NoSuchFile: there is no finished checkpoint. Nothing was changed.
-        Damaged: there are checkpoints, and none is valid. Nothing was changed.
+        NoSuchFile: there is no complete checkpoint. Nothing was changed.
+        Damaged: there are complete checkpoints, and none is valid. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
     record, events = read_record(run_dir), _read_events(run_dir)
@@ -141,8 +141,8 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
 
     Raises:
         BadInput: the run saves no checkpoints.
-        NoSuchFile: there is no finished one.
-        Damaged: there are some, and none is valid.
+        NoSuchFile: there is no complete one.
+        Damaged: there are complete ones, and none is valid.
         StorageError: the storage does not answer.
     """
     if spec.checkpoints is None:
