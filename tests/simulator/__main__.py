@@ -1,6 +1,6 @@
-"""``python -m tests.simulator``: play histories by the thousand.
+"""``python -m tests.simulator``: play thousands of histories.
 
-A history that breaks a promise is printed with its transcript; its seed repeats it exactly.
+The program prints a history that breaks a promise with its transcript; the seed repeats the history exactly.
 """
 
 import sys
@@ -30,7 +30,7 @@ def main(  # noqa: PLR0917 - options, named on the command line
     stormy: Annotated[bool, typer.Option("--storm", help="Histories without a quiet step.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
-    """Play histories; exit code 1 if one of them breaks a promise."""
+    """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
     draw = draw_storm if stormy else draw_plan
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
@@ -64,7 +64,7 @@ def main(  # noqa: PLR0917 - options, named on the command line
 
 
 def replay(some: HistoryPlan, then: HistoryPlan, say: Callable[[str], None] = print_line) -> None:
-    """The story of a history that fails, or of the attempt after it."""
+    """Print the transcript of a failing history, or of the attempt after it."""
     say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
     try:
         first = History(some, say)

@@ -1,4 +1,4 @@
-"""A simulated agent: keeps as many workers alive as wanted, reports, restarts the coordinator."""
+"""A simulated agent: it keeps the target number of workers alive, reports, and restarts the coordinator."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,11 +9,11 @@ from tests.simulator.clock import Clock
 
 BETWEEN_REPORTS_S = 1.0
 FAREWELL_S = 5.0
-"""How long workers may take to go once the run is over; the agent ends those that are left."""
+"""How long workers may take to end after the run; then the agent kills the remaining ones."""
 
 
 class AgentWorld(Protocol):
-    """What an agent can reach."""
+    """The parts of the simulation that an agent can reach."""
 
     clock: Clock
 
@@ -29,11 +29,11 @@ class AgentWorld(Protocol):
 
 
 class SimAgent:
-    """The foreground process of a run; it does not die in these histories, as then all is over.
+    """The foreground process of a run; it does not die in these histories, as its death ends the run.
 
     Args:
-        world: all it can reach.
-        target: workers to keep alive.
+        world: the parts that it can reach.
+        target: the number of workers to keep alive.
     """
 
     def __init__(self, world: AgentWorld, target: int) -> None:
@@ -91,7 +91,7 @@ class SimAgent:
             self.world.kill_worker(worker)
 
     def worker_ended(self, worker: WorkerId, code: int, *, hung: bool) -> None:
-        """The process is gone: reported at once, replaced if it is missing."""
+        """Report the end of a worker's process at once; replace the worker if it is needed."""
         self.living.remove(worker)
         self.exits.append(WorkerExit(worker=worker, pid=1000 + worker, code=code, hung=hung))
         self._fill()

@@ -1,4 +1,4 @@
-"""What must hold in every history. Safety is checked at the moment it could break, liveness at the end."""
+"""The checks of every history: safety at the moment when it could break, liveness at the end."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from tests.simulator.reference_run import Shape, get_reference
 
 
 class Violation(AssertionError):
-    """A history broke a promise."""
+    """A promise that a history has broken."""
 
 
 def expect(holds: bool, story: str) -> None:
@@ -22,12 +22,12 @@ def expect(holds: bool, story: str) -> None:
 
 
 class Checker:
-    """Watches one history.
+    """Checks one history.
 
     Args:
         shape: the shape of the run.
-        workers: every worker that ever lived.
-        began: training steps made in earlier attempts.
+        workers: every worker of the history, dead ones included.
+        began: the number of training steps committed in earlier attempts.
     """
 
     def __init__(self, shape: Shape, workers: Mapping[WorkerId, WorkerProcess], began: int = 0) -> None:
@@ -43,7 +43,7 @@ class Checker:
     # -- safety --------------------------------------------------------------------------------------------
 
     def computes(self, worker: WorkerProcess, step: int) -> None:
-        """Nobody computes with stale parameters."""
+        """Check that a worker does not compute with stale parameters."""
         expect(
             1 <= step <= self.shape.steps, f"worker {worker.worker} computes step {step} beyond the last one"
         )
@@ -55,7 +55,7 @@ class Checker:
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
 
     def committed(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
-        """A round has one outcome, that of the quiet run, and every virtual rank was computed once."""
+        """Check that the outcome is that of the reference run, and each virtual rank counts once."""
         expected = get_reference(self.shape).outcome(kind, outcome.step)
         known = self.rounds.setdefault(outcome.round, (kind, outcome))
         expect(
@@ -90,7 +90,7 @@ class Checker:
             self.witnesses.setdefault(outcome.step, set()).add(worker)
 
     def applied(self, worker: WorkerProcess, held: frozenset[int]) -> None:
-        """The state of what a worker holds is that of the quiet run."""
+        """Check that the state that a worker holds is that of the reference run."""
         step = worker.member.step
         ideal = get_reference(self.shape)
         for unit in held:
@@ -101,7 +101,7 @@ class Checker:
             )
 
     def released(self, worker: WorkerProcess, step: int) -> None:
-        """A script that runs on finds every value as the step left it."""
+        """Check that a script that continues finds every value as the step left it."""
         expect(
             worker.memory.parameters == get_reference(self.shape).applied[step],
             f"the script of worker {worker.worker} finds wrong values after step {step}",
@@ -113,7 +113,7 @@ class Checker:
         self.lost.append((worker, units))
 
     def after_death(self, victim: WorkerProcess) -> None:
-        """Remember whether the living hold every unit between them; one death must not end that."""
+        """Remember whether the living workers together hold every unit; one death must not change that."""
         if self.orphaned or self.state_survives():
             return
         self.orphaned = True
@@ -131,12 +131,12 @@ class Checker:
         expect(not redundant, f"the death of worker {victim.worker} alone lost state that had copies")
 
     def state_survives(self) -> bool:
-        """Every unit has a living holder who is at most one round behind and has voted for that."""
+        """Every unit has a living holder that is at most one round behind and has voted for that round."""
         if self.steps == self.began < self.shape.steps:
             return True
         living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
         if self.steps == self.began:
-            # Nothing is left to train: whoever is there has the last word, and needs no optimizer for it.
+            # Nothing is left to train: any living worker can end the run, without the optimizer.
             return any(worker.member.works_in for worker in living)
         held: set[int] = set()
         for worker in living:
@@ -144,7 +144,7 @@ class Checker:
         return set(range(self.shape.rest)) <= held
 
     def ledger_is_excused(self, step: int) -> bool:
-        """Everyone who made this step died before a coordinator had heard of it."""
+        """Return whether all workers that made this step died before a coordinator learned of it."""
         return not self.witnesses[step] & self.finished
 
     def dismissed(self, worker: WorkerId) -> None:

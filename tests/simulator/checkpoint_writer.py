@@ -1,4 +1,4 @@
-"""A simulated worker's part in checkpoints: what it copies it writes a little later, if storage takes it."""
+"""A simulated worker's work for checkpoints: it writes its copy a little later, if storage accepts it."""
 
 from typing import Literal
 
@@ -17,15 +17,15 @@ REMEMBERED_PARTS = 8
 
 
 class CheckpointWriter:
-    """Of one worker.
+    """The checkpoint writer of one worker.
 
     Args:
-        worker: whose.
-        world: all that the worker can reach.
+        worker: the worker.
+        world: the parts that the worker can reach.
         reporter: keeps the parts that it reports.
 
     Attributes:
-        refused_until_s: until then storage takes nothing from it.
+        refused_until_s: until then storage refuses the worker's writes.
     """
 
     def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
@@ -40,7 +40,7 @@ class CheckpointWriter:
         return self._world.clock.now < self.refused_until_s
 
     def again(self, message: WriteAgain) -> None:
-        """Asked for once more while it is under way, an attempt is not begun anew."""
+        """Write the last state again; a repeated request does not restart a running attempt."""
         if message.attempt > self._attempt:
             self._attempt = message.attempt
             self.worker.handle(events.RewriteRequested(message.writers))
@@ -65,7 +65,7 @@ class CheckpointWriter:
         self.worker.after(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.ticket)))
 
     def committed(self) -> None:
-        """The round of the last snapshot cannot be undone: write it."""
+        """Write the last snapshot: its round has committed."""
         if self._pending is None:
             return
         (snapshot, record, attempt), self._pending = self._pending, None
@@ -77,7 +77,7 @@ class CheckpointWriter:
         self.worker.after(took_s, lambda: self._write(part, record))
 
     def publish(self, order: PublishCheckpoint) -> None:
-        """Tell whether a checkpoint is whole."""
+        """Report whether a checkpoint is complete."""
         whole = self._world.vault.has(order.step, order.writers)
         kept = CheckpointKept(
             worker=self.worker.worker, name=order.name, step=order.step, error="" if whole else "a part lacks"

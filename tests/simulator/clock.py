@@ -1,4 +1,4 @@
-"""Simulated time: a heap of what happens when, and the one source of chance."""
+"""Simulated time: a heap of scheduled callbacks, and the one source of random numbers."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ Callback = Callable[[], None]
 
 
 class Clock:
-    """Time in seconds from 0. Deeds due at the same moment happen in the order they were asked for.
+    """Time in seconds from 0. Callbacks of the same time run in the order of their scheduling.
 
     Args:
         seed: the seed of every random choice of a history.
@@ -28,7 +28,7 @@ class Clock:
         self.at(self.now + delay_s, deed)
 
     def step(self) -> bool:
-        """Do what is due next; False when nothing is."""
+        """Run the next callback; return False if there is none."""
         if not self._heap:
             return False
         self.now, _, deed = heappop(self._heap)

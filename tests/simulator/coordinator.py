@@ -1,4 +1,4 @@
-"""A simulated coordinator process: the production judgement, and files that outlive it."""
+"""A simulated coordinator process: the production decisions, and files that outlive the process."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,7 +26,7 @@ BETWEEN_TICKS_S = 0.2
 
 @dataclass
 class RunFiles:
-    """What coordinators leave to their successors."""
+    """The files that a coordinator leaves to its successor."""
 
     spec: RunSpec
     pinned: Pinned | None = None
@@ -40,7 +40,7 @@ class RunFiles:
 
 
 class CoordinatorWorld(Protocol):
-    """What a coordinator can reach."""
+    """The parts of the simulation that a coordinator can reach."""
 
     clock: Clock
     files: RunFiles
@@ -53,10 +53,10 @@ class CoordinatorWorld(Protocol):
 
 
 class SimCoordinator:
-    """One coordinator's life.
+    """One coordinator process.
 
     Args:
-        world: all it can reach.
+        world: the parts that it can reach.
         term: the term of this coordinator.
     """
 
@@ -86,7 +86,7 @@ class SimCoordinator:
 
     @property
     def heard_of_ends(self) -> set[WorkerId]:
-        """Workers that have ended, or were left out, as far as it has heard."""
+        """Return the workers that have ended or were excluded, as far as the coordinator knows."""
         return {*self.roster.ends.exits, *self.roster.ends.excluded}
 
     def ask(self, ask: Ask) -> None:
@@ -94,7 +94,7 @@ class SimCoordinator:
         self.hear(CommandRequest(self._tokens, ask))
 
     def hear(self, *events: Input) -> None:
-        """What has arrived; nothing: only time has passed."""
+        """Handle inputs that have arrived; without any, only time has passed."""
         if not self.alive:
             return
         for event in events:
@@ -115,7 +115,7 @@ class SimCoordinator:
                     self.answers.append(answer)
 
     def _write(self, steps: StepReports) -> None:
-        """The ledger: each step once, in order, the same whoever reports it."""
+        """Write the ledger: each step once, in order, and equal in the reports of all workers."""
         files = self.world.files
         ledger = files.ledger
         for report in steps.reports:

@@ -1,4 +1,4 @@
-"""What moves between simulated workers: sums, values and state, in frames or read where they lie."""
+"""The exchange of sums, values and state between simulated workers, in frames or in shared memory."""
 
 from elastane.api.membership import WorkerId
 from elastane.protocol import messages
@@ -12,13 +12,13 @@ from tests.simulator.world import WorkerWorld
 
 
 class Exchange:
-    """One worker's end of it.
+    """One worker's side of the exchange.
 
     Args:
-        worker: its number.
-        world: where its peers are.
-        memory: its own.
-        member: says which step is committed.
+        worker: the number of the worker.
+        world: the parts that the worker can reach, with its peers.
+        memory: the memory of the worker.
+        member: knows which step is committed.
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, memory: Memory, member: MemberMachine) -> None:
@@ -28,12 +28,12 @@ class Exchange:
         self._mapped: set[tuple[WorkerId, int]] = set()
 
     def keep(self, sender: WorkerId, payload: Payload) -> None:
-        """What a frame has brought, until it is used."""
+        """Keep the payload of a frame until it is used."""
         for key, value in payload.items():
             self._payloads[sender, *key] = value
 
     def payload_of(self, message: messages.AnyPeerMessage) -> Payload:
-        """What the frame carries; nothing where peers read each other's memory."""
+        """Return the payload of a frame; empty if peers read each other's memory."""
         if self.world.shared:
             return {}
         slots = self.memory.slots
@@ -48,7 +48,7 @@ class Exchange:
                 return {}
 
     def is_readable(self, sender: WorkerId, message: messages.AnyPeerMessage) -> bool:
-        """Open the memory a message points to, which only works while its owner lives."""
+        """Return whether the memory of a message can be opened, which its owner must live for."""
         match message:
             case messages.PartialSumsReady(parts=parts):
                 needed = {(sender, part.slot) for part in parts}

@@ -1,4 +1,4 @@
-"""What goes wrong in a history: a plan drawn from its seed before it begins."""
+"""The faults of a history: a plan drawn from its seed before it begins."""
 
 from random import Random
 from typing import TypeAlias
@@ -24,12 +24,12 @@ TRIGGERS = (
         "TakeSums",
     ),
 )
-"""Actions, and messages sent, that a worker may die just before."""
+"""The actions and sent messages just before which a worker may die."""
 
 
 USUAL = (6, 3, 2, 3, 6, 2, 1, 0.2)
 STORMY = (8, 3, 1, 3, 8, 1, 0, 0)
-"""How often each kind of fault is drawn, in the order of `Fault`."""
+"""The weight of each kind of fault, in the order of `Fault`."""
 
 
 class Resize(msgspec.Struct, frozen=True, tag=True):
@@ -38,7 +38,7 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """``which`` picks among the living, here and below."""
+    """A request to drain a worker; ``which`` selects a living worker, here and below."""
 
     at_s: float
     which: int
@@ -50,7 +50,7 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fuse(msgspec.Struct, frozen=True, tag=True):
-    """From ``at_s`` on the worker carries out ``actions`` more actions, then dies between two of them."""
+    """A death after ``actions`` more actions from ``at_s`` on, between two of them."""
 
     at_s: float
     which: int
@@ -58,7 +58,7 @@ class Fuse(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trigger(msgspec.Struct, frozen=True, tag=True):
-    """From ``at_s`` on the worker dies before the next action of a kind, after ``spared`` of them."""
+    """A death before an action of a kind from ``at_s`` on, after ``spared`` such actions."""
 
     at_s: float
     which: int
@@ -72,7 +72,7 @@ class KillCoordinator(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):
-    """SIGSTOP; the agent ends who is silent too long."""
+    """A SIGSTOP; the agent kills a worker that is silent for too long."""
 
     at_s: float
     which: int
@@ -84,7 +84,7 @@ class StopRun(msgspec.Struct, frozen=True, tag=True):
 
 
 class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
-    """For so long the worker cannot write: its quota is used up, or it has no descriptor."""
+    """A time in which the worker cannot write: it has reached its quota or its limit of descriptors."""
 
     at_s: float
     which: int
@@ -95,16 +95,16 @@ Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pa
 
 
 class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A history before it happens.
+    """The plan of a history.
 
     Args:
         seed: the seed of all random choices.
         shape: the shape of the run.
-        start: workers at the beginning.
-        max_workers: limit of the run.
-        faults: in order of time.
-        echo: chance that a death is followed by another within a tenth of a second.
-        slowest: largest factor on a worker's durations.
+        start: the number of workers at the beginning.
+        max_workers: the limit of the run.
+        faults: the faults, in order of time.
+        echo: the probability that another death follows a death within a tenth of a second.
+        slowest: the largest factor on a worker's durations.
         shared: peers read each other's memory; otherwise values travel in the frames.
     """
 
@@ -121,7 +121,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int = 4) -> Layout:
-    """With ``copies`` None the units are parameters and the rest; otherwise blocks and the rest."""
+    """Build a layout; its units are parameters if ``copies`` is None, else blocks, and the rest."""
     units = (parameters if copies is None else blocks) + 1
     return Layout(
         virtual_ranks=virtual_ranks,
@@ -136,7 +136,7 @@ def build_layout(virtual_ranks: int, blocks: int, copies: int | None, parameters
 
 
 def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
-    """Draw a history of a run that keeps so many copies. Whatever changes here changes all seeds' stories."""
+    """Draw a history of a run with this number of copies; a change here changes all seeds' histories."""
     chance = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
     virtual_ranks, blocks = chance.randint(1, 12), chance.randint(1, 5)
     shape = Shape(
@@ -182,7 +182,7 @@ def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
 
 
 def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
-    """Draw a history without a quiet step: workers start fast, and something happens all the time."""
+    """Draw a history with faults all the time; workers start fast."""
     chance = Random(seed)  # noqa: S311 - as above
     shape = Shape(
         layout=build_layout(chance.randint(1, 6), chance.randint(2, 4), copies, chance.randint(2, 4)),
@@ -206,7 +206,7 @@ def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
 
 
 def add_checkpoints(plan: HistoryPlan) -> HistoryPlan:
-    """The same history of a run that keeps its state at the end and every one or two steps, or only then."""
+    """Add checkpoints to a history: at the end, and perhaps after every one or two steps."""
     shape = msgspec.structs.replace(
         plan.shape,
         layout=msgspec.structs.replace(plan.shape.layout, checkpoints=True),
@@ -216,7 +216,7 @@ def add_checkpoints(plan: HistoryPlan) -> HistoryPlan:
 
 
 def _refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
-    """Draw which workers cannot write, apart from all other chance in the history."""
+    """Draw the workers that cannot write, independently of all other random choices of the history."""
     chance = Random(f"refusals of {plan.seed}")  # noqa: S311 - as above
     last_s = max((fault.at_s for fault in plan.faults), default=0.5)
     return tuple(

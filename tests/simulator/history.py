@@ -1,4 +1,4 @@
-"""One history of a run, from the first process to the last, and its verdict; and the attempt after it."""
+"""One history of a run, from the first process to the last, with its verdict; and the attempt after it."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ from tests.simulator.storage import SimStorage, StoredCheckpoint
 from tests.simulator.worker import SimWorker
 
 PATIENCE_S = 60.0 + LAST_CHECKPOINT_S
-"""A run must end within this time after the last fault, and the time one worker alone would take."""
+"""A run must end within this time after the last fault, plus the time that one worker alone would take."""
 
 HUNG_S = 1.0
 MOST_JOINERS_KILLED = 2
@@ -40,15 +40,15 @@ KILLED = -9
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How a history ended.
+    """The result of a history.
 
     Args:
-        steps: training steps committed.
-        rounds: rounds committed.
-        deaths: workers that ended by a fault.
-        generations: highest number of one that anybody worked in.
-        code: exit code of the run.
-        why: it ended.
+        steps: the number of training steps committed.
+        rounds: the number of rounds committed.
+        deaths: the number of workers that a fault ended.
+        generations: the highest number of a generation in which a worker worked.
+        code: the exit code of the run.
+        why: the reason of the end.
     """
 
     steps: int
@@ -60,16 +60,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class History:
-    """All that takes part in one history; `play` lets it happen.
+    """All parts of one history; `play` runs it.
 
     Args:
         plan: the plan of the history.
-        listen: takes a line of the transcript, in all detail; None: nobody listens.
-        origin: the checkpoint of an earlier attempt it goes on from; None: it begins anew.
+        listen: receives each line of the detailed transcript; None: without a transcript.
+        origin: the checkpoint of an earlier attempt from which it resumes; None: it starts from nothing.
 
     Attributes:
-        vault: the checkpoints written.
-        story: the transcript in short, if anybody listens.
+        vault: the written checkpoints.
+        story: the short transcript, if ``listen`` is given.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class History:
         self.post.carry(lambda: self.coordinator.hear(report) if self.coordinator is not None else None)
 
     def narrate(self, line: Callable[[], str]) -> None:
-        """A line of the story; what several workers do alike is told once."""
+        """Add a line to the story; a line that several workers produce appears once."""
         if self._listen is not None:
             told = line()
             self.tell(lambda: told)
@@ -174,7 +174,7 @@ class History:
         self.tell(lambda: f"coordinator of term {term} starts")
 
     def ended(self, worker: WorkerId, code: int, *, hung: bool = False) -> None:
-        """A worker's process is gone; the agent sees it a moment later."""
+        """Handle the end of a worker's process, which the agent notices a moment later."""
         if code != 0:
             self.checker.after_death(self.workers[worker])
         coordinator = self.coordinator
@@ -200,7 +200,7 @@ class History:
         return lambda: self._do(fault)
 
     def _victim(self, which: int) -> SimWorker | None:
-        """A living worker; of joiners only so many, as three failed ones in a row end a run by design."""
+        """Choose a living worker, but not too many joiners: three failed joins end a run by design."""
         living = [worker for worker in self.workers.values() if worker.alive]
         if not living:
             return None
@@ -263,10 +263,10 @@ class History:
     # -- the whole of it -----------------------------------------------------------------------------------
 
     def play(self) -> Verdict:
-        """Let it happen.
+        """Play the history.
 
         Raises:
-            Violation: a promise was broken.
+            Violation: the history broke a promise.
         """
         shape, pace = self.shape, self.pace
         leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
@@ -295,7 +295,7 @@ class History:
             return self.clock.step()
         except Violation:
             raise
-        # Whatever breaks in the code under test is a promise broken by this history.
+        # Any error in the code under test is a promise that this history has broken.
         except Exception as error:
             raise Violation(f"{type(error).__name__}: {error}") from error
 
@@ -303,14 +303,14 @@ class History:
 def continue_run(
     first: History, plan: HistoryPlan, listen: Callable[[str], None] | None = None
 ) -> History | None:
-    """The attempt after a history that has been played: what its newest checkpoint was made for.
+    """Return the attempt that resumes from the newest checkpoint of a played history.
 
-    Every process is new, and there may be another number of them. None: no checkpoint was complete.
+    Every process is new, and their number may differ. None: no checkpoint was complete.
 
     Args:
-        first: played to its end, whatever that was.
+        first: the history, played to any end.
         plan: the plan of the second attempt; both are attempts of one run.
-        listen: as of `History`.
+        listen: see `History`.
     """
     kept = first.vault.newest()
     if kept is None:

@@ -1,4 +1,4 @@
-"""What must hold at the end of every history."""
+"""The checks at the end of every history."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ class Judge:
 
     Args:
         plan: the plan of the history.
-        checker: what it has seen.
+        checker: the checker of the history.
         files: the files of the run.
-        workers: every worker that ever lived.
+        workers: every worker of the history, dead ones included.
         storage: the checkpoints of the run.
     """
 
@@ -37,7 +37,7 @@ class Judge:
         self.workers, self.storage = workers, storage
 
     def check_end(self, code: int, why: str) -> None:
-        """A run may end early only for a reason."""
+        """Check that the run ended early only for a valid reason."""
         asked = any(isinstance(fault, faults.StopRun) for fault in self.plan.faults)
         if code == 0:
             expect(
@@ -59,7 +59,7 @@ class Judge:
         )
 
     def check_last_checkpoint(self) -> None:
-        """The last state is kept if the workers at the end had all of it and could write."""
+        """Check that a checkpoint has the last state, if the last workers had all of it and could write."""
         layout = self.plan.shape.layout
         if not layout.checkpoints or layout.copies == 1:
             return
@@ -78,7 +78,7 @@ class Judge:
         )
 
     def check_events(self, heard_of: set[WorkerId]) -> None:
-        """Whatever became of a worker is told once, whoever told it and how many coordinators there were."""
+        """Check that the events tell each worker's end once, over all reports and coordinators."""
         told = Counter(
             worker for event in self.files.events if event.kind in ENDS for worker in event.workers
         )
@@ -88,7 +88,7 @@ class Judge:
 
 
 def describe_processes(coordinator: SimCoordinator | None, workers: Mapping[WorkerId, SimWorker]) -> str:
-    """Describe the state of every living process, for a run that is stuck."""
+    """Describe the state of every living process, for a run without progress."""
     lines = []
     if coordinator is not None:
         roster = coordinator.roster

@@ -1,4 +1,4 @@
-"""What a simulated worker remembers: state per unit, and gradients in slots, as symbols."""
+"""The memory of a simulated worker: state per unit, and gradients in slots, as symbols."""
 
 from elastane.protocol.messages import PartialSum
 from elastane.protocol.tree import Span, find_sibling, plan_merges
@@ -9,11 +9,11 @@ class Memory:
     """Parameters, optimizer state and slots of one worker.
 
     Attributes:
-        parameters: value of each unit.
-        optimizer: optimizer state of each unit; None where it keeps none.
+        parameters: the value of each unit.
+        optimizer: the optimizer state of each unit; None for units without any here.
         slots: per slot, the partial sum of each block; slot 0 ends with the whole sums.
-        rooted: blocks of slot 0 that are whole.
-        released: the script has run on since the last training step.
+        rooted: the blocks of slot 0 that have whole sums.
+        released: the script has continued since the last training step.
     """
 
     def __init__(self, quiet: ReferenceRun) -> None:
@@ -28,13 +28,13 @@ class Memory:
         self._merges: list[tuple[int, int]] = []
 
     def begin_round(self, size: int) -> None:
-        """Forget all sums: the round before has committed."""
+        """Forget all sums: the previous round has committed."""
         self.rooted.clear()
         self._nodes.clear()
         self._size = size
 
     def begin_leaf(self, virtual_rank: int) -> None:
-        """A binary counter: decide which slots the leaf's gradient goes to, and which are merged with it."""
+        """Choose the slot of a leaf's gradient and the slots to merge with it, as a binary counter does."""
         node: Span = (virtual_rank, virtual_rank + 1)
         taken = set(self._nodes.values())
         place = next(number for number in range(len(taken) + 1) if number not in taken)
@@ -46,12 +46,12 @@ class Memory:
             there = self._nodes.pop(other)
             left, right = (place, there) if node < other else (there, place)
             self._merges.append((left, right))
-            # The lower slot survives, so that an aligned power of two ends in slot 0.
+            # The lower slot remains, so that an aligned power of two ends in slot 0.
             node, place = (min(node[0], other[0]), max(node[1], other[1])), min(left, right)
         self._nodes[node] = place
 
     def add(self, block: int, value: int) -> None:
-        """One block's gradient of the leaf begun last."""
+        """Add one block's gradient of the current leaf."""
         if block in self.rooted:
             return
         self.slots[self._place][block] = value
@@ -63,13 +63,13 @@ class Memory:
         return tuple(PartialSum((node,), slot) for node, slot in sorted(self._nodes.items()))
 
     def root(self, block: int, total: int) -> None:
-        """Take over a whole sum."""
+        """Store a whole sum."""
         self.slots[0][block] = total
         self.rooted.add(block)
 
 
 def sum_parts(parts: list[tuple[Span, int]], size: int) -> int:
-    """The whole sum of parts, each a node and its symbol."""
+    """Return the whole sum of parts, each a node and its symbol."""
     values = [value for _, value in parts]
     last = 0
     for merge in plan_merges([span for span, _ in parts], size):

@@ -1,6 +1,7 @@
-"""Two kinds of connections: streams between workers, and the post between them and the coordinator.
+"""Two kinds of networks: streams between workers, and the control network to the coordinator.
 
-Streams deliver in order until an end dies; the post may lose, delay, double and reorder whatever it carries.
+Streams deliver in order until an end dies; the control network may lose, delay, duplicate and reorder
+messages.
 """
 
 from abc import ABC, abstractmethod
@@ -15,19 +16,19 @@ from elastane.protocol.messages import AnyPeerMessage
 from tests.simulator.clock import Clock
 
 Payload: TypeAlias = dict[tuple[int, ...], int]
-"""Symbols that travel with a frame, by what they are of."""
+"""Symbols that travel with a frame, each with the key of its unit or sum."""
 
 
 class NetworkConditions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the network behaves.
+    """The behaviour of the network.
 
     Args:
-        usual_s: longest delay of most messages, in seconds.
-        rare_s: longest delay of the others.
-        rare: share of those.
-        loss: share of control messages that never arrive.
-        doubled: share of control messages that arrive twice.
-        torn: chance that of what a dying worker has sent, only a beginning arrives.
+        usual_s: the longest delay of most messages, in seconds.
+        rare_s: the longest delay of the other messages, in seconds.
+        rare: the share of the other messages.
+        loss: the share of control messages that never arrive.
+        doubled: the share of control messages that arrive twice.
+        torn: the probability that only the first of a dying worker's messages arrive.
     """
 
     usual_s: float = 0.002
@@ -39,7 +40,7 @@ class NetworkConditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(ABC):
-    """Where a stream ends: one worker, as the network sees it."""
+    """The end of a stream: one worker, as the network sees it."""
 
     def __init__(self, worker: WorkerId) -> None:
         self.worker = worker
@@ -47,11 +48,11 @@ class Endpoint(ABC):
 
     @abstractmethod
     def receive(self, sender: WorkerId, message: AnyPeerMessage, payload: Payload) -> None:
-        """A message has arrived."""
+        """Receive a message."""
 
     @abstractmethod
     def lose(self, peer: WorkerId) -> None:
-        """The stream to a peer has broken."""
+        """Handle the break of the stream to a peer."""
 
 
 class _Stream:
@@ -68,8 +69,8 @@ class PeerNetwork:
 
     Args:
         clock: the clock of the history.
-        weather: the weather of the network.
-        ends: every worker that ever lived.
+        weather: the conditions of the network.
+        ends: every worker of the history, dead ones included.
     """
 
     def __init__(self, clock: Clock, weather: NetworkConditions, ends: dict[WorkerId, Endpoint]) -> None:
@@ -88,7 +89,7 @@ class PeerNetwork:
         self._clock.at(stream.arrives_s, lambda: self._deliver(stream, sender, receiver))
 
     def dial(self, worker: WorkerId, peer: WorkerId) -> None:
-        """Connect; the higher number dials, and learns it if nobody answers."""
+        """Connect two workers; the higher number dials, and learns of a dead peer."""
         if worker == peer:
             return
         stream = self._streams.setdefault((worker, peer), _Stream())
@@ -106,7 +107,7 @@ class PeerNetwork:
                 end.receive(sender, message, payload)
 
     def cut(self, worker: WorkerId) -> None:
-        """A worker died: of what it sent, each peer still gets a beginning, then learns of the break."""
+        """Cut off a dead worker: each peer still gets its first messages, then learns of the break."""
         for (sender, receiver), stream in list(self._streams.items()):
             if worker not in (sender, receiver):
                 continue
@@ -131,14 +132,14 @@ class PeerNetwork:
 
 
 class ControlNetwork:
-    """The control plane: websockets that break and come back, and messages lost with them."""
+    """The control network: websockets that break and reconnect, and lose messages."""
 
     def __init__(self, clock: Clock, weather: NetworkConditions) -> None:
         self._clock = clock
         self._weather = weather
 
     def carry(self, deliver: Callable[[], None]) -> None:
-        """Deliver once, twice or never, some time from now."""
+        """Deliver a message once, twice or never, after a delay."""
         chance = self._clock.random
         if chance.random() < self._weather.loss:
             return

@@ -1,4 +1,4 @@
-"""The process of a simulated worker: when it acts, stops, goes on and dies."""
+"""The process of a simulated worker, which acts, stops, continues and dies."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.simulator.network import Endpoint, PeerNetwork
 
 
 class ProcessWorld(Protocol):
-    """What the process of a worker can reach."""
+    """The parts of the simulation that the process of a worker can reach."""
 
     clock: Clock
     streams: PeerNetwork
@@ -25,14 +25,14 @@ class ProcessWorld(Protocol):
 
 
 class WorkerProcess(Endpoint):
-    """What the other parts of the simulator know of a worker.
+    """The process of a worker, as the other parts of the simulator see it.
 
     Args:
-        worker: its number.
-        world: all that its process can reach.
-        slowness: factor on the durations of its virtual ranks.
-        memory: its state and its sums.
-        member: its side of the protocol.
+        worker: the number of the worker.
+        world: the parts that its process can reach.
+        slowness: the factor on the durations of its virtual ranks.
+        memory: the state and the sums of the worker.
+        member: the worker's side of the protocol.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class WorkerProcess(Endpoint):
 
     @abstractmethod
     def handle(self, event: events.Event) -> None:
-        """Pass an event to the member and carry out its actions."""
+        """Pass an event to the member and perform its actions."""
 
     @abstractmethod
     def report(self) -> None:
-        """Report to the coordinator if there is news."""
+        """Report to the coordinator if the state has changed."""
 
     def chance(self, longest_s: float) -> float:
         """Draw a duration."""
         return self._surroundings.clock.random.random() * longest_s
 
     def if_alive(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Wrap a callback: a dead process does not run it, a stopped one runs it when it goes on."""
+        """Wrap a callback: a dead process does not run it, a stopped one runs it when it continues."""
 
         def run() -> None:
             if not self.alive:

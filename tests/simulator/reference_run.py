@@ -1,7 +1,7 @@
-"""Symbolic training: what a step would make of the state, as hashes, and how the quiet run goes.
+"""Symbolic training: the effect of a step on the state, as hashes, and the reference run.
 
-Every value is an integer hash of all it was made from, in order. Two values are equal exactly when the same
-leaves were summed in the same tree with the same parameters.
+Every value is an integer hash of all its inputs, in order. Two values are equal exactly if the same leaves
+were summed in the same tree with the same parameters.
 """
 
 from functools import lru_cache
@@ -18,14 +18,14 @@ LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the script of a simulated run does.
+    """The work of a simulated run's script.
 
     Args:
         layout: the layout of the run.
-        steps: training steps.
-        evaluate_every: training steps between two evaluations; 0: none.
-        evaluation_size: virtual ranks of an evaluation.
-        checkpoint_every: training steps between two checkpoints; 0: none but that of the end.
+        steps: the number of training steps.
+        evaluate_every: the training steps between two evaluations; 0: no evaluations.
+        evaluation_size: the number of virtual ranks of an evaluation.
+        checkpoint_every: the training steps between two checkpoints; 0: only the one at the end.
     """
 
     layout: Layout
@@ -35,15 +35,15 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int = 0
 
     def digest_due(self, kind: RoundKind, step: int) -> bool:
-        """Whether votes of a round carry digests of the state after ``step`` steps."""
+        """Return whether votes of a round carry digests of the state after ``step`` steps."""
         return kind == "settle" or (kind == "train" and step > 0 and step % self.layout.digest_every == 0)
 
     def checkpoint_due(self, kind: RoundKind, step: int) -> bool:
-        """Whether a round wants the state of ``step`` steps kept, once it has made them."""
+        """Return whether a round requests a checkpoint of the state after ``step`` steps."""
         return kind == "train" and self.checkpoint_every > 0 and step % self.checkpoint_every == 0
 
     def size(self, kind: RoundKind) -> int:
-        """Virtual ranks of a round."""
+        """Return the number of virtual ranks of a round."""
         match kind:
             case "train":
                 return self.layout.virtual_ranks
@@ -53,7 +53,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
                 return 0
 
     def after(self, kind: RoundKind, outcome: RoundOutcome) -> RoundKind | None:
-        """The round the script enters next; None: the run is over."""
+        """Return the round that the script enters next; None: the run is over."""
         if kind == "settle":
             return None
         ending = outcome.stop or outcome.step >= self.steps
@@ -62,24 +62,24 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return "settle" if ending else "train"
 
     def blocks_of(self, unit: int) -> tuple[int, ...]:
-        """Blocks of gradients that a unit of state is updated with."""
+        """Return the blocks of gradients that update a unit of state."""
         blocks = self.layout.blocks
         if self.layout.copies is not None:
             return (unit,)
         return tuple(sorted({unit % blocks, (unit + 1) % blocks}))
 
     def units_of(self, block: int) -> tuple[int, ...]:
-        """Units of state that lie in a block."""
+        """Return the units of state in a block."""
         return tuple(unit for unit in range(self.rest) if block in self.blocks_of(unit))
 
     @property
     def rest(self) -> int:
-        """The last unit: what every worker keeps."""
+        """The last unit, which every worker keeps."""
         return self.layout.units - 1
 
 
 def compute_gradient(step: int, virtual_rank: int, block: int, model: int) -> int:
-    """One virtual rank's gradient of a block, with the model it was computed with."""
+    """Return one virtual rank's gradient of a block, computed with a model."""
     return hash((LEAF, step, virtual_rank, block, model))
 
 
@@ -88,7 +88,7 @@ def add_sums(left: int, right: int) -> int:
 
 
 def compute_sum(step: int, block: int, model: int, size: int) -> int:
-    """The sum over all virtual ranks, by the definition of the tree: halves of the next power of two."""
+    """Return the sum over all virtual ranks, by the tree's definition: halves of the next power of two."""
 
     def total(start: int, width: int) -> int:
         if width == 1:
@@ -104,7 +104,7 @@ def compute_sum(step: int, block: int, model: int, size: int) -> int:
 
 
 def compute_leaf(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
-    """What a virtual rank leaves behind; ``step`` counts the training steps begun."""
+    """Return the leaf of a virtual rank; ``step`` counts the training steps begun."""
     scrambled = mix(step * 1009 + virtual_rank)
     if kind == "evaluate":
         return Leaf(virtual_rank, worker, sums={"seen": float(scrambled % 97), "correct": 0.1 * virtual_rank})
@@ -128,12 +128,12 @@ def compute_digests(parameters: list[int], optimizer: list[int]) -> tuple[str, s
 
 
 class ReferenceRun:
-    """The run without a single fault, on one worker.
+    """The run without any fault, on one worker.
 
     Attributes:
-        parameters: per step, from 0, the value of each unit as the script's code after it leaves them.
-        applied: likewise, as the step itself leaves them.
-        optimizer: likewise, its optimizer state.
+        parameters: per step, from 0, the value of each unit after the script's code that follows the step.
+        applied: per step, from 0, the value of each unit right after the step.
+        optimizer: per step, from 0, the optimizer state of each unit.
         sums: per step, from 1, the sum of each block.
     """
 
@@ -158,7 +158,7 @@ class ReferenceRun:
         self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
 
     def outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
-        """Of the round of that kind after which ``step`` steps are made; who did what is left empty."""
+        """Return the outcome of the round of a kind after ``step`` steps, without the division of work."""
         if (kind, step) not in self._outcomes:
             self._outcomes[kind, step] = self._outcome(kind, step)
         return self._outcomes[kind, step]
@@ -182,19 +182,19 @@ class ReferenceRun:
 
 
 def update_unit(parameter: int, optimizer: int, sums: list[int]) -> tuple[int, int]:
-    """A unit's value and optimizer state after a step."""
+    """Return a unit's value and optimizer state after a step."""
     state = hash((OPTIMIZER, optimizer, *sums))
     return hash((PARAMETER, parameter, state)), state
 
 
 def run_script_code(parameters: list[int], step: int) -> list[int]:
-    """The values of all units after the script's code between two steps, which reads and changes them all."""
+    """Return the values of all units after the script's code between two steps, which changes them all."""
     everything = hash(tuple(parameters))
     return [hash((SCRIPT, step, value, everything)) for value in parameters]
 
 
 def update_rest(rest: int, step: int) -> tuple[int, int]:
-    """The rest unit after a step, which every worker computes for itself."""
+    """Return the rest unit after a step, which every worker computes itself."""
     return hash((REST, rest, step)), hash((OPTIMIZER, REST, step))
 
 

@@ -1,4 +1,4 @@
-"""A simulated worker's line to the coordinator: reports, lost peers, steps until they are acknowledged."""
+"""A simulated worker's reports to the coordinator: its state, lost peers, unacknowledged steps."""
 
 from elastane.api.control import CheckpointPart, PeerLost, StepReport, StepReports, WorkerReport, WorkerState
 from elastane.api.membership import WorkerId
@@ -9,15 +9,15 @@ from tests.simulator.world import WorkerWorld
 
 
 class Reporter:
-    """What one worker says.
+    """The reports of one worker.
 
     Args:
-        worker: its number.
-        world: where the coordinator is.
-        member: says where the worker stands.
+        worker: the number of the worker.
+        world: the parts that the worker can reach, with the coordinator.
+        member: knows the worker's position in the protocol.
 
     Attributes:
-        parts: its parts of the last few checkpoints, oldest first.
+        parts: the worker's parts of the last few checkpoints, oldest first.
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, member: MemberMachine) -> None:
@@ -29,7 +29,7 @@ class Reporter:
         self._began_s = 0.0
 
     def repeat(self, state: WorkerState, compute_s: float) -> None:
-        """All of it once more: it may not have been heard."""
+        """Send everything again, because messages may be lost."""
         self._reported = None
         self.report(state, compute_s)
         for lost in self._lost.values():
@@ -43,11 +43,11 @@ class Reporter:
         self._unacknowledged = [r for r in self._unacknowledged if r.line.step > step]
 
     def report(self, state: WorkerState, compute_s: float) -> None:
-        """Where the worker stands, if that is news.
+        """Report the worker's position, if it has changed.
 
         Args:
             state: the state of the worker.
-            compute_s: median seconds per virtual rank; 0 while unknown.
+            compute_s: the median seconds per virtual rank; 0 while unknown.
         """
         member = self.member
         report = WorkerReport(

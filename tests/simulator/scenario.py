@@ -1,4 +1,4 @@
-"""Scenarios as text: what is to happen, in a few words per line.
+"""Scenarios as text: the events of a history, one per line.
 
 ::
 
@@ -7,8 +7,8 @@
     drain 0 at=0.8
     kill 1 before=Vote spared=1 at=0.6
 
-Workers are named by their place among the living. ``before`` names an action or a message sent, of which
-``spared`` still go out.
+A number selects a worker by its place among the living. ``before`` names an action or a sent message;
+``spared`` such actions still happen.
 """
 
 from collections.abc import Callable
@@ -27,14 +27,14 @@ from tests.simulator.reference_run import Shape
 
 
 class InvalidScenario(ValueError):
-    """A line that says nothing the simulator understands."""
+    """A line that the simulator does not understand."""
 
 
 def parse_scenario(text: str) -> HistoryPlan:
-    """The plan of a scenario; lines beginning with ``#`` are for the reader.
+    """Parse a scenario into a plan; lines that begin with ``#`` are comments.
 
     Raises:
-        NotAScript: it has no ``start``, or another line is not understood.
+        InvalidScenario: it has no ``start``, or a line is invalid.
     """
     first, *rest = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
     if first[0] != "start":

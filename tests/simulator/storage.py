@@ -1,4 +1,4 @@
-"""What a simulated run has written of its checkpoints, and what a later attempt may begin with."""
+"""The simulated storage: the written checkpoints of a run, from which a later attempt may resume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from tests.simulator.checkers import expect
 from tests.simulator.reference_run import Shape, get_reference
 
 UnitStates: TypeAlias = Mapping[int, tuple[int, int]]
-"""Per unit, its value and its optimizer state."""
+"""The value and the optimizer state of each unit."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StoredCheckpoint:
 
 @dataclass
 class SimStorage:
-    """The storage; it outlives every process.
+    """The storage, which outlives every process.
 
     Args:
         shape: the shape of the run.
@@ -32,28 +32,28 @@ class SimStorage:
     parts: dict[tuple[int, tuple[WorkerId, ...]], dict[WorkerId, UnitStates]] = field(default_factory=dict)
 
     def write(self, step: int, writers: tuple[WorkerId, ...], worker: WorkerId, record: UnitStates) -> None:
-        """One writer's part, whole.
+        """Write one writer's complete part.
 
         Raises:
-            Violation: it is not the state of the quiet run.
+            Violation: the part differs from the state of the reference run.
         """
         ideal = get_reference(self.shape)
         for unit, (value, state) in record.items():
-            # The rest has no optimizer state; a joiner takes over its value alone.
+            # The rest has no optimizer state; a joiner receives only its value.
             kept = unit == self.shape.rest or state == ideal.optimizer[step][unit]
             right = kept and value == ideal.parameters[step][unit]
             expect(right, f"worker {worker} writes unit {unit} of step {step} wrong")
         self.parts.setdefault((step, writers), {})[worker] = record
 
     def has(self, step: int, writers: tuple[WorkerId, ...]) -> bool:
-        """Whether all writers have written their parts."""
+        """Return whether all writers have written their parts."""
         return set(self.parts.get((step, writers), {})) == set(writers)
 
     def newest(self) -> StoredCheckpoint | None:
-        """The last complete checkpoint.
+        """Return the last complete checkpoint.
 
         Raises:
-            Violation: all writers have written and yet a unit is missing.
+            Violation: a unit is missing although all writers have written.
         """
         found = None
         for (step, writers), parts in self.parts.items():

@@ -1,4 +1,4 @@
-"""A simulated training thread: it computes symbols, applies steps and goes from round to round."""
+"""A simulated training thread: it computes symbols, applies steps and enters the next rounds."""
 
 from collections.abc import Callable
 
@@ -17,16 +17,16 @@ from tests.simulator.world import WorkerWorld
 
 
 class TrainingThread:
-    """Of one worker.
+    """The training thread of one worker.
 
     Args:
-        worker: whose; its process may die at any moment.
-        world: all that the worker can reach.
-        reporter: takes reports of steps.
+        worker: the worker; its process may die at any moment.
+        world: the parts that the worker can reach.
+        reporter: receives reports of steps.
 
     Attributes:
-        kind: the kind of the round it is in.
-        step: that it computes, or that comes after the evaluation it computes.
+        kind: the kind of the current round.
+        step: the step that it computes, or that follows the evaluation it computes.
     """
 
     def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
@@ -44,7 +44,7 @@ class TrainingThread:
 
     @property
     def compute_s(self) -> float:
-        """Median seconds per virtual rank; 0 while unknown."""
+        """The median seconds per virtual rank; 0 while unknown."""
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 
     def begin(self, begin: actions.BeginRound) -> None:
@@ -158,7 +158,7 @@ class TrainingThread:
         self.worker.handle(events.Applied())
 
     def released(self) -> None:
-        """The script runs on: some time later its code after the step has changed every value."""
+        """Let the script continue: some time later its code after the step has changed every value."""
         self._memory.released = True
         self.worker.after(self.worker.chance(self._world.pace.user_s), self._change)
 

@@ -1,7 +1,7 @@
-"""A simulated worker: the real `MemberMachine`, a simulated training thread, a line to the coordinator.
+"""A simulated worker: the real `MemberMachine`, a simulated training thread, and reports to the coordinator.
 
-The shell's rules are those of the real one: the actions of one `handle` are done in order before the next
-event; a message whose memory cannot be reached, because its sender is dead, counts as never arrived.
+The shell follows the rules of the real one. It performs the actions of one `handle` in order before the next
+event. It drops a message with memory that it cannot reach because the sender is dead.
 """
 
 import msgspec
@@ -42,13 +42,13 @@ class SimWorker(WorkerProcess):
     """One worker's process.
 
     Args:
-        worker: its number.
-        world: all it can reach.
-        slowness: factor on the durations of its virtual ranks.
+        worker: the number of the worker.
+        world: the parts that it can reach.
+        slowness: the factor on the durations of its virtual ranks.
 
     Attributes:
-        fuse: actions it still carries out before it dies; None: no end in sight.
-        trigger: kind of action it dies before, and how many of them it still carries out.
+        fuse: the number of actions that it still performs before it dies; None: unlimited.
+        trigger: the kind of action before which it dies, and the number of them that it still performs.
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
@@ -83,7 +83,7 @@ class SimWorker(WorkerProcess):
         return self.state
 
     def hear(self, message: ToWorker) -> None:
-        """A message of the coordinator has arrived."""
+        """Handle a message from the coordinator."""
         self.if_alive(lambda: self._hear(message))()
 
     def _hear(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
@@ -128,7 +128,7 @@ class SimWorker(WorkerProcess):
     # -- the shell -------------------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
-        """Tell the member and do what it answers, in order, before anything else happens."""
+        """Pass an event to the member and perform its actions, in order, before anything else happens."""
         for action in self.member.handle(event):
             if not self.alive:
                 return
@@ -153,7 +153,7 @@ class SimWorker(WorkerProcess):
 
     @staticmethod
     def name_of(action: actions.Action) -> str:
-        """The action's name; of a message sent, the message's."""
+        """Return the name of the action or, for a sent message, of the message."""
         said = action.message if isinstance(action, actions.Send) else action
         return type(said).__name__
 
@@ -207,7 +207,7 @@ class SimWorker(WorkerProcess):
                 self._reporter.lose(peer, generation)
             case actions.FailLostState(units):
                 if self.state == "finished":
-                    return  # the script is in no round any more, and the model needs values only
+                    return  # the script has left its last round, and the model needs only values
                 self.world.checker.state_is_lost(self.worker, units)
                 self.world.to_coordinator(
                     WorkerFailed(worker=self.worker, traceback=f"state of units {units} is lost")

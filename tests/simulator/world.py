@@ -1,4 +1,4 @@
-"""What every part of a simulated worker can reach, and how long things take it."""
+"""The parts of the simulation that a worker can reach, and the durations of its work."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -17,10 +17,10 @@ from tests.simulator.storage import SimStorage, StoredCheckpoint
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Longest durations, in seconds.
+    """The longest durations, in seconds.
 
     Args:
-        start_s: from the start of the process to its first step.
+        start_s: the time from the start of the process to its first step.
         leaf_s: the compute time of a virtual rank.
         apply_s: the time of a step of the optimizer.
         user_s: the time of the script's own code between two rounds.
@@ -35,7 +35,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerWorld(Protocol):
-    """What a worker can reach."""
+    """The parts of the simulation that a worker can reach."""
 
     clock: Clock
     shape: Shape
