@@ -1,6 +1,7 @@
 """Kills a process that writes into a store, again and again, at random moments, and looks at what is left.
 
-``python crashing.py URL ROUNDS SEED``; ends with 1 and says what is wrong, with the round and the seed.
+Run it in the checkout as ``python -m tests.controller.crashing URL ROUNDS SEED``. If a promise is broken, it
+prints which, with the round and the seed, and exits with 1.
 """
 
 import itertools

@@ -19,13 +19,13 @@ SIZE = 4 << 20
 
 def test_whenever_its_writer_is_killed_the_store_holds_what_it_promised_and_no_halves(store_url):
     seed = int.from_bytes(os.urandom(4), "little")
-    script = Path(__file__).with_name("crashing.py")
     ended = subprocess.run(
-        [sys.executable, str(script), store_url, str(ROUNDS), str(seed)],
+        [sys.executable, "-m", "tests.controller.crashing", store_url, str(ROUNDS), str(seed)],
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
+        cwd=Path(__file__).parents[2],
     )
     assert ended.returncode == 0, f"seed {seed}: {ended.stderr}"
 

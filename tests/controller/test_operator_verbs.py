@@ -185,14 +185,14 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
     olga(*H100)
     olga("trigger", "set", "busy", "--metric", "qps", "--above", "100", "--pool", "h100", "--limit", "2")
     meter = terminal("reporter", user="meter")
-    assert meter.said("tell", "metric", "qps", "150", "--for", "5min") == "qps is 150 for 5min\n"
+    assert meter.said("tell", "metric", "qps", "150", "--for", "5min") == "qps is 150 for 5 min\n"
     (pool,) = olga.json("pool", "list")
     assert (pool["devices"], pool["leaving"], pool["free"]) == (8, 6, 2)
-    assert meter.said("tell", "metric", "qps", "-1") == "qps is -1 for 10min\n"
+    assert meter.said("tell", "metric", "qps", "-1") == "qps is -1 for 10 min\n"
     meter("tell", "capacity", "h100", "5", "--for", "1h")
     assert olga.json("pool", "list")[0]["free"] == 5
     said = meter.said("tell", "price", "h100", "0.75", "--for", "1h")
-    assert said == "a device of h100 costs 0.75 an hour for 1h\n"
+    assert said == "a device of h100 costs 0.75 an hour for 1 h\n"
     assert olga.json("pool", "list")[0]["price"] == 0.75
     assert "value: nan is not finite" in meter.error("tell", "metric", "qps", "nan")
     assert "there is no node n9" in meter.error("tell", "notice", "n9", "--in", "2min", code=3)

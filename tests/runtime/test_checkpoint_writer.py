@@ -247,12 +247,17 @@ def test_a_publisher_follows_one_that_died_after_its_work(writers):
     first = writers.publish(5)
     manifest = writers.catalog.load_manifest(format_checkpoint_name(5))
     folder = Path(writers.storage.url) / format_checkpoint_name(5)
-    written = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+    def find_times():
+        # The record of a writer is deleted after the report.
+        return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != name_record(0)}
+
+    written = find_times()
     again = writers.publish(5, by=1)
     assert (again.worker, again.error) == (1, "")
     assert again.bytes == first.bytes
     assert writers.catalog.load_manifest(format_checkpoint_name(5)) == manifest
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == written
+    assert find_times() == written
 
 
 def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):

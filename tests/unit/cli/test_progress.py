@@ -15,7 +15,7 @@ def test_a_log_line_says_where_the_run_is_and_how_fast(lines) -> None:
     assert step_text(progress) == "waiting for the first step"
     for step in (1, 2):
         progress = add_line(progress, lines(step))
-    assert step_text(progress) == "step 2/4  loss 0.5000  1 worker  40 samples/s  0 s left"
+    assert step_text(progress) == "step 2/4  loss 0.5000  1 worker  40 samples/s  0.2 s left"
     assert progress.samples == 8
 
 

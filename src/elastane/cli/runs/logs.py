@@ -13,14 +13,14 @@ def show_run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json
     wanted = None if process is None else find_process(run_dir, process)
     tails: dict[str, Tail] = {}
     for more in poll_run(run_dir, follow=follow):
-        for name in [wanted] if wanted else list_processes(run_dir):
+        for name in [wanted] if wanted else list_logged_processes(run_dir):
             tail = tails.setdefault(name, Tail(run_dir.log(name)))
             for line in tail.new_lines(at_end=not more):
                 text = line.decode(errors="replace")
                 print_log_line(name, text, prefix=wanted is None, as_json=as_json, raw=raw)
 
 
-def list_processes(run_dir: RunDir) -> list[str]:
+def list_logged_processes(run_dir: RunDir) -> list[str]:
     """Return the processes that have a log: workers by number, then the others."""
     names = [path.stem for path in run_dir.logs.glob("*.log")]
     return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
@@ -28,7 +28,7 @@ def list_processes(run_dir: RunDir) -> list[str]:
 
 def find_process(run_dir: RunDir, text: str) -> str:
     process = f"worker-{text}" if text.isdigit() else text
-    known = list_processes(run_dir)
+    known = list_logged_processes(run_dir)
     if process not in known:
         raise BadInput(
             f"{run_dir.root} holds no log of {process}",

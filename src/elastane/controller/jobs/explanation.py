@@ -17,6 +17,8 @@ def explain_size(job: StoredJob) -> Explanation:
                 "It changes with `elastane cancel`, or once an operator has put back a backup of the store.",
             )
         )
+    if not job.reason.sentences:
+        return Explanation()
     return Explanation(sentences=job.reason.sentences, decided_s=job.reason.decided_s)
 
 

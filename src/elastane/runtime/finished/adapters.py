@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastane.runtime.finished.configs import CONFIG, encode_json, read_configs
+from elastane.runtime.finished.configs import CONFIG, encode_config, read_configs
 from elastane.runtime.finished.named_tensors import COMPILED, strip_compiled
 from elastane.runtime.state.memory import raw_bytes
 
@@ -197,7 +197,7 @@ def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # 
             "base_model_class": type(base).__name__,
             "parent_library": type(base).__module__,
         }
-    return encode_json(json.loads(json.dumps(value, default=_convert)))
+    return encode_config(json.loads(json.dumps(value, default=_convert)))
 
 
 def _convert(value: object) -> object:

@@ -33,10 +33,10 @@ def read_configs(model: nn.Module) -> dict[str, bytes]:
     config["architectures"] = [type(model).__name__]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
-    found[CONFIG] = encode_json(config)
+    found[CONFIG] = encode_config(config)
     generation = _read_json(getattr(model, "generation_config", None))
     if generation is not None:
-        found[GENERATION] = encode_json(generation)
+        found[GENERATION] = encode_config(generation)
     return found
 
 
@@ -44,10 +44,10 @@ def replace_dtype(text: bytes, dtype: torch.dtype) -> bytes:
     """Return a ``config.json`` with another type of weights."""
     config = json.loads(text)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
-    return encode_json(config)
+    return encode_config(config)
 
 
-def encode_json(value: dict[str, Any]) -> bytes:
+def encode_config(value: dict[str, Any]) -> bytes:
     """Encode a value as JSON; equal values give equal bytes."""
     return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
 
