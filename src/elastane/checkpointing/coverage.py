@@ -1,17 +1,17 @@
-"""Whether a checkpoint holds every element of every tensor exactly once."""
+"""The check that a checkpoint holds every element of every tensor exactly once."""
 
 from collections.abc import Iterator
 
 from elastane.api.checkpoints import FileDamage, Manifest, PartItem, TensorFacts
 
 MANY = 5
-"""Problems named per tensor; the rest is counted."""
+"""The number of problems to name per tensor; the rest is counted."""
 
 
 def find_gaps(manifest: Manifest) -> tuple[FileDamage, ...]:
-    """Return every tensor with an element missing or stored twice; nothing if the manifest is complete.
+    """Return every tensor with a missing or repeated element; empty if the manifest is complete.
 
-    A manifest is published only if this is empty: no other check finds the part of a writer that died.
+    A manifest is published only if this is empty: no other check notices a missing part of a dead writer.
     """
     return tuple(_find_problems(manifest))
 

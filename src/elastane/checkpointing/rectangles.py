@@ -1,4 +1,4 @@
-"""A range of a tensor's memory as rectangles, the unit that other readers of checkpoints understand."""
+"""The division of a range of a tensor's memory into rectangles, which other readers of checkpoints need."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,10 @@ class Rectangle(msgspec.Struct, frozen=True):
     """Elements ``[start, stop)`` of a tensor's memory that form a rectangle.
 
     Args:
-        offsets: its corner, per dim.
-        sizes: per dim.
-        start: first element, in memory order.
-        stop: one past the last.
+        offsets: the corner of the rectangle, per dim.
+        sizes: the sizes, per dim.
+        start: the first element, in memory order.
+        stop: one past the last element.
     """
 
     offsets: tuple[int, ...]
@@ -41,14 +41,15 @@ def cut_rectangles(
 ) -> tuple[Rectangle, ...]:
     """Cut elements ``[start, stop)`` of a dense tensor's memory into rectangles, in memory order.
 
-    At most ``2 * dims - 1``: the rest of a row, of a plane and so on, complete ones, and the beginnings of
-    the last. Each is contiguous in memory. A tensor without elements is one rectangle without elements.
+    The result has at most ``2 * dims - 1`` rectangles: the rest of a row, of a plane and so on, then complete
+    ones, then the beginnings of the last ones. Each is contiguous in memory. A tensor without elements gives
+    one rectangle without elements.
 
     Args:
         shape: the shape of the whole tensor.
         stride: the stride of the whole tensor; dense, perhaps permuted.
-        start: first element, in memory order.
-        stop: one past the last, at most the product of the shape.
+        start: the first element, in memory order.
+        stop: one past the last element, at most the product of the shape.
 
     Raises:
         ValueError: the tensor has no such elements.
@@ -79,7 +80,7 @@ def _cut_pieces(
     inner = [math.prod(lengths[dim + 1 :]) for dim in range(len(lengths))]
     position = start
     while position < stop:
-        # The slowest dim along which complete slices fit; all faster ones start at 0 there.
+        # The slowest dim along which complete slices fit; all faster dims start at 0 there.
         dim = next(d for d, size in enumerate(inner) if position % size == 0 and stop - position >= size)
         corner = tuple(position // size % length for size, length in zip(inner, lengths, strict=True))
         count = min((stop - position) // inner[dim], lengths[dim] - corner[dim])

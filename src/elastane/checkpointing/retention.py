@@ -1,4 +1,4 @@
-"""Retention: which checkpoints of a run are deleted."""
+"""Retention: the choice of the checkpoints of a run to delete."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ from elastane.api.checkpoints import EVALUATION, CheckpointSummary, Deletion, Re
 def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tuple[Deletion, ...]:
     """Return the checkpoints to delete, oldest first, each with its reason.
 
-    Never the newest complete one, never the best one, never the one that the run's present attempt began
-    with, never anything newer than the newest complete one (another worker may be writing it), never one of a
-    schema that this version does not know.
+    It never chooses the newest complete one, the best one, or the one with which the present attempt of the
+    run began. It never chooses one that is newer than the newest complete one, because another worker may be
+    writing it, and never one with a schema that this version does not know.
 
     Raises:
         ValueError: a rule retains fewer than one checkpoint.
@@ -40,7 +40,7 @@ def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tu
 
 
 def find_best(complete: Sequence[CheckpointSummary], rules: Retention) -> CheckpointSummary | None:
-    """Return the best by the metric of the rules, the newest of equals; None: none has that metric."""
+    """Return the best by the metric of the rules, the newest among equals; None: none has the metric."""
     if rules.best is None:
         return None
     metric, direction = rules.best
@@ -50,7 +50,7 @@ def find_best(complete: Sequence[CheckpointSummary], rules: Retention) -> Checkp
 
 
 def read_metric(metrics: Mapping[str, float], metric: str) -> float:
-    """Return the metric of that name, else an evaluation's total; not a number if there is neither."""
+    """Return the metric of that name, else an evaluation's total; not a number if neither exists."""
     return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
 

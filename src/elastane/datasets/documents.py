@@ -1,4 +1,4 @@
-"""Documents of text files, one after the other, in little memory."""
+"""A reader of the documents in text files, which needs little memory."""
 
 import gzip
 import json
@@ -18,9 +18,9 @@ LINES = (".jsonl", ".ndjson")
 def read_documents(path: Path, field: str) -> Iterator[Iterator[str]]:
     """Yield each document of a file as an iterator over its pieces.
 
-    ``.jsonl`` (and ``.ndjson``) has a document in each line, ``.parquet`` in each row, both under ``field``;
-    any other file is one document of plain text, in pieces of about a million characters that end with a
-    line. ``.gz`` after the suffix is understood, but for parquet.
+    A ``.jsonl`` (or ``.ndjson``) file has a document in each line, a ``.parquet`` file in each row, both
+    under ``field``. Any other file is one document of plain text, in pieces of about a million characters
+    that end with a line. All but parquet may also have the suffix ``.gz``.
 
     Raises:
         BadInput: the file cannot be read this way.

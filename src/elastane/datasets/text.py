@@ -22,22 +22,22 @@ SMALL, LARGE = np.dtype(np.uint16), np.dtype(np.uint32)
 class TextFiles(TokenFile):
     """Windows of tokens of jsonl, parquet or plain text files; see `TokenFile` for the samples.
 
-    The documents follow each other, each ended by the separator, and the whole is cut into windows. The first
-    process tokenises and others wait. The name of the cached result is a digest of the files' content and of
-    all settings that decide the tokens, so a changed file is tokenised again. A start reads files whose size
-    or time of change is new to the cache.
+    The documents follow each other, each with the separator at its end, and the whole is cut into windows.
+    The first process tokenises and others wait. The name of the cached result is a digest of the files'
+    content and of all settings that decide the tokens, so a changed file is tokenised again. A start reads
+    only files with a size or time of change that is new to the cache.
 
-    A starting worker may be silent for half an hour. Tokenise larger texts before the run: make the same
+    A starting worker may be silent for half an hour. Tokenise larger texts before the run: create the same
     object once in plain Python.
 
     Args:
         paths: of the files, in this order; a pattern such as ``data/*.jsonl`` means its sorted matches.
         tokenizer: an object with a method ``encode``, or ``"bytes"`` for tokens 0 to 255.
-        length: tokens per window.
+        length: the number of tokens per window.
         separator: the token at the end of each document.
-        documents: samples have a third part with the number of each position's document.
+        documents: add the number of each position's document to samples, as a third part.
         field: the field of a line, or the column, that has the text.
-        cache: folder; None: ``$XDG_CACHE_HOME/elastane/tokens``.
+        cache: the folder of the cache; None: ``$XDG_CACHE_HOME/elastane/tokens``.
 
     Raises:
         BadInput: a file cannot be read, or the tokens do not fit.
@@ -93,7 +93,7 @@ def _match(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> 
 
 
 def _digest_content(file: Path, cache: Path) -> str:
-    """Return the SHA-256 of a file, cached while its size and time of change stay the same."""
+    """Return the SHA-256 of a file, which is cached until its size or time of change is different."""
     stat = file.stat()
     identity = f"{file.resolve()} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
     known = cache / f"{hashlib.sha256(identity.encode()).hexdigest()}.content"
@@ -107,7 +107,7 @@ def _digest_content(file: Path, cache: Path) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Let one process at a time in; the lock of a killed process is released."""
+    """Hold a lock for one process at a time; the kernel releases the lock of a killed process."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -118,7 +118,7 @@ def _write_tokens(
 ) -> None:
     """Write the token file, completely or not at all."""
     end = np.array([separator], dtype)
-    # Token files are large: what a killed process has left goes.
+    # Token files are large, so remove those that a killed process has left unfinished.
     remove_partials(path)
     with open_replacement(path, durable=True) as out:
         for file in files:

@@ -1,4 +1,4 @@
-"""Tokenizers: any object that encodes text; its vocabulary size and a digest that identifies it."""
+"""Tokenizers: any objects that encode text, with the size of the vocabulary and an identifying digest."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ PROBE = "The quick brown fox, 3.14 — żółw\n\tjumps. 😀"
 class Encoder(Protocol):
     """A ``tokenizers.Tokenizer``, a tokenizer of ``transformers``, or the user's own class."""
 
-    def encode(self, text: str, /) -> Any: ...  # noqa: ANN401 - token numbers, or something with .ids
+    def encode(self, text: str, /) -> Any: ...  # noqa: ANN401 - token numbers, or an object with .ids
 
 
 Tokenizer: TypeAlias = Encoder | Literal["bytes"]
@@ -31,7 +31,7 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Iterable[int]:
 
 
 def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
-    """Return the number of tokens, which all tokens are below; None: unknown."""
+    """Return the size of the vocabulary, below which all tokens are; None: unknown."""
     if tokenizer == "bytes":
         return 256
     asked: Any = getattr(tokenizer, "get_vocab_size", None)
@@ -41,7 +41,7 @@ def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
 
 
 def digest_tokenizer(tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 over the tokenizer, as far as it can be read, and over the tokens of a probe text."""
+    """Return a SHA-256 over the tokenizer, as far as it is readable, and over the tokens of a probe text."""
     whole: Any = tokenizer
     if tokenizer != "bytes":
         whole = getattr(tokenizer, "backend_tokenizer", tokenizer)

@@ -17,13 +17,13 @@ LOOKS, LOOK_BYTES = 16, 1 << 16
 class TokenFile:
     """Consecutive windows of a memory-mapped token file; targets are the inputs one token further.
 
-    A sample is ``(inputs, targets)``, both int64 of shape ``(length,)``; with a ``separator`` it is
+    A sample is ``(inputs, targets)``, both int64 of shape ``(length,)``. With a ``separator`` it is
     ``(inputs, targets, documents)``, where positions of one document have the same number, from 0, for masks
-    that keep attention inside a document. The last tokens that fill no window are left out.
+    that keep attention inside a document. The last tokens that do not fill a window are left out.
 
     Args:
-        path: ``.npy`` with one dimension, or raw tokens in native byte order.
-        length: tokens per window.
+        path: a ``.npy`` file with one dimension, or a file of raw tokens in native byte order.
+        length: the number of tokens per window.
         dtype: the data type of raw tokens; None: uint16. A ``.npy`` file has its own.
         separator: the token at the end of each document; None: samples have no document numbers.
 
@@ -82,7 +82,7 @@ class TokenFile:
         return sha.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickled, a memory map would become the whole file.
+        # A pickled memory map would become the whole file.
         return {name: value for name, value in self.__dict__.items() if name != "_tokens"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run under one root: publish, inspect, verify, restore and delete them."""
+"""The catalog of a run's checkpoints: it publishes, inspects, verifies, restores and deletes them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,17 +31,17 @@ from elastane.storage.interface import Bytes, Storage
 T = TypeVar("T")
 
 AT_ONCE = 2
-"""Files verified in parallel, each with its own readers."""
+"""The number of files to verify in parallel, each with its own readers."""
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """The part of a manifest that every schema has."""
+    """The part of a manifest that is the same in every schema."""
 
     schema: int
 
 
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""A manifest names every rectangle of every tensor."""
+"""The limit of a manifest, which names every rectangle of every tensor."""
 
 _decode_marker = Decoder[CheckpointMarker](CheckpointMarker, at_most_bytes=1 << 16)
 _decode_schema = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
@@ -49,7 +49,7 @@ _decode_manifest = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BY
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """The result of `Catalog.inspect`; ``manifest`` only if the checkpoint is complete."""
+    """The result of `Catalog.inspect`; it has a ``manifest`` only if the checkpoint is complete."""
 
     summary: CheckpointSummary
     manifest: Manifest | None = None
@@ -59,7 +59,7 @@ class Catalog:
     """All checkpoints of a run.
 
     Args:
-        storage: with their root.
+        storage: the storage, with their root.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -71,7 +71,7 @@ class Catalog:
         """Write one file of a checkpoint; it is durable when this returns.
 
         Raises:
-            StorageError: it cannot be written; the checkpoint stays unfinished.
+            StorageError: the write failed, so the checkpoint stays unfinished.
         """
         return self.storage.write(f"{checkpoint}/{file}", buffers)
 
@@ -79,17 +79,17 @@ class Catalog:
         """Return the content of a small file of a checkpoint.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
         return self.storage.read(f"{checkpoint}/{file}")
 
     def publish(self, manifest: Manifest) -> CheckpointMarker:
-        """Publish a checkpoint whose files are all written: write the manifest, then the marker.
+        """Publish a checkpoint after all its files are written: write the manifest, then the marker.
 
-        An earlier attempt under the same name is replaced; its marker is deleted first.
+        This replaces an earlier attempt of the same name, and deletes its marker first.
 
         Raises:
-            BadInput: elements are missing; nothing was written.
+            BadInput: elements are missing, so nothing was written.
             StorageError: a file is missing, has another size, or cannot be written.
         """
         gaps = find_gaps(manifest)
@@ -105,7 +105,7 @@ class Catalog:
                 means="what a writer reported is not on the storage",
             )
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        # The marker of an earlier attempt must not make half of a new manifest valid.
+        # The marker of an earlier attempt must not make a partial new manifest valid.
         self.storage.delete(f"{manifest.name}/{MARKER}")
         self.write(manifest.name, MANIFEST, [text])
         marker = CheckpointMarker(len(text), hashlib.sha256(text).hexdigest())
@@ -115,7 +115,7 @@ class Catalog:
     # -- looking -------------------------------------------------------------------------------------------
 
     def list_names(self) -> list[str]:
-        """Return the names of all checkpoints, unfinished ones too, oldest first."""
+        """Return the names of all checkpoints, unfinished ones included, oldest first."""
         aged = {
             name: age
             for name in self.storage.list_directories()
@@ -124,10 +124,10 @@ class Catalog:
         return sorted(aged, key=lambda name: aged[name])
 
     def inspect(self, name: str) -> Inspection:
-        """Inspect marker, manifest and file sizes of a checkpoint; no data is read.
+        """Inspect marker, manifest and file sizes of a checkpoint, without reading data.
 
         Raises:
-            StorageError: the storage does not answer.
+            StorageError: the storage does not respond.
         """
         age = parse_checkpoint_age(name)
         if age is None:
@@ -162,10 +162,10 @@ class Catalog:
         """Return the manifest of a checkpoint, verified against its marker.
 
         Raises:
-            NoSuchFile: it has no marker: it is unfinished, or does not exist.
-            Damaged: marker or manifest has changed since it was written.
-            BadInput: written by a version with another schema.
-            StorageError: the storage does not answer.
+            NoSuchFile: it has no marker, so it is unfinished or does not exist.
+            Damaged: the marker or the manifest has changed since the write.
+            BadInput: a version with another schema wrote it.
+            StorageError: the storage does not respond.
         """
         try:
             marker_text = self.storage.read(f"{name}/{MARKER}")
@@ -190,11 +190,11 @@ class Catalog:
             raise Damaged(name, (FileDamage(MANIFEST, f"is not a valid manifest: {error}"),)) from error
 
     def find_published(self, name: str) -> Manifest | None:
-        """Return the manifest of a published checkpoint; None: it is not published, or damaged.
+        """Return the manifest of a published checkpoint; None: it is not published or is damaged.
 
         Raises:
-            BadInput: written by a version with another schema.
-            StorageError: the storage does not answer.
+            BadInput: a version with another schema wrote it.
+            StorageError: the storage does not respond.
         """
         try:
             return self.load_manifest(name)
@@ -220,12 +220,12 @@ class Catalog:
     # -- proving -------------------------------------------------------------------------------------------
 
     def verify(self, name: str) -> tuple[FileDamage, ...]:
-        """Read every byte of a checkpoint and compare checksums; return nothing if it is intact.
+        """Read every byte of a checkpoint and compare checksums; return the damage, empty if it is intact.
 
         Raises:
-            NoSuchFile: it is unfinished, or does not exist.
-            BadInput: written by a version with another schema.
-            StorageError: the storage does not answer.
+            NoSuchFile: it is unfinished or does not exist.
+            BadInput: a version with another schema wrote it.
+            StorageError: the storage does not respond.
         """
         try:
             manifest = self.load_manifest(name)
@@ -253,15 +253,15 @@ class Catalog:
         """Restore the newest checkpoint that is intact.
 
         Args:
-            attempt: restores from a manifest; raises `Damaged` if the data has changed since it was written.
+            attempt: restores from a manifest; raises `Damaged` if the data has changed since the write.
 
         Returns:
             The result of the attempt, the manifest, and the errors of newer checkpoints that were skipped.
 
         Raises:
-            NoSuchFile: there is no checkpoint.
-            Damaged: there are checkpoints, and none is intact.
-            StorageError: the storage does not answer.
+            NoSuchFile: the run has no checkpoint.
+            Damaged: the run has checkpoints, but none is intact.
+            StorageError: the storage does not respond.
         """
         skipped: list[Damaged] = []
         names = self.list_names()
@@ -292,7 +292,7 @@ class Catalog:
     def plan_pruning(
         self, rules: Retention, *, trusted: frozenset[str] = frozenset()
     ) -> tuple[Deletion, ...]:
-        """Return what `prune` would delete, after verifying the newest checkpoint, which must be intact.
+        """Return the deletions of `prune`, after verifying the newest checkpoint, which must be intact.
 
         Args:
             rules: which checkpoints to retain.
@@ -318,7 +318,7 @@ class Catalog:
         return chosen
 
     def delete_leftovers(self, manifest: Manifest) -> None:
-        """Delete files of writers that a published checkpoint does not name: records and abandoned parts."""
+        """Delete the files of writers that a published checkpoint does not name: records, abandoned parts."""
         named = {part.name for part in manifest.parts}
         for file in self.storage.list_files(manifest.name):
             if file.startswith("part-") and file not in named:

@@ -1,4 +1,4 @@
-"""Translation of the errors of file systems into `StorageError`; nothing else translates them."""
+"""The translation of the errors of file systems into `StorageError`, which happens only here."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def translate_errors(action: str, where: str) -> Iterator[None]:
-    """Turn any error of a file system into a `StorageError`.
+    """Translate any error of a file system into a `StorageError`.
 
     Args:
-        action: verb of the operation, ``write``.
+        action: the verb of the operation, such as ``write``.
         where: the file or directory.
 
     Raises:
-        StorageError: or one of its kinds.
+        StorageError: the operation failed; may be a subclass.
     """
     try:
         yield
@@ -27,7 +27,7 @@ def translate_errors(action: str, where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise _to_storage_error(action, where, error) from error
-    # fsspec passes on every exception of its client libraries: botocore, aiohttp, google.
+    # fsspec raises every exception of its client libraries: botocore, aiohttp, google.
     except Exception as error:
         raise StorageError(
             f"cannot {action} {where}: {type(error).__name__}: {error}",

@@ -1,4 +1,4 @@
-"""The checksum of a file, computed while it is read or written.
+"""The checksum of a file, computed during its reads or writes.
 
 XXH3-128, not SHA-256: it detects damage, not forgery, at 10 GB/s per core. SHA-256 (1.2 GB/s on the same
 machine) made writing a file take 1.6 times as long as writing its raw bytes.
@@ -15,11 +15,11 @@ from elastane.storage.interface import Bytes, StoredFile
 
 BATCH_BYTES = 8 << 20
 BATCH_BUFFERS = 256
-"""Fewer than the 1024 buffers that one writev takes."""
+"""The buffers of one batch: fewer than the 1024 that one writev accepts."""
 
 
 def cut_batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
-    """Yield the same bytes in lists of about `BATCH_BYTES`; large buffers are cut, none is copied."""
+    """Yield the same bytes in lists of about `BATCH_BYTES`; cut large buffers, but copy none."""
     batch: list[memoryview] = []
     size = 0
     for buffer in buffers:
@@ -41,8 +41,8 @@ def hash_while_writing(
 ) -> WrittenFile:
     """Pass all bytes to ``write``, batch by batch, then call ``finish``; hash them in another thread.
 
-    The hash may lag behind by any number of bytes, so that neither the disk nor its last fsync waits for it.
-    That needs no memory where the buffers are views of memory that stays allocated anyway.
+    The hash may lag by any number of bytes, so that neither the disk nor its last fsync waits for it. That
+    needs no memory if the buffers are views of memory that stays allocated anyway.
     """
     digest, size = xxhash.xxh3_128(), 0
 
@@ -64,11 +64,11 @@ def hash_while_writing(
 
 
 def hash_file(file: StoredFile, readers: int) -> WrittenFile:
-    """Return size and checksum of a file as it is now.
+    """Return the present size and checksum of a file.
 
     Args:
-        file: open.
-        readers: number of parallel reads; the pieces are hashed in order.
+        file: the open file.
+        readers: the number of parallel reads; the pieces are hashed in order.
     """
     size, digest = file.bytes, xxhash.xxh3_128()
 

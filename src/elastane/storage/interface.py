@@ -1,7 +1,7 @@
-"""What a storage of checkpoints can do: write whole files, read them in pieces, list and delete.
+"""The interface of a storage of checkpoints: write whole files, read pieces of them, list and delete.
 
-A storage has a root. Names of files are relative to it, with slashes. Every method raises `StorageError`
-or one of its subclasses, and nothing else.
+A storage has a root. The names of files are relative to it, with slashes. Every method raises only
+`StorageError` or one of its subclasses.
 """
 
 from collections.abc import Iterable
@@ -40,13 +40,13 @@ class Storage(Protocol):
 
     @property
     def readers(self) -> int:
-        """Number of parallel reads that pay off."""
+        """The number of parallel reads that is useful."""
         ...
 
     def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         """Write or replace a file; it and its directories are durable when this returns.
 
-        The buffers are written one after the other without a copy; they must not change meanwhile. After an
+        The buffers are written in order without a copy, so they must not change during the write. After an
         error, a part of the file may exist.
         """
         ...

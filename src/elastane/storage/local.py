@@ -25,7 +25,7 @@ PAGE = mmap.PAGESIZE
 
 
 LARGEST_BYTES = 1 << 30
-"""Of a file that is read in one piece."""
+"""The limit of a file that is read in one piece."""
 
 
 def _unreadable_error(path: Path, error: Malformed) -> UnreadableData:
@@ -35,12 +35,12 @@ def _unreadable_error(path: Path, error: Malformed) -> UnreadableData:
 
 
 class LocalStorage:
-    """A directory.
+    """A storage in a directory.
 
     Args:
-        root: need not exist yet.
-        inside: an existing directory: the root or one above it. Once it was removed, moved or replaced,
-            every write fails, and nothing is created in its place.
+        root: the directory, which need not exist yet.
+        inside: an existing directory: the root or one above it. After its removal, move or replacement every
+            write fails, and nothing is created in its place.
     """
 
     readers = 2
@@ -67,12 +67,12 @@ class LocalStorage:
         return written
 
     def _make_directory(self, directory: Path) -> None:
-        """Make a directory and its parents, each durable when this returns."""
+        """Create a directory and its parents, each durable when this returns."""
         if directory.is_dir():
             return
         self._make_directory(directory.parent)
-        with suppress(FileExistsError):  # another writer has made it
-            os.mkdir(directory)  # noqa: PTH102 - every call to the system in one style
+        with suppress(FileExistsError):  # another writer has created it
+            os.mkdir(directory)  # noqa: PTH102 - all system calls in one style
         sync_directory(directory.parent)
 
     def read(self, name: str) -> bytes:
@@ -116,7 +116,7 @@ class LocalStorage:
     def delete(self, name: str) -> None:
         with translate_errors("delete", str(self._root / name)):
             try:
-                os.unlink(self._root / name)  # noqa: PTH108 - every call to the system in one style
+                os.unlink(self._root / name)  # noqa: PTH108 - all system calls in one style
             except FileNotFoundError:
                 return
             sync_directory((self._root / name).parent)
@@ -130,7 +130,7 @@ class LocalStorage:
 
 
 class LocalFile:
-    """An open file."""
+    """An open file of a local storage."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd = path, fd
@@ -152,14 +152,14 @@ class LocalFile:
 
 
 class _SyncingFile:
-    """A file whose bytes are synced to the disk while later ones are still being written.
+    """A file that syncs its bytes to the disk while it writes later ones.
 
-    Whole pages are written with O_DIRECT where the file system supports it: 600 MB then took 0.34 s and
+    It writes whole pages with O_DIRECT if the file system supports that: 600 MB then took 0.34 s and
     0.01 s of a core, against 0.48 s and 0.17 s through the page cache, and 1.4 s of a core while the cache
     had to allocate memory (2 cores, virtual machine).
 
-    Of the rest, at most twice `AHEAD_BYTES` wait in the page cache for the disk. That took 0.41 s instead of
-    0.59 s with one fsync at the end, for 600 MB (median of 6, 2 cores, loaded).
+    Of other bytes, at most twice `AHEAD_BYTES` wait in the page cache for the disk. For 600 MB that took 0.41
+    s, instead of 0.59 s with one fsync at the end (median of 6, 2 cores, loaded).
     """
 
     def __init__(self, fd: int) -> None:
@@ -176,7 +176,7 @@ class _SyncingFile:
         self._pool.shutdown()
 
     def write(self, batch: list[memoryview]) -> None:
-        """Write all buffers; one system call may take fewer bytes, on a full disk or past 2 GiB."""
+        """Write all buffers; one system call may accept fewer bytes, on a full disk or past 2 GiB."""
         while batch:
             direct = self._supports_direct and self._find_pages(batch[0])
             count = self._put([direct] if direct else batch, direct=bool(direct))
@@ -218,13 +218,13 @@ class _SyncingFile:
         os.fsync(self._fd)
 
     def _wait_for_sync(self) -> None:
-        # The kernel reports a failed write once only: if it is ignored here, the last fsync succeeds.
+        # The kernel reports a failed write only once: if this ignored it, the last fsync would succeed.
         if self._last is not None:
             self._last.result()
 
 
 def _skip_bytes(batch: list[memoryview], count: int) -> list[memoryview]:
-    """Return the rest of some buffers after ``count`` bytes."""
+    """Return the rest of some buffers after the first ``count`` bytes."""
     while batch and count >= len(batch[0]):
         count -= len(batch[0])
         batch = batch[1:]
@@ -232,7 +232,7 @@ def _skip_bytes(batch: list[memoryview], count: int) -> list[memoryview]:
 
 
 def _identify(directory: Path) -> tuple[int, int] | None:
-    """Return device and inode; None: there is no such directory."""
+    """Return the device and inode of a directory; None: it does not exist."""
     try:
         found = directory.stat()
     except (FileNotFoundError, NotADirectoryError):

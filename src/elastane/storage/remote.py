@@ -14,17 +14,17 @@ from elastane.storage.hashing import hash_while_writing
 from elastane.storage.interface import Bytes
 
 UPLOAD_BYTES = 32 << 20
-"""Of one piece of a multipart upload: a file has at most 10000 pieces, so 320 GB."""
+"""The size of one piece of a multipart upload: a file has at most 10000 pieces, so 320 GB."""
 
 
 def open_remote_storage(url: str) -> "RemoteStorage":
     """Return the storage at a URL.
 
     Raises:
-        BadInput: no file system for this URL is installed.
+        BadInput: the file system of this URL is not installed.
     """
     try:
-        # Listings must show files that other workers have just written, so nothing is cached.
+        # No caches: listings must show files that other workers have just written.
         filesystem, root = url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         raise missing_file_system_error(url, error) from error
@@ -35,8 +35,8 @@ class RemoteStorage:
     """A root on a file system of fsspec.
 
     Args:
-        filesystem: its synchronous interface is used, from several threads.
-        root: path on it.
+        filesystem: the file system, used through its synchronous interface from several threads.
+        root: the path on the file system.
         url: the root, as error messages name it.
     """
 
@@ -64,7 +64,8 @@ class RemoteStorage:
         try:
             return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
         except FileNotFoundError:
-            # Only now: object stores have no directories, and s3fs would create a mistyped bucket.
+            # Only after a failure: object stores have no directories, and s3fs would create a mistyped
+            # bucket.
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
 
@@ -115,7 +116,7 @@ class RemoteStorage:
 
 
 class RemoteFile:
-    """A file read by ranges, one request for each."""
+    """A file that is read in ranges, with one request for each."""
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, url: str, size_bytes: int) -> None:
         self._fs, self._path, self._url, self.bytes = filesystem, path, url, size_bytes
@@ -141,7 +142,7 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 
 def _abandon(file: AbstractBufferedFile) -> None:
     """Abort an upload; closing the file would complete it with the bytes written so far."""
-    # The rest has no marker, so a second failure here is harmless.
+    # A checkpoint without a marker is ignored, so a second failure here is harmless.
     with suppress(StorageError), translate_errors("abandon", "an upload"):
         if isinstance(file, AbstractBufferedFile):
             file.closed = True

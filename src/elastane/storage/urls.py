@@ -8,14 +8,14 @@ from elastane.storage.local import LocalStorage
 
 
 def open_storage(url: str, inside: Path | None = None) -> Storage:
-    """Return the storage at a path or URL; nothing is read, written or created yet.
+    """Return the storage at a path or URL, without reading, writing or creating anything.
 
     Args:
-        url: or path.
-        inside: of a path, a directory above it that must not be moved or replaced; see `LocalStorage`.
+        url: the URL or path.
+        inside: for a path, a directory above it that must not move or be replaced; see `LocalStorage`.
 
     Raises:
-        BadInput: no file system for this URL is installed.
+        BadInput: the file system of this URL is not installed.
     """
     scheme, separator, path = url.partition("://")
     if not separator or scheme in ("file", "local"):
