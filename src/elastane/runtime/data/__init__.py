@@ -1,1 +1,1 @@
-"""Batches of virtual ranks, loaded by position or from streams."""
+"""The batches of virtual ranks, loaded by position or from streams."""

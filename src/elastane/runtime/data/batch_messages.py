@@ -1,7 +1,7 @@
 """Messages that carry a batch from a loader to its worker; large tensors travel in shared memory.
 
 PyTorch puts each tensor into its own shared memory and sends a descriptor through a new connection. For a
-batch of tokens that takes many times as long as a copy in the message.
+batch of tokens that takes many times longer than a copy in the message.
 """
 
 import io
@@ -17,12 +17,12 @@ SMALL_BYTES = 1 << 16
 
 class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - as pickle has it
-        # Exactly a tensor: a subclass may carry more than its values.
+        # Only exact tensors: a subclass may carry more than its values.
         if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > SMALL_BYTES:
             return NotImplemented
         try:
             return torch.from_numpy, (np.array(value.numpy()),)
-        except TypeError:  # a type that NumPy does not have
+        except TypeError:  # a type that NumPy lacks
             return NotImplemented
 
 
@@ -31,7 +31,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def pack_batch(batch: Any) -> bytes:  # noqa: ANN401 - the user's
-    """Return the message with a batch; it can be unpacked once."""
+    """Return the message with a batch; it can be unpacked only once."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Batches of virtual ranks: the plan that cuts a dataset into batches, and the sources that load them."""
+"""Batches of virtual ranks: the plan that divides a dataset into batches, and the sources that load them."""
 
 import re
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ MASK = (1 << 64) - 1
 
 
 def collate_default(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
-    """Return a batch, made as PyTorch's own loader makes it.
+    """Return a batch, collated as PyTorch's own loader does.
 
     Raises:
         BadInput: the samples cannot be collated.
@@ -50,10 +50,10 @@ class Batch(msgspec.Struct, frozen=True):
     """The batch of one virtual rank; at the end of an epoch it may have no samples.
 
     Args:
-        inputs: the collated samples; None: there are none.
-        samples: their number.
-        checksum: the checksum of their indices, for the ledger.
-        cursor: position of the virtual rank's stream after them; None: not a stream.
+        inputs: the collated samples; None: without samples.
+        samples: the number of samples.
+        checksum: the checksum of the samples' indices, for the ledger.
+        cursor: the position of the virtual rank's stream after the samples; None: not a stream.
     """
 
     inputs: Any
@@ -63,14 +63,14 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dataset is divided into steps and virtual ranks; the same on every worker.
+    """The division of a dataset into steps and virtual ranks; the same on every worker.
 
     Args:
-        length: the length of the dataset, in samples; 0: a stream, whose length is unknown.
-        global_batch: samples per step.
-        microbatch: samples per virtual rank.
-        virtual_ranks: V.
-        steps: number of steps; 0: the run ends when a stream has ended ``epochs`` times.
+        length: the length of the dataset, in samples; 0: a stream, of unknown length.
+        global_batch: the samples per step.
+        microbatch: the samples per virtual rank.
+        virtual_ranks: V, the number of virtual ranks.
+        steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
         seed: the seed of the run.
     """
@@ -98,10 +98,10 @@ class BatchSource(ABC):
         """Return the batch of a virtual rank, and seed the random numbers of its computation.
 
         Raises:
-            Exception: the dataset has raised it.
+            Exception: the dataset raised it.
         """
         batch = self._load_batch(step, virtual_rank)
-        # The computation draws the same numbers, wherever the batch was loaded and with how many draws.
+        # The computation draws the same numbers, regardless of the place of loading and the draws there.
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
@@ -123,11 +123,11 @@ class BatchSource(ABC):
 
     @abstractmethod
     def is_finished(self, outcome: RoundOutcome) -> bool:
-        """Whether that step was the last one."""
+        """Return whether the committed step was the last one."""
 
     @abstractmethod
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
-        """Whether that step was the last one of its epoch."""
+        """Return whether the committed step was the last one of its epoch."""
 
     @abstractmethod
     def close(self) -> None:
@@ -146,18 +146,18 @@ def make_plan(
     virtual_ranks: int | None,
     seed: int,
 ) -> BatchPlan:
-    """Return the plan for the numbers that the script asks for.
+    """Return the plan for the numbers that the script has passed.
 
     Args:
         length: the length of the dataset, in samples; 0: a stream.
-        global_batch: samples per step.
-        microbatch: samples per virtual rank, unless ``virtual_ranks`` is given.
+        global_batch: the samples per step.
+        microbatch: the samples per virtual rank, unless ``virtual_ranks`` is given.
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
         virtual_ranks: V; None: it follows from the microbatch.
         seed: the seed of the run.
 
     Raises:
-        BadInput: numbers that do not fit together.
+        BadInput: the numbers do not fit together.
     """
     check_count("run.steps", "global_batch", global_batch)
     check_count("run.steps", "microbatch", microbatch)
@@ -208,7 +208,7 @@ def measure_length(dataset: MapDataset) -> int:
     """Return the number of samples in a map-style dataset.
 
     Raises:
-        BadInput: it is empty.
+        BadInput: the dataset is empty.
     """
     if length := len(dataset):
         return length
@@ -221,12 +221,12 @@ class MapBatchSource(BatchSource):
     """Loads the batches of a map-style dataset, which is shuffled anew in each epoch.
 
     Args:
-        dataset: map-style.
+        dataset: a map-style dataset.
         plan: the plan of the run.
-        collate: makes a batch of a list of samples; None: PyTorch's default.
-        loaders: processes that load ahead; 0: this process loads each batch when it needs it.
-        prefetch: batches that each loader loads ahead.
-        vital: this process dies with any of its loaders.
+        collate: builds a batch from a list of samples; None: PyTorch's default.
+        loaders: the number of processes that load ahead; 0: this process loads each batch when needed.
+        prefetch: the number of batches that each loader loads ahead.
+        vital: this process dies if one of its loaders dies.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class MapBatchSource(BatchSource):
         return -(-self._plan.find_samples(step).count // self._plan.microbatch)
 
     def _predict_requests(self) -> Iterable[Request]:
-        """Yield what this worker will probably compute next: its virtual ranks, step after step."""
+        """Yield this worker's probable next requests: its virtual ranks, step after step."""
         ranks: Sequence[int] = self._waiting
         for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
             filled = self._count_filled(step)

@@ -13,18 +13,18 @@ from elastane.api.errors import BadInput
 from elastane.runtime.values import describe_value
 
 FEW = 4
-"""A tuple of this many tensors or fewer is more likely inputs and targets than a dataset of samples."""
+"""A tuple of at most this number of tensors is more likely inputs and targets than a dataset of samples."""
 
 
 def check_dataset(dataset: object, function: str) -> None:
     """Refuse data that is neither a map-style dataset nor a stream.
 
     Args:
-        dataset: as the script has passed it.
-        function: name of the function it was passed to, for the message.
+        dataset: the data that the script has passed.
+        function: the name of the function that the script called, for the message.
 
     Raises:
-        BadInput: it is something else.
+        BadInput: the data is something else.
     """
     refusal = _explain_refusal(dataset)
     if refusal is not None:
@@ -36,7 +36,7 @@ def check_positions(dataset: object, function: str) -> None:
     """Refuse data without samples by position.
 
     Raises:
-        BadInput: it has none.
+        BadInput: the data has no samples by position.
     """
     check_dataset(dataset, function)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -51,7 +51,7 @@ def check_count(function: str, name: str, value: object, least: int = 1) -> None
     """Refuse a value that is not a whole number, or too small.
 
     Raises:
-        BadInput: it is.
+        BadInput: the value is invalid.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadInput(
@@ -65,7 +65,7 @@ def check_collate(function: str, collate: object) -> None:
     """Refuse a collate argument that is not a function.
 
     Raises:
-        BadInput: it cannot be called.
+        BadInput: the argument is not callable.
     """
     if collate is not None and not callable(collate):
         raise BadInput(
@@ -76,7 +76,7 @@ def check_collate(function: str, collate: object) -> None:
 
 
 def _explain_refusal(dataset: object) -> tuple[str, str, str] | None:
-    """Return what was passed, what that means and what to pass instead; None: the data is accepted."""
+    """Return the problem of the data, its meaning and what to pass instead; None: the data is accepted."""
     name = describe_value(dataset)
     shares = "the run divides samples among a changing number of workers, so it reads them by position"
     if isinstance(dataset, DataLoader):
@@ -124,7 +124,7 @@ def _is_factory(dataset: object) -> bool:
     )
 
 
-def _explain_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - whatever can be called
+def _explain_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - any callable
     try:
         inspect.signature(dataset).bind(0, 1)
     except TypeError:
@@ -152,7 +152,7 @@ def _explain_rest(dataset: object) -> tuple[str, str, str] | None:
 
 
 def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether these tensors look like the columns of a dataset; samples would have equal shapes."""
+    """Return whether these tensors look like a dataset's columns; samples would have equal shapes."""
     if not 1 < len(parts) <= FEW or not all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
         return False
     kinds = {(tuple(part.shape), str(part.dtype)) for part in parts}
@@ -163,7 +163,7 @@ def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
 def count_batch_rows(dataset: object) -> int:
     """Return the number of rows of each item, if the data looks like a list of batches; 0 if not.
 
-    The first items of such a list are tuples or dicts of tensors whose first dimension is the same.
+    The first items of such a list are tuples or dicts of tensors with the same first dimension.
     """
     if not isinstance(dataset, list | tuple) or len(dataset) < 2:  # noqa: PLR2004 - one cannot be compared
         return 0
@@ -183,7 +183,7 @@ def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> 
     """Return a batch made by PyTorch's default collate function.
 
     Raises:
-        BadInput: it cannot collate samples of this kind.
+        BadInput: the function cannot collate samples of this kind.
     """
     try:
         return collate(samples)

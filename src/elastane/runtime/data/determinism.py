@@ -10,13 +10,12 @@ import torch
 from elastane.protocol.sampling import derive_random_key
 
 BETWEEN, AHEAD = 1 << 32, 1 << 33
-"""Stand for the virtual rank in keys of numbers drawn after a step, and ahead of the next microbatches."""
+"""In place of a virtual rank, in keys of numbers drawn after a step and before the next microbatches."""
 
 
 def seed_everything(key: int) -> None:
     """Seed every generator that a model or a dataset may draw from."""
-    # Not torch.manual_seed: without an accelerator in use it takes 0.1 ms to record a stack trace for the
-    # first use of one.
+    # Not torch.manual_seed: without an accelerator in use, it takes 0.1 ms to record a stack trace.
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(key)
@@ -26,7 +25,7 @@ def seed_everything(key: int) -> None:
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Load with one intra-op thread, as loader processes do, so that a batch has the same bits in both."""
+    """Use one intra-op thread, as loader processes do, so that a batch has the same bits in both."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield
@@ -39,10 +38,10 @@ def use_one_thread() -> Iterator[None]:
 
 
 class ScriptSeeds:
-    """Seeds of the numbers that the script draws outside the microbatches of a step.
+    """The seeds of the numbers that the script draws outside the microbatches of a step.
 
     Args:
-        seed: the run's seed.
+        seed: the seed of the run.
     """
 
     def __init__(self, seed: int) -> None:
@@ -50,20 +49,20 @@ class ScriptSeeds:
         self._evaluations = 0
 
     def seed_ahead(self, step: int) -> None:
-        """Seed what the script draws ahead of the microbatches of a step."""
+        """Seed the numbers that the script draws before the microbatches of a step."""
         seed_everything(derive_random_key(self._seed, step, AHEAD))
 
     def seed_after(self, step: int) -> None:
-        """Seed what the script draws after a step."""
+        """Seed the numbers that the script draws after a step."""
         self._evaluations = 0
         seed_everything(self._key_after(step))
 
     def seed_evaluation(self, step: int, virtual_rank: int) -> None:
-        """Seed what the script draws for one virtual rank of an evaluation after a step."""
+        """Seed the numbers that the script draws for one virtual rank of an evaluation after a step."""
         seed_everything(derive_random_key(self._key_after(step), step, virtual_rank))
 
     def end_evaluation(self, step: int) -> None:
-        """Seed what the script draws after an evaluation; the next evaluation gets other numbers."""
+        """Seed the numbers that the script draws after an evaluation; the next evaluation gets others."""
         self._evaluations += 1
         seed_everything(self._key_after(step))
 

@@ -1,4 +1,4 @@
-"""Digest of a dataset, which shows a change between two workers or after a resume."""
+"""The digest of a dataset, which shows a change between two workers or after a resume."""
 
 import dataclasses
 import hashlib
@@ -25,10 +25,10 @@ def digest_dataset(dataset: MapDataset, seed: int) -> str:
     """Return a SHA-256 over length, type and a few samples at positions that the seed chooses.
 
     A dataset may have its own ``fingerprint``, a text or a method that returns one; Hugging Face's datasets
-    have a ``_fingerprint``. Then it takes the place of the samples.
+    have a ``_fingerprint``. Then the fingerprint replaces the samples.
 
     Raises:
-        Exception: the dataset has raised it.
+        Exception: the dataset raised it.
     """
     sha = hashlib.sha256(f"{type(dataset).__qualname__} {len(dataset)}".encode())
     if (own := read_own_fingerprint(dataset)) is not None:
@@ -52,7 +52,7 @@ def digest_stream(stream: object, first: Sequence[Any]) -> str:
 
 
 def read_own_fingerprint(dataset: object) -> str | None:
-    """Return the fingerprint that the dataset itself has; None: it has none."""
+    """Return the dataset's own fingerprint; None: it has none."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own
     own = getattr(dataset, "_fingerprint", None) if own is None else own
@@ -60,7 +60,7 @@ def read_own_fingerprint(dataset: object) -> str | None:
 
 
 def _add_content(sha: "_Hash", value: Any) -> None:  # noqa: ANN401, C901 - a sample is the user's; one row per type
-    """Add the content of a sample; of a type unknown here, its name."""
+    """Add the content of a sample; for an unknown type, only its name."""
     sha.update(f"<{type(value).__name__}>".encode())
     match value:
         case torch.Tensor():

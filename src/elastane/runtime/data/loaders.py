@@ -1,8 +1,8 @@
-"""Loader processes: PyTorch's own, which load the batches that this worker will probably compute next.
+"""Loader processes, which are PyTorch's own and load the batches that this worker will probably compute next.
 
-The requests are guesses. A batch that was guessed right is ready when the worker needs it; the worker itself
-loads any other batch at once, and drops batches that a change of membership has made useless. So loaders
-change how long a step takes, and nothing else.
+The requests are predictions. A correctly predicted batch is ready when the worker needs it. The worker itself
+loads any other batch at once, and drops batches that a change of membership has made useless. So loaders only
+change the duration of a step.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from elastane.runtime.data.batch_messages import pack_batch, unpack_batch
 
 Request: TypeAlias = tuple[int, int]
-"""``(step, virtual rank)``."""
+"""A request for a batch: ``(step, virtual rank)``."""
 
 REHEARSED: Request = (1, 0)
 PR_SET_PDEATHSIG = 1
@@ -30,24 +30,24 @@ LOST_ITS_WORKER = 71
 
 
 class LoadFailure:
-    """A loader failed to load a batch; ``text`` is the traceback."""
+    """The failure of a loader to load a batch; ``text`` is the traceback."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class Loaders:
-    """Processes that load ahead.
+    """The processes that load ahead.
 
-    The constructor forks them, so they have the dataset of this process, of any kind. Construct it before
-    this process connects to others: see `elastane.runtime.links.inherited_descriptors`.
+    The constructor forks them, so they have this process's dataset, of any kind. Construct it before this
+    process connects to others: see `elastane.runtime.links.inherited_descriptors`.
 
     Args:
         load: loads the batch of a request; called in the loaders.
         predict: returns probable requests, the next one first; may be a long iterable.
-        processes: number of loaders.
-        prefetch: requests under way in each loader.
-        vital: this process dies with any of them, so that it is replaced.
+        processes: the number of loaders.
+        prefetch: the number of open requests of each loader.
+        vital: this process dies if a loader dies, so that the run replaces it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Loaders:
     ) -> None:
         self._predict = predict
         self._processes = processes
-        # Each loader begins with a rehearsal, which opens its files; no other request is predicted yet.
+        # Each loader begins with a rehearsal, which opens its files; other requests are not predicted yet.
         self._first = [REHEARSED] * processes
         self._under_way: deque[Request | None] = deque()
         self._arrived: dict[Request, Any] = {}
@@ -82,12 +82,12 @@ class Loaders:
         self._loaders = set(multiprocessing.active_children()) - siblings
         self._closing = False
         if vital and threading.current_thread() is threading.main_thread():
-            # PyTorch's handler raises inside the script, which ends the run; a death ends this worker only.
+            # PyTorch's handler raises inside the script, which ends the run; a death ends only this worker.
             self._before = before
             signal.signal(signal.SIGCHLD, self._die_with_them)
 
     def refresh(self) -> None:
-        """Take new predictions: give requests to idle loaders, and drop useless batches."""
+        """Update the predictions: send requests to idle loaders, and drop useless batches."""
         for _ in range(len(self._under_way)):
             if self._under_way[0] is not None:
                 break
@@ -97,12 +97,12 @@ class Loaders:
             self._arrived = {request: kept for request, kept in self._arrived.items() if request in useful}
 
     def take(self, request: Request) -> Any | None:  # noqa: ANN401 - a batch is the user's
-        """Return a batch that was loaded ahead; None: it was not, or a loader failed."""
+        """Return a batch that was loaded ahead; None: it was not loaded, or a loader failed."""
         while request not in self._arrived and request in self._under_way:
             self._receive()
         answer = self._arrived.pop(request, None)
         if isinstance(answer, LoadFailure):
-            # The worker itself loads it again, and fails with the user's own traceback.
+            # The worker itself loads the batch again, and fails with the user's own traceback.
             sys.stderr.write(f"a loader process failed at step {request[0]}, virtual rank {request[1]}:\n")
             sys.stderr.write(answer.text)
             return None
@@ -111,7 +111,7 @@ class Loaders:
     def catch_up(self) -> None:
         """Make room for better requests after a missing one, without a long wait.
 
-        While this process loaded one batch, each loader has had time for one as well.
+        While this process loaded one batch, each loader has had time to load one too.
         """
         useful = self._find_useful()
         for _ in range(self._processes):
@@ -125,7 +125,7 @@ class Loaders:
         self._answers = None
 
     def _choose_next(self) -> Request | None:
-        """Return the next request, None if nothing can be predicted; the iterator of answers calls it."""
+        """Return the next request, None if nothing can be predicted; the iterator of answers calls this."""
         taken = {*self._under_way, *self._arrived}
         guess = self._first.pop() if self._first else None
         if guess is None:
@@ -141,7 +141,7 @@ class Loaders:
             self._arrived[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
 
     def _find_useful(self) -> set[Request]:
-        """Return the most probable requests, as many as are under way or have arrived."""
+        """Return the most probable requests, as many as are open or have arrived."""
         limit = len(self._under_way) + len(self._arrived)
         return {request for request, _ in zip(self._predict(), range(limit), strict=False)}
 
@@ -149,7 +149,7 @@ class Loaders:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
             sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
             sys.stderr.flush()
-            # By a signal: the run would take an exit code for that of the script.
+            # Use a signal: the run would attribute an exit code to the script.
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -164,12 +164,12 @@ class _Answers(Dataset[Any]):
             return None
         try:
             return pack_batch(self._load(request))
-        except Exception:  # noqa: BLE001 - the worker loads the batch again, and raises it
+        except Exception:  # noqa: BLE001 - the worker loads the batch again, and raises the error
             return LoadFailure(traceback.format_exc())
 
 
 class _Requests(Sampler[Request | None]):
-    """Endless requests, each made when a loader has room for it."""
+    """An endless series of requests, each made when a loader has room for it."""
 
     def __init__(self, following: Callable[[], Request | None]) -> None:
         self._following = following
@@ -180,7 +180,7 @@ class _Requests(Sampler[Request | None]):
 
 
 class _Init:
-    """Runs first in a loader, so that the loader does not outlive its worker."""
+    """The first function of a loader, which makes the loader die with its worker."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker

@@ -1,8 +1,8 @@
 """Streams: shard ``v`` of ``V`` belongs to virtual rank ``v``, on any worker.
 
-Each step commits the state of every shard after its microbatch. So the next worker to compute a virtual rank
-continues exactly there: the same worker with its open iterator, another one with an iterator that it opens at
-the committed cursor.
+Each step commits the state of every shard after its microbatch. The next worker that computes the virtual
+rank continues exactly there. The same worker uses its open iterator; another one opens an iterator at the
+committed cursor.
 """
 
 import copy
@@ -34,18 +34,18 @@ from elastane.runtime.data.fingerprint import digest_stream
 from elastane.runtime.exhaustion import runs_script
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
-"""Takes ``(shard, shards)``; returns an iterable over the samples of that shard."""
+"""A function that takes ``(shard, shards)`` and returns an iterable over the samples of that shard."""
 
 OPENING = -1  # no sample has this position
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A stream whose shards can be opened.
+    """A stream, with the way to open its shards.
 
     Args:
-        open: takes ``(shard, shards)``; returns a new iterable.
+        open: takes ``(shard, shards)`` and returns a new iterable.
         announced: the dataset finds its shard with ``torch.utils.data.get_worker_info``.
-        replay: a shard without a state reaches a cursor by reading all samples before it again.
+        replay: a shard without a state reaches a cursor by reading all earlier samples again.
     """
 
     open: Factory
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 def open_stream(dataset: object, *, replay: bool) -> Stream | None:
-    """Return the stream of a dataset; None: it is map-style.
+    """Return the stream of a dataset; None: the dataset is map-style.
 
     Raises:
         BadInput: the dataset cannot be opened once for each shard.
@@ -66,7 +66,7 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
         return None
     shard = getattr(dataset, "shard", None)
     if callable(shard):
-        # Hugging Face's datasets have other names for the two numbers.
+        # Hugging Face's datasets use other names for the two numbers.
         other = "num_shards" in inspect.signature(shard).parameters
         return Stream(
             (lambda v, n: shard(num_shards=n, index=v)) if other else shard, announced=False, replay=replay
@@ -82,7 +82,7 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
 
 
 def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
-    """Check at the start what would fail later in the run; return the digest of the stream.
+    """Check a stream at the start, so that it does not fail later in the run; return its digest.
 
     Raises:
         BadInput: the stream yields batches, or cannot be resumed, divided into shards or recorded.
@@ -127,8 +127,8 @@ class StreamBatchSource(BatchSource):
     Args:
         source: the stream.
         plan: the plan of the run.
-        collate: makes a batch of a list of samples; None: PyTorch's default.
-        loaders: 0; a stream has no positions that loader processes could load.
+        collate: builds a batch from a list of samples; None: PyTorch's default.
+        loaders: must be 0: a stream has no positions that loader processes could load.
 
     Raises:
         BadInput: ``loaders`` is not 0.
@@ -158,17 +158,17 @@ class StreamBatchSource(BatchSource):
         self._places = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._live = {rank: shard for rank, shard in self._live.items() if rank in ranks}
 
-    def count_samples(self, step: int) -> int | None:  # noqa: ARG002 - no step's is known
+    def count_samples(self, step: int) -> int | None:  # noqa: ARG002 - unknown for all steps
         return None
 
-    def find_epoch(self, step: int) -> int:  # noqa: ARG002 - asked of the step at hand
+    def find_epoch(self, step: int) -> int:  # noqa: ARG002 - called for the current step
         return self._places[0].epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """Return the ledger's entry of a committed step.
 
         Raises:
-            BadInput: the stream has no samples at all.
+            BadInput: the stream has no samples.
         """
         if not outcome.samples:
             raise BadInput(
@@ -232,8 +232,8 @@ class _Shard:
     """An open iterator over one shard.
 
     Attributes:
-        text: its present cursor, encoded; None before the first draw.
-        stateful: the object that has the state; None: no object has.
+        text: the present cursor, encoded; None before the first draw.
+        stateful: the object that has the state; None: the shard has no state.
     """
 
     @runs_script
@@ -272,7 +272,7 @@ class _Shard:
             samples += (pulled := self._pull())
             ended = not pulled
         position = self._pulled
-        # The state before looking ahead: a worker that opens the shard there draws the same sample again.
+        # The state before the look-ahead: a worker that opens the shard there draws the same sample again.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
         text = cursors.encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
         if not ended:
@@ -285,7 +285,7 @@ class _Shard:
     @runs_script
     def _pull(self) -> list[Any]:
         """Return the next sample in a list, which is empty at the end."""
-        # Seeded for each sample, so that looking one ahead does not change its random numbers.
+        # Seed each sample, so that looking one ahead does not change its random numbers.
         seed_everything(derive_stream_key(self._seed, self._epoch, self._shard, self._pulled))
         with self._as_worker():
             for sample in self._iterator:

@@ -1,6 +1,6 @@
-"""A worker's connection to the coordinator: reports to it and proposals from it, in threads of their own.
+"""A worker's connection to the coordinator, which carries reports and proposals in separate threads.
 
-Training steps never wait for it. While the coordinator is away, reports gather here; the next one gets them.
+Training steps never wait for it. While the coordinator is down, reports wait here for the next one.
 """
 
 import threading
@@ -23,13 +23,13 @@ RETRY_S = 0.05
 
 
 class CoordinatorLink:
-    """The connection of one worker to the coordinator of its run, also to a later one.
+    """The connection of one worker to the present coordinator of its run, which may change.
 
     Args:
-        run_dir: has the endpoint and the secret.
+        run_dir: the run directory, which has the endpoint and the secret.
         worker: the number of this worker.
         report: returns the current report; called from this class's thread.
-        receive: takes the coordinator's messages; called from this class's thread.
+        receive: handles the coordinator's messages; called from this class's thread.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class CoordinatorLink:
         self._sent = 0
         self._reported = 0
         self._once: list[control.FromWorker] = []
-        # Sent events, each with the last step reported before it: the coordinator may have died before it
-        # wrote them.
+        # Sent events that the coordinator may not have written before its death, each with the last step
+        # reported before it.
         self._unsure: list[tuple[int, control.WorkerEvent]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
@@ -62,7 +62,7 @@ class CoordinatorLink:
         threading.Thread(target=self._send_all, name="elastane-reports", daemon=True).start()
 
     def close_in_child(self) -> None:
-        """Close the connection in a forked process, which would keep it open after this one has died."""
+        """Close the connection in a forked process, which would keep it open after this process has died."""
         if self._connection is not None:
             self._connection.socket.close()
 
@@ -88,17 +88,17 @@ class CoordinatorLink:
     def send(self, message: control.FromWorker) -> None:
         """Send a message once.
 
-        An event is sent again to a new coordinator that comes before a later step is acknowledged: its
+        If a new coordinator takes over before a later step is acknowledged, it gets the event again: its
         predecessor may have died before it wrote the event.
         """
         with self._lock:
             self._once.append(message)
         if not isinstance(message, control.WorkerEvent):
-            # An event is only written down, so it can wait for the next message.
+            # The coordinator only records an event, so the event can wait for the next message.
             self._wake.set()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is sent and every step acknowledged; return False when time is up."""
+        """Wait until everything is sent and every step acknowledged; return False after the timeout."""
         deadline = time.monotonic() + timeout_s
         self._wake.set()
         while time.monotonic() < deadline:
@@ -111,10 +111,10 @@ class CoordinatorLink:
     # -- threads -------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Stay connected: after every failure, connect again and send again what is not acknowledged."""
+        """Stay connected: after every failure, reconnect and send unacknowledged reports again."""
         while True:
             try:
-                # Without the context, `websockets` warns; a script may have turned warnings into errors.
+                # Without the context `websockets` warns, and a script may have turned warnings into errors.
                 with connect(
                     read_endpoint(self._run_dir).url,
                     additional_headers=build_bearer_header(self._secret),
@@ -126,7 +126,7 @@ class CoordinatorLink:
                     try:
                         self._follow(connection)
                     finally:
-                        # Without waiting for an answer to a close frame.
+                        # Do not wait for an answer to a close frame.
                         connection.close_socket()
             except (OSError, Malformed, WebSocketException):
                 time.sleep(RETRY_S)
@@ -153,7 +153,7 @@ class CoordinatorLink:
             with self._lock:
                 while self._steps and self._steps[0].line.step <= message.step:
                     self._steps.popleft()
-                # They came before the report of that step, on the same connection.
+                # The coordinator received them before the report of that step, on the same connection.
                 self._unsure = [(step, event) for step, event in self._unsure if step >= message.step]
             return
         self._receive(message)
@@ -172,7 +172,7 @@ class CoordinatorLink:
             with self._lock:
                 due = self._changed or now - last_report >= REPORT_S
                 self._changed = False
-                # A new coordinator must know the worker before it gets anything else.
+                # A new coordinator must know the worker before it receives anything else.
                 if due:
                     last_report = now
                     messages.append(self._report())

@@ -1,9 +1,9 @@
-"""Connections of a mesh that are not proven yet: the listener, accepted and dialled connections.
+"""The unproven connections of a mesh: the listener, accepted connections and dialled ones.
 
 Any program on the machine can connect, send anything, or send nothing. Every failure of an unproven
-connection, one in our own code too, ends in `MeshEntrance._greet` or `MeshEntrance.advance`, which close
-this connection and nothing else. Proven peers go to `elastane.runtime.links.mesh`; only that module reads
-messages of the run.
+connection, in Elastane's own code too, ends in `MeshEntrance._greet` or `MeshEntrance.advance`, which close
+only this connection. Proven peers go to `elastane.runtime.links.mesh`; only that module reads messages of the
+run.
 """
 
 import contextlib
@@ -23,29 +23,29 @@ from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Hands
 BACKLOG = 512
 ACCEPTED_AT_ONCE = 32
 CROWDED_S = 0.02
-"""Pause after as many connections were accepted at once: a flood costs a few percent of a core, not all."""
+"""The pause after a batch of accepted connections: a flood costs a few percent of a core, not all."""
 EXHAUSTED_S = 0.1
-"""Pause after the system refused a descriptor or memory."""
+"""The pause after the system has refused a descriptor or memory."""
 RETRY_S = 0.05
 PATIENCE_S = 30.0
-"""How long this worker dials a peer that is there, but with which no handshake succeeds."""
+"""How long this worker dials a peer that listens, but with which no handshake succeeds."""
 
 
 class PeerUnreachable(Exception):
-    """No process listens at the address of a peer."""
+    """The error that no process listens at the address of a peer."""
 
 
 class Candidate:
-    """A connection that has not proved itself.
+    """A connection that is not proven yet.
 
     Args:
         selector: the selector of the mesh.
         sock: a new socket.
-        handshake: not begun yet.
-        dialled: the worker that was dialled; None: accepted.
+        handshake: a handshake that has not begun.
+        dialled: the worker that this worker dials; None: the connection is accepted.
 
     Attributes:
-        stream: to the other side.
+        stream: the stream to the other side.
         closed: this worker has closed it.
     """
 
@@ -67,7 +67,7 @@ class Candidate:
         """Begin to connect to a peer.
 
         Raises:
-            PeerUnreachable: no process listens there.
+            PeerUnreachable: no process listens at its address.
             OSError: the system refuses.
         """
         code = self.stream.sock.connect_ex(address)
@@ -76,7 +76,7 @@ class Candidate:
         self.register(selectors.EVENT_READ | selectors.EVENT_WRITE)
 
     def register(self, events: int) -> None:
-        """Have the selector report these events."""
+        """Register the connection with the selector, for these events."""
         self.stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(self.stream.sock, events, self)
 
@@ -84,7 +84,7 @@ class Candidate:
         """Continue the handshake as far as messages have arrived; return the peer once it is proven.
 
         Raises:
-            PeerUnreachable: no process listens there.
+            PeerUnreachable: no process listens at its address.
             Malformed: the other side is not a worker of this run.
             EOFError: the other side has closed the connection.
             OSError: the connection is broken.
@@ -121,7 +121,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Dial:
-    """Attempts to reach one peer."""
+    """The attempts to reach one peer."""
 
     address: Address
     give_up_s: float
@@ -130,17 +130,17 @@ class _Dial:
 
 
 class MeshEntrance:
-    """The listener of one worker, and all of its connections that are not proven.
+    """The listener of one worker, and all of its unproven connections.
 
     Args:
-        selector: of the mesh; the data of every key of this class is a `Candidate`, or this object for the
-            listener.
-        credentials: returns what this worker proves itself with now.
-        host: address to listen on.
-        rules: returns the rules for accepted connections now.
+        selector: the selector of the mesh. The data of this class's keys is a `Candidate` or, for the
+            listener, this object.
+        credentials: returns the present credentials of this worker.
+        host: the address to listen on.
+        rules: returns the present rules for accepted connections.
 
     Raises:
-        OSError: it cannot listen.
+        OSError: the system refuses the listener.
     """
 
     def __init__(
@@ -165,19 +165,19 @@ class MeshEntrance:
 
     @property
     def quiet(self) -> bool:
-        """No connection begins here now, and nothing is due at a later time: the usual case of a `poll`."""
+        """No connection begins now, and nothing is due at a later time: the usual case of a `poll`."""
         return not (self._unproven or self._dials or self._lost) and self._resume_s is None
 
     # -- from the mesh -------------------------------------------------------------------------------------
 
     def dial(self, peer: int, address: Address, now_s: float) -> None:
-        """Begin to connect to a peer, unless that is under way; `tend` returns those it cannot reach."""
+        """Begin to connect to a peer, unless a dial is running; `tend` returns the unreachable peers."""
         if peer not in self._dials:
             self._dials[peer] = _Dial(address, now_s + PATIENCE_S)
             self._attempt(peer, now_s)
 
     def accept(self, now_s: float) -> None:
-        """Accept some of the connections that wait."""
+        """Accept some of the waiting connections."""
         # A script may change the limit of its process.
         self._unproven.rules = self.rules()
         for _ in range(ACCEPTED_AT_ONCE):
@@ -190,7 +190,7 @@ class MeshEntrance:
             except OSError as error:
                 if error.errno in EXHAUSTED:
                     self._make_room(error, now_s)
-                # Otherwise no connection waits, or one has gone away, which accept(2) reports here.
+                # Otherwise no connection waits, or accept(2) reports one that has gone away.
                 return
             self._greet(sock, now_s)
         self._pause(now_s + CROWDED_S)
@@ -205,7 +205,7 @@ class MeshEntrance:
             assert candidate.dialled is not None, "only a dialled connection connects"  # noqa: S101
             self._give_up(candidate.dialled)
             return None
-        # The one place where a failure of an unproven connection, of any kind, becomes its end.
+        # The one place where any failure of an unproven connection becomes its end.
         except Exception as error:  # noqa: BLE001
             reason = str(error) or type(error).__name__
             if candidate.dialled is None:
@@ -221,10 +221,10 @@ class MeshEntrance:
         return proven
 
     def tend(self, now_s: float) -> list[int]:
-        """Expire, retry and resume what is due; return the peers that cannot be reached.
+        """Refuse expired candidates, retry dials and resume accepting if due; return the unreachable peers.
 
         Raises:
-            OSError: this process has lacked descriptors or memory for so long that peers cannot be dialled.
+            OSError: this process has lacked descriptors or memory for too long to dial peers.
         """
         for candidate in self._unproven.expired(now_s):
             self._refuse(candidate, "it did not prove itself in time", now_s)
@@ -238,7 +238,7 @@ class MeshEntrance:
         return lost
 
     def find_due_s(self) -> float | None:
-        """Return when `tend` is due, in monotonic seconds; None: nothing is due."""
+        """Return the time at which `tend` is due, in monotonic seconds; None: nothing is due."""
         if self._lost:
             return 0.0
         due = [self._unproven.expires_at_s(), self._resume_s]
@@ -247,14 +247,14 @@ class MeshEntrance:
 
     def close(self) -> None:
         """Close the listener and every unproven connection."""
-        with contextlib.suppress(KeyError):  # while it pauses, it is not registered
+        with contextlib.suppress(KeyError):  # a paused listener is not registered
             self._selector.unregister(self.listener)
         self.listener.close()
         for candidate in self._list_candidates():
             candidate.close()
 
     def close_sockets(self) -> None:
-        """Close the descriptors after a fork, and leave the selector alone: the parent shares it."""
+        """Close the descriptors after a fork, but leave the selector, which the parent shares."""
         self.listener.close()
         for candidate in self._list_candidates():
             candidate.stream.sock.close()
@@ -269,7 +269,7 @@ class MeshEntrance:
         try:
             candidate = self._create_candidate(sock, self.address, None)
             candidate.register(selectors.EVENT_READ)
-        # As in `advance`: for any failure, only this connection ends.
+        # As in `advance`, any failure ends only this connection.
         except Exception as error:  # noqa: BLE001
             sock.close()
             self._log_refusal(str(error) or type(error).__name__, now_s)
@@ -281,8 +281,8 @@ class MeshEntrance:
     def _make_room(self, error: OSError, now_s: float) -> None:
         """Close the oldest unproven connection; without one, wait: something else holds the descriptors.
 
-        The oldest one has its minimum time first: accept(2) asks for a descriptor before it looks for a
-        connection, so the connection that has just taken the last descriptor may be the only one.
+        Wait for the minimum time of the oldest one first. As accept(2) takes a descriptor before it looks for
+        a connection, the connection that has just taken the last descriptor may be the only one.
         """
         oldest, yields_s = self._unproven.oldest, self._unproven.yields_at_s()
         if yields_s > now_s:
@@ -295,7 +295,7 @@ class MeshEntrance:
         self._pause(now_s + (CROWDED_S if oldest else EXHAUSTED_S))
 
     def _pause(self, until_s: float) -> None:
-        """Stop accepting for a while; an unserved listener would keep `select` from waiting."""
+        """Stop accepting for a while, and unregister the listener, so that `select` can wait."""
         if self._resume_s is None:
             self._selector.unregister(self.listener)
             self._resume_s = until_s
@@ -314,7 +314,7 @@ class MeshEntrance:
             self._try_again(peer, error, now_s)
 
     def _try_again(self, peer: int, error: Exception, now_s: float) -> None:
-        """Dial again in a while: the peer had too many connections, or this process has no descriptor.
+        """Retry a dial later: the peer had too many connections, or this process has no descriptor.
 
         Raises:
             OSError: this process has had no descriptor for `PATIENCE_S`.
@@ -355,6 +355,6 @@ class MeshEntrance:
 
 
 def _build_connect_error(code: int) -> Exception:
-    """Return the error of a failed connect(2); a refusal proves that the process of the peer is gone."""
+    """Return the error of a failed connect(2); a refusal proves that the process of the peer has ended."""
     error = OSError(code, os.strerror(code))
     return PeerUnreachable() if code == errno.ECONNREFUSED else error

@@ -1,4 +1,4 @@
-"""Frames of a message and, sometimes, a payload of raw bytes, over one non-blocking socket."""
+"""Frames over one non-blocking socket: each has a message and, optionally, a payload of raw bytes."""
 
 import mmap
 import socket
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from elastane.api.untrusted_data import Malformed
 
 HEADER = struct.Struct("<IQ")
-"""Of a frame: length of the message, length of the payload."""
+"""The header of a frame: the length of the message and the length of the payload."""
 RECEIVE_BYTES = 1 << 20
 SEND_PARTS = 64
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -20,7 +20,7 @@ Payload: TypeAlias = bytearray | mmap.mmap
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Largest message and largest payload that are accepted, in bytes."""
+    """The sizes of the largest accepted message and payload, in bytes."""
 
     message: int
     payload: int
@@ -30,8 +30,8 @@ class FrameStream:
     """Reads and writes whole frames.
 
     Args:
-        sock: connected, or connecting; non-blocking.
-        limits: the limits of frames to be received; may be changed between two frames.
+        sock: a non-blocking socket, connected or connecting.
+        limits: the limits of received frames; they may change between two frames.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits) -> None:
@@ -48,7 +48,7 @@ class FrameStream:
         self._outgoing.extend(parts)
 
     def flush(self) -> bool:
-        """Send what the socket takes now; return whether all is sent.
+        """Send as much as the socket accepts now; return whether everything is sent.
 
         Raises:
             OSError: the connection is broken.
@@ -73,12 +73,12 @@ class FrameStream:
         return True
 
     def read(self) -> tuple[bytearray, Payload] | None:
-        """Return message and payload of the next frame; None: only a part of the header has arrived.
+        """Return the message and payload of the next frame; None: only a part of the header has arrived.
 
         Raises:
             BlockingIOError: the rest of the frame has not arrived yet.
             EOFError: the other side has closed the connection.
-            Malformed: the frame is longer than allowed, or does not fit into memory.
+            Malformed: the frame exceeds the limits, or does not fit into memory.
             OSError: the connection is broken.
         """
         if self._message is None and not self._read_header():
@@ -116,16 +116,16 @@ class FrameStream:
 
 
 def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]:
-    """Return the parts of a frame, for `FrameStream.put`; nothing of the payload is copied."""
+    """Return the parts of a frame, for `FrameStream.put`, without copying the payload."""
     views = [memoryview(part).cast("B") for part in payload]
     length = sum(view.nbytes for view in views)
     return [memoryview(HEADER.pack(len(body), length) + body), *views]
 
 
 def _allocate(payload_bytes: int) -> Payload:
-    """Return memory for a payload; for a large one it is only reserved, and used as bytes arrive.
+    """Return memory for a payload; a large one is only reserved, and takes memory as bytes arrive.
 
-    A header that announces a terabyte therefore costs nothing, or the system refuses it.
+    So a header that announces a terabyte costs nothing, or the system refuses the reservation.
     """
     if payload_bytes <= RECEIVE_BYTES:
         return bytearray(payload_bytes)

@@ -8,22 +8,23 @@ Four messages, none of which contains the secret::
     acceptor  -> Proof(process, HMAC)
 
 Each HMAC covers the prover's role, the numbers of both workers, the address at which the acceptor listens,
-both nonces, and what the prover says about its process. So a proof is worth nothing outside the handshake for
+both nonces, and the prover's description of its process. So a proof is useless outside the handshake for
 which it was made:
 
 - *Replay*: both nonces are random and new for each connection.
 - *Reflection*: a proof names its role, so the proof of an acceptor is not one of a dialler. A worker refuses
   a connection in its own name, and accepts only from workers with higher numbers.
-- *Relay to another worker*: a proof names the worker that receives it. A stranger who is dialled in place of
-  worker 0 (it listens where a dead worker did) cannot use the proof that it receives to enter worker 1.
-- *Relay from another address*: a proof names the acceptor's address, so a stranger cannot pass the handshake
-  on between a dialler that was led to the stranger's port and the real acceptor. What remains is to forward
-  bytes between the two real addresses, which takes control of the network or of the machine.
-- *Oracle*: the dialler proves itself first, so an acceptor makes no proofs for strangers. A dialler does
-  make one for any process that listens where it dials, but only the dialled worker would accept it.
+- *Relay to another worker*: a proof names the worker that receives it. Suppose a stranger is dialled in place
+of
+  worker 0, because it listens where a dead worker did. It cannot use the proof it receives to enter worker 1.
+- *Relay from another address*: a proof names the acceptor's address. So a stranger cannot relay the handshake
+  between a dialler that was led to the stranger's port and the real acceptor. It could only forward bytes
+  between the two real addresses, which takes control of the network or of the machine.
+- *Oracle*: the dialler proves itself first, so an acceptor makes no proofs for strangers. A dialler makes one
+  for any process that listens where it dials, but only the dialled worker would accept it.
 
-Frames after the handshake carry no HMAC of their own: connections stay on this machine, where only the
-system's administrator can alter them.
+Frames after the handshake carry no HMAC: connections stay on this machine, where only the system's
+administrator can alter them.
 
 This module only computes. `elastane.runtime.links.entrance` holds the sockets.
 """
@@ -42,24 +43,24 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 VERSION = "elastane mesh 2"
 
-# Numbers of workers, processes and descriptors; -1: there is no descriptor yet.
+# The numbers of workers, processes and descriptors; -1: no descriptor yet.
 _Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """Announces a worker; proves nothing."""
+    """The announcement of a worker, which proves nothing."""
 
     worker: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a peer needs in order to read this worker's memory.
+    """The facts that a peer needs to read this worker's memory.
 
     Args:
         pid: the process id of the worker.
-        sums: descriptor of the arena of summed gradients, in that process.
-        values: descriptor of the arena of parameters, likewise.
+        sums: the descriptor, in that process, of the arena of summed gradients.
+        values: the descriptor, in that process, of the arena of parameters.
     """
 
     pid: _Number
@@ -68,14 +69,14 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """Tells the peer about this process, and proves that it knows the secret."""
+    """The description of this process, with a proof that it knows the secret."""
 
     process: Process
     proof: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 LIMITS = FrameLimits(message=256, payload=0)
-"""Of frames during the handshake; the longest has fewer than 100 bytes."""
+"""The limits of frames during the handshake; the longest has fewer than 100 bytes."""
 
 Address: TypeAlias = tuple[str, int]
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,12 +87,12 @@ decode_handshake: Decoder[Hello | Proof] = Decoder(
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one worker uses in every handshake.
+    """The credentials that one worker uses in every handshake.
 
     Args:
         worker: the number of this worker.
         secret: the secret of the run.
-        process: what proven peers learn about this process.
+        process: the description of this process for proven peers.
     """
 
     worker: int
@@ -111,8 +112,8 @@ class Handshake:
     """One side of one handshake.
 
     Args:
-        mine: the greeting of this worker.
-        acceptor: address at which the accepting side listens.
+        mine: the credentials of this worker.
+        acceptor: the address at which the accepting side listens.
         dialled: the worker that this side dials; None: this side accepts.
     """
 
@@ -129,7 +130,7 @@ class Handshake:
         return b"" if self._dialled is None else _encode(self._hello)
 
     def receive(self, message: bytes | bytearray) -> bytes:
-        """Take the next message of the other side; return the answer, empty if there is none.
+        """Handle the next message of the other side; return the answer, empty if none is due.
 
         Raises:
             Malformed: a worker of this run would not have sent this message at this point.
@@ -170,6 +171,6 @@ class Handshake:
     def _compute_mac(
         self, role: Literal["dialler", "acceptor"], prover: Hello, receiver: Hello, process: Process
     ) -> bytes:
-        # An encoding that can be read back in one way only, so that no two statements look alike.
+        # The encoding has only one decoding, so that two different statements never have equal bytes.
         statement = _encode((VERSION, role, prover, receiver, self._acceptor, process))
         return hmac.digest(self._mine.secret, statement, "sha256")

@@ -1,6 +1,6 @@
-"""Descriptors that a forked child of a worker closes: peers notice a death by the end of its connections.
+"""Descriptors that a forked child of a worker closes, because peers notice a death by closed connections.
 
-A loader process, or any other process that the script forks, would hold them open after its worker has died.
+A loader, or any other process that the script forks, would keep them open after its worker has died.
 """
 
 import os
@@ -12,14 +12,14 @@ class HoldsDescriptors(Protocol):
     """An object with descriptors of its own."""
 
     def close_in_child(self) -> None:
-        """Close them in this process; the parent's stay as they are."""
+        """Close the descriptors in this process; those of the parent stay open."""
 
 
 _holders: WeakSet[HoldsDescriptors] = WeakSet()
 
 
 def close_in_children(holder: HoldsDescriptors) -> None:
-    """Have every child that is forked from now on close the descriptors of ``holder`` first."""
+    """Register a holder: every later forked child first closes the holder's descriptors."""
     _holders.add(holder)
 
 

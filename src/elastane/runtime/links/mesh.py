@@ -1,8 +1,9 @@
-"""Proven connections between workers; they carry frames of a message and, sometimes, a payload.
+"""Proven connections between workers, which carry frames of a message and, optionally, a payload.
 
-Each worker has one connection to every other, so all notice a death at once: a broken connection is a dead
-peer. A peer that sends what no worker sends is broken: this worker reads no more from it, and reports it as
-dead. `elastane.runtime.links.entrance` has the connections that are not proven yet. No message is unpickled.
+Each worker has one connection to every other one, so all notice a death at once: a broken connection means a
+dead peer. If a peer sends a message that a worker never sends, it is broken: this worker stops reading from
+it and reports it as dead. `elastane.runtime.links.entrance` has the unproven connections. No message is
+unpickled.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
 from elastane.runtime.links.inherited_descriptors import close_in_children
 
 LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
-"""Of frames of a proven peer: no message comes near, and a payload takes memory only as it arrives."""
+"""The limits for a proven peer: no message comes near, and a payload takes memory only as it arrives."""
 FRAMES_AT_ONCE = 64
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -47,13 +48,13 @@ class Mesh:
     Args:
         worker: the number of this worker.
         secret: the secret of the run.
-        host: address to listen on.
+        host: the address to listen on.
 
     Attributes:
-        host: address at which it listens.
-        port: likewise.
-        sums_fd: descriptor for the peers; see `Process`.
-        values_fd: likewise.
+        host: the address at which it listens.
+        port: the port at which it listens.
+        sums_fd: the descriptor of the sums, for peers; see `Process`.
+        values_fd: the descriptor of the values, for peers; see `Process`.
     """
 
     def __init__(self, worker: int, secret: bytes, host: str = "127.0.0.1") -> None:
@@ -72,8 +73,8 @@ class Mesh:
         close_in_children(self)
 
     def close_in_child(self) -> None:
-        """Close the connections in a forked process, which would keep them open after this one has died."""
-        # Without unregistering: the parent shares the selector.
+        """Close the connections in a forked process, which would otherwise keep them open after a death."""
+        # Do not unregister sockets: the parent shares the selector.
         self._selector.close()
         self._entrance.close_sockets()
         for connection in list(self._peers.values()):
@@ -83,7 +84,7 @@ class Mesh:
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
-        # A full pipe wakes it up as well.
+        # A full pipe wakes it too.
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
@@ -98,12 +99,12 @@ class Mesh:
     # -- sending -------------------------------------------------------------------------------------------
 
     def dial(self, peer: int, host: str, port: int) -> None:
-        """Connect to a peer unless that is done or under way; the worker with the higher number dials."""
+        """Connect to a peer, unless connected or connecting; the worker with the higher number dials."""
         if peer not in self._peers and peer < self.worker:
             self._entrance.dial(peer, (host, port), time.monotonic())
 
     def send(self, peer: int, message: AnyPeerMessage, payload: Iterable[Buffer] | None = None) -> None:
-        """Queue a frame; it leaves at once if the connection can take it."""
+        """Queue a frame, and send it at once if the connection accepts it."""
         parts = build_frame(_encode(message), payload or ())
         connection = self._peers.get(peer)
         if connection is None:
@@ -139,7 +140,7 @@ class Mesh:
         received: Callable[[int, AnyPeerMessage, Payload], None],
         lost: Callable[[int], None],
     ) -> None:
-        """Wait for traffic, a wake-up or the timeout, and hand over what came."""
+        """Wait for traffic, a wake-up or the timeout; pass on received messages and lost peers."""
         for key, events in self._selector.select(self._find_wait_s(timeout_s)):
             connection = key.data
             if not isinstance(connection, _Connection):
@@ -187,7 +188,7 @@ class Mesh:
     def _admit(self, stream: FrameStream, peer: ProvenPeer) -> None:
         connection = _Connection(stream, peer)
         if peer.worker in self._peers:
-            # Two workers have one connection. The second one breaks, and its dialler notices.
+            # Two workers have one connection: close the second, which its dialler notices.
             self._selector.unregister(stream.sock)
             stream.sock.close()
             return
