@@ -16,7 +16,7 @@ MARKS_PX, MARK_ROWS, MARK_ROW_PX = 56, 3, 17
 DEVICE_PX, LANE_PX, WORKER_PX, GAP_PX = 13, 36, 4.6, 38
 
 HUES = (236, 158, 32, 286, 200, 350)
-"""Of teams."""
+"""The hues of teams, in degrees."""
 
 SIGNS = {
     "submit": ("good", UP, "submitted"),
