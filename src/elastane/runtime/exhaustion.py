@@ -96,7 +96,7 @@ def is_raised_in_elastane(error: BaseException) -> bool:
 
 
 def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and then those that it was raised from."""
+    """Yield the error, then the errors from which it was raised."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:

@@ -1,6 +1,6 @@
-"""``python -m elastane.runtime.export``: writes a finished run or a checkpoint in a format of other tools.
+"""``python -m elastane.runtime.export``: write a finished run or a checkpoint in a format of other tools.
 
-It is a process of its own, because only this package has torch. It prints one line of JSON,
+It is a separate process, because only this package has torch. It prints one line of JSON,
 `elastane.api.export`.
 """
 
@@ -42,7 +42,7 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
 
     Args:
         files: the files of the run.
-        optimizer: with the state of its optimizer.
+        optimizer: include the state of its optimizer.
 
     Raises:
         BadInput: the run has no finished model, or has not saved the optimizer's state.
@@ -57,7 +57,7 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
     record = read_record(files)
     texts = {name: _read_text(files.root / name) for name in TEXTS if (files.root / name).is_file()}
     if files.card.is_file():
-        # The name that model hubs look for.
+        # Model hubs look for this name.
         texts["README.md"] = _read_text(files.card)
     adapter = files.root / ADAPTER_WEIGHTS
     return TrainedModel(
@@ -71,10 +71,10 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
 
 
 def _read_text(path: Path) -> bytes:
-    """Return a file that goes into the export as it is.
+    """Return the content of a file that the export copies unchanged.
 
     Raises:
-        BadInput: it is a link or not a file, or a .json file without a JSON object.
+        BadInput: the path is a link or not a file, or a .json file without a JSON object.
     """
     try:
         text = read_bytes(path, follow_links=False)

@@ -261,7 +261,7 @@ class Run:
             trainer.end_rehearsal()
 
     def _end_step(self, step: TrainingStep) -> None:
-        """Check that the script has iterated the step to its end, and decide whether the run goes on.
+        """Check that the script has iterated the step to its end, and decide whether the run continues.
 
         Raises:
             BadInput: the script has left the step early.

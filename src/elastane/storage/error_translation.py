@@ -48,7 +48,7 @@ def _to_storage_error(action: str, where: str, error: OSError) -> StorageError:
 
 
 def missing_file_system_error(url: str, error: Exception) -> BadInput:
-    """Return the error for a URL whose file system is not installed."""
+    """Return the error for a URL of a file system that is not installed."""
     is_s3 = url.startswith(("s3:", "s3a:"))
     return BadInput(
         f"no file system for {url}: {error}",

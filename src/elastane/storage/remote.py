@@ -141,7 +141,7 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 
 
 def _abandon(file: AbstractBufferedFile) -> None:
-    """Abort an upload; closing the file would complete it with the bytes written so far."""
+    """End an upload without its file; closing the file would complete it with the bytes written so far."""
     # A checkpoint without a marker is ignored, so a second failure here is harmless.
     with suppress(StorageError), translate_errors("abandon", "an upload"):
         if isinstance(file, AbstractBufferedFile):

@@ -218,7 +218,7 @@ def measure_length(dataset: MapDataset) -> int:
 
 
 class MapBatchSource(BatchSource):
-    """Loads the batches of a map-style dataset, which is shuffled anew in each epoch.
+    """Loads the batches of a map-style dataset, with another order in each epoch.
 
     Args:
         dataset: a map-style dataset.
