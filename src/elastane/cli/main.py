@@ -44,57 +44,57 @@ from elastane.cli.usage_errors import CommandGroup
 from elastane.client.permissions import narrow_umask
 
 HELP = """
-Elastic training for PyTorch. Workers may join, leave and die while a model
-trains: no step is lost, and the trained bytes are the same whatever happened.
+Elastic training for PyTorch. Workers join, leave and die while a model trains.
+No step is lost, and the trained bytes are those of an undisturbed run.
 
-A training script asks for a run, [bold]run = elastane.join()[/bold], and takes its
-microbatches from [bold]run.steps(...)[/bold]; nothing in it knows how many workers
-there are. This command starts such a script, and changes it while it runs.
+A training script calls [bold]run = elastane.join()[/bold] and takes its microbatches from
+[bold]run.steps(...)[/bold]. It does not know the number of workers. This command starts
+the script and changes the number of workers while it trains.
 
-[bold]A typical session[/bold]
+[bold]Train[/bold]
 
   $ elastane run --workers 1:4 --start 2 --name demo train.py --lr 3e-4
   [dim]and in another terminal:[/dim]
-  $ elastane resize demo 4      [dim]two more join; nobody waits for them[/dim]
-  $ elastane ps demo            [dim]kill -9 any of these: training goes on[/dim]
-  $ elastane drain demo 1       [dim]worker 1 leaves, and no sample is lost[/dim]
-  $ elastane events demo -f     [dim]what happened, why, and what it cost[/dim]
-  $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
-  $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
+  $ elastane resize demo 4      [dim]add two workers; the others train on[/dim]
+  $ elastane ps demo            [dim]list the processes; kill -9 any of them[/dim]
+  $ elastane drain demo 1       [dim]let worker 1 leave without losing a sample[/dim]
+  $ elastane events demo -f     [dim]show each change, its reason and its cost[/dim]
+  $ elastane verify demo        [dim]prove that each sample was trained on once[/dim]
+  $ elastane verify demo other  [dim]prove that two runs are equal, bit for bit[/dim]
 
-[bold]When everything is gone[/bold]
+[bold]After a power cut[/bold]
 
-  $ elastane run --resume demo  [dim]go on from the newest checkpoint[/dim]
-  $ elastane checkpoint --help  [dim]ask for one, look at them, use them[/dim]
+  $ elastane run --resume demo  [dim]continue from the newest valid checkpoint[/dim]
+  $ elastane checkpoint --help  [dim]request, list, verify and restore checkpoints[/dim]
 
-[bold]And afterwards[/bold]
+[bold]Use the model[/bold]
 
-  $ elastane export demo --format hf   [dim]the model, for from_pretrained[/dim]
+  $ elastane export demo --format hf   [dim]write files for from_pretrained[/dim]
 
-[bold]Many jobs on one cluster[/bold]
+[bold]Share a cluster[/bold]
 
-  $ elastane up -d              [dim]a controller, with this machine's devices[/dim]
+  $ elastane up -d              [dim]start a controller on this machine[/dim]
   $ elastane submit train.py --workers 1:8 -- --lr 3e-4
-  $ elastane top                [dim]pools and jobs, live[/dim]
-  $ elastane explain JOB        [dim]why it has the size it has[/dim]
+  $ elastane top                [dim]show pools and jobs, live[/dim]
+  $ elastane explain JOB        [dim]explain the size of a job[/dim]
 """
 
 EPILOG = """
 [bold]Exit codes[/bold]
 
-  0    done, proved or equal; it would come back
-  1    the run or the job failed, runs differ, a checkpoint is damaged,
+  0    success
+  1    the run or job failed, two runs differ, a checkpoint is damaged,
        or the cluster does not answer
-  2    the request cannot be met; nothing was changed
-  3    no such run or job, or the run is not running
+  2    the request is invalid or cannot be met; nothing has changed
+  3    no such run or job, or the run has ended
   130  stopped by the user
 
 Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
-Every verb takes --json, and explains itself with --help.
+Every command has --json and --help.
 """
 
 TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Cluster: many jobs, many teams"
-OPERATE = "Operate: what the cluster has, and who may use it"
+OPERATE = "Operate: capacity, quotas and access"
 
 app = typer.Typer(
     name="elastane",

@@ -73,7 +73,7 @@ def test_another_state_is_not_the_same(elastane, kept, rehearsing):
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert (found["ok"], found["digest"], found["step"]) == (False, "different", 4)
-    assert "it would NOT come back as it was" in result.stderr
+    assert "the checkpoint does NOT restore the state" in result.stderr
 
 
 def test_a_step_of_which_the_ledger_has_no_digest_is_restored_all_the_same(elastane, kept, rehearsing):

@@ -15,7 +15,7 @@ VERBS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "veri
 
 def test_the_help_is_a_page_to_learn_from(elastane) -> None:
     page = elastane("--help").stdout
-    for words in ("A typical session", "elastane run --workers", "Exit codes", "130", *VERBS):
+    for words in ("elastane.join()", "elastane run --workers", "Exit codes", "130", *VERBS):
         assert words in page
 
 

@@ -27,11 +27,11 @@ RUN is the name of a run, its directory, or the directory or URL of its
 checkpoints: file systems that fsspec knows work, s3://bucket/path too.
 CHECKPOINT is a name or a step; without it, the newest finished one.
 
-  $ elastane checkpoint now demo --wait          [dim]keep the state as it is now[/dim]
+  $ elastane checkpoint now demo --wait          [dim]save the state now[/dim]
   $ elastane checkpoint list demo
   $ elastane checkpoint export demo 1500 --format torch
-  $ elastane verify --restore demo               [dim]would it come back?[/dim]
-  $ elastane run --resume demo                   [dim]it does[/dim]
+  $ elastane verify --restore demo               [dim]rehearse a restore[/dim]
+  $ elastane run --resume demo                   [dim]restore it for good[/dim]
 """
 
 SHOWN = 20

@@ -163,7 +163,7 @@ def print_result(found: RestoreResult, *, as_json: bool) -> None:
     for damage in found.damages:
         console.print(f"{found.name}/{damage}", markup=False)
     if found.damages:
-        console.print(f"{found.name} is damaged: it would NOT come back, a resume takes an older one")
+        console.print(f"{found.name} is damaged and cannot be restored; a resume takes an older one")
         return
     console.print(
         f"{found.name} verified: {format_transfer_speed(found.bytes, found.verify_s)}", markup=False
@@ -172,4 +172,4 @@ def print_result(found: RestoreResult, *, as_json: bool) -> None:
     speed = format_transfer_speed(found.restored_bytes, found.restore_s)
     console.print(f"restored on {each}: {speed}", markup=False)
     console.print(WORDS[found.digest].format(step=found.step), markup=False)
-    console.print("it would come back" if found.ok else "it would NOT come back as it was", markup=False)
+    console.print("the checkpoint restores the state" if found.ok else "the checkpoint does NOT restore the state", markup=False)
