@@ -172,4 +172,7 @@ def print_result(found: RestoreResult, *, as_json: bool) -> None:
     speed = format_transfer_speed(found.restored_bytes, found.restore_s)
     console.print(f"restored on {each}: {speed}", markup=False)
     console.print(WORDS[found.digest].format(step=found.step), markup=False)
-    console.print("the checkpoint restores the state" if found.ok else "the checkpoint does NOT restore the state", markup=False)
+    console.print(
+        "the checkpoint restores the state" if found.ok else "the checkpoint does NOT restore the state",
+        markup=False,
+    )
