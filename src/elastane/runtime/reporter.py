@@ -267,7 +267,7 @@ class Reporter:
             case control.Dismiss(code=code, why=why):
                 if code:
                     print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
-                # No agreement of the script is needed: the process has no decisions left.
+                # End the process without waiting for the script, which has no decisions left.
                 threading.Thread(
                     target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
                 ).start()

@@ -162,7 +162,7 @@ class Trainer:
     def end_rehearsal(self) -> None:
         """Report that this worker has rehearsed and is ready."""
         if not self.reporter.alone:
-            # Do this now in a process that trains alone: no other worker waits for it.
+            # Warm up now, so that peers do not wait for it later; a process that trains alone has no peers.
             self.gradients.slots.touch()
             self.state.rehearse(self.gradients.slots.sums)
         self.rehearsed = True
