@@ -250,7 +250,7 @@ class Run:
         return plan
 
     def _resume(self, batches: BatchSource) -> None:
-        """End the rehearsal if the run resumes from the checkpoint of its last step."""
+        """Note that the run is finished, if the checkpoint from which it resumes is its last one."""
         trainer = self._get_trainer()
         self._reporter.leave_loop = self._leave_loop
         if trainer.origin is not None:

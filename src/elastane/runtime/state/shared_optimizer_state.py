@@ -103,7 +103,7 @@ class OptimizerSnapshot:
         """Restore the optimizer.
 
         Returns:
-            The state of parameters before the restore; the caller may reuse its memory.
+            The state of parameters that the restore has replaced; the caller may reuse its memory.
         """
         spare = dict(self._optimizer.state)
         for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
