@@ -295,7 +295,7 @@ def take_a_part(checkpoint: Path) -> str:
 def spoil_the_manifest(checkpoint: Path) -> str:
     manifest = checkpoint / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"step": 8', b'"step": 9', 1))
-    return "manifest.json: is not the one"
+    return "manifest.json: does not match"
 
 
 def take_the_marker(checkpoint: Path) -> str:

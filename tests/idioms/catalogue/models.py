@@ -503,7 +503,7 @@ def prepared_twice(run: Run) -> None:
 
 @refused(
     "A layer added after `prepare`",
-    "since prepare",
+    "than in run.prepare",
     instead="Build the whole model before `prepare`; skip the layer in the forward pass until then.",
 )
 def layer_added(run: Run) -> None:
@@ -519,7 +519,7 @@ def layer_added(run: Run) -> None:
 
 @refused(
     "`torch.nn.utils.prune` after `prepare`",
-    "since prepare",
+    "than in run.prepare",
     instead="Prune before `prepare`, and write into the mask, which is a buffer, between steps.",
 )
 def pruned_later(run: Run) -> None:
