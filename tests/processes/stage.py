@@ -70,6 +70,15 @@ class Running:
                     return
                 await asyncio.sleep(POLL_S)
 
+    async def until_share(self, worker: int, count: int) -> None:
+        """The last line of the ledger gives ``worker`` at least ``count`` virtual ranks."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                ledger = read_run(self.run_dir).ledger
+                if ledger and len(expand_spans(ledger[-1].workers.get(worker, ""))) >= count:
+                    return
+                await asyncio.sleep(POLL_S)
+
     def events(self) -> tuple[EventLine, ...]:
         return read_run(self.run_dir).events
 
