@@ -236,7 +236,7 @@ def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, Contr
             pass_fds=(writing,),
         )
     os.close(writing)
-    assert process.stdin is not None, "it is a pipe"  # noqa: S101
+    assert process.stdin is not None, "it is a pipe"
     try:
         with process.stdin as asked:
             asked.write(msgspec.json.encode(wish))

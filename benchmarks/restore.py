@@ -72,10 +72,10 @@ def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float
         for _ in range(processes)
     ]
     for process in started:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        assert process.stdout is not None
         process.stdout.readline()
     for process in started:
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     return max(float(process.communicate()[0]) for process in started)

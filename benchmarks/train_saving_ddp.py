@@ -94,7 +94,7 @@ class Saving:
             async_stager=self.stager,
             no_dist=not self.distributed,
         )
-        assert isinstance(found, Future)  # noqa: S101 - this stager copies at once
+        assert isinstance(found, Future)
         self.under_way = found
 
     def state(self) -> dict[str, Any]:

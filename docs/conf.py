@@ -59,7 +59,7 @@ def turn_fences_into_blocks(
     lines[:] = turned
 
 
-def setup(app: Any) -> None:  # noqa: ANN401 - Sphinx is imported when the site is built only
+def setup(app: Any) -> None:
     """Register what this file does; Sphinx calls it."""
     app.connect("source-read", name_files_outside)
     app.connect("autodoc-process-docstring", turn_fences_into_blocks)

@@ -39,7 +39,7 @@ def controller(home: Path) -> Iterator[ControllerReady]:
         start_new_session=True,
     )
     try:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith(b'{"url"'):
             raise RunFailed(f"elastane up did not start a controller: {line.decode()}")

@@ -20,9 +20,9 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
+def __getattr__(name: str) -> Any:
     if name in __all__:
-        from elastane.runtime import early_stopping, session  # noqa: PLC0415 - torch is loaded only to train
+        from elastane.runtime import early_stopping, session
 
         return getattr(early_stopping if name == "EarlyStopping" else session, name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")

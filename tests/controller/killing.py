@@ -543,7 +543,7 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="elastane-killing-"))
         url = options.store or f"sqlite:///{folder / 'store.db'}"
         if options.postgres:
-            from postgres import postgres_server  # noqa: PLC0415 - needed by nobody else
+            from postgres import postgres_server
 
             url = stack.enter_context(postgres_server())("postgres")
         try:

@@ -191,7 +191,7 @@ def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, capl
 
 
 def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refuse(running):
-    from elastane.api.attempts import AttemptOutcome  # noqa: PLC0415
+    from elastane.api.attempts import AttemptOutcome
 
     why, traceback = "a\0b\x1b[2J\ud800" * 1_000, "line\nline\x07\0" * 20_000
     running.world.running["bad"].end(AttemptOutcome(code=1, why=why, traceback=traceback))
@@ -296,8 +296,8 @@ def test_events_and_decisions_that_cannot_be_read_hide_no_others(running):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One cluster for all examples: each puts back what it has damaged."""
-    from elastane.scheduler.explain import explain_decision  # noqa: PLC0415
-    from elastane.scheduler.plan import plan  # noqa: PLC0415
+    from elastane.scheduler.explain import explain_decision
+    from elastane.scheduler.plan import plan
 
     folder = tmp_path_factory.mktemp("shared")
     store = Store(f"sqlite:///{folder}/store.db")

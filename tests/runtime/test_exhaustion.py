@@ -124,8 +124,8 @@ def test_a_thread_that_cannot_start_is_recognised():
 
 
 def test_every_function_that_runs_the_scripts_objects_is_marked():
-    import elastane.runtime.session  # noqa: PLC0415 - loads them all
-    from elastane.runtime import exhaustion  # noqa: PLC0415
+    import elastane.runtime.session
+    from elastane.runtime import exhaustion
 
     assert elastane.runtime.session
     marked = {(Path(code.co_filename).stem, code.co_qualname) for code in exhaustion._runs_script.values()}

@@ -34,7 +34,7 @@ def offline(monkeypatch):
 
 
 def tiny_gpt2(*, tied=True):
-    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds to import
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": VOCABULARY, "n_positions": CONTEXT}
     ends = {"bos_token_id": 0, "eos_token_id": 0}
@@ -42,7 +42,7 @@ def tiny_gpt2(*, tied=True):
 
 
 def tiny_llama():
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - likewise
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16}
     ends = {"bos_token_id": 0, "eos_token_id": 0}
@@ -215,7 +215,7 @@ def test_transformers_loads_its_own_models(tmp_path, build, wishes, where):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_a_converted_model_is_what_torch_makes_of_the_trained_one(gpt2, dtype):
-    import transformers  # noqa: PLC0415 - the fixture skips without it
+    import transformers
 
     gpt2.exported("hf", dtype)
     read = transformers.AutoModelForCausalLM.from_pretrained(gpt2.out)
@@ -316,7 +316,7 @@ def test_the_optimizer_of_a_compiled_model_goes_on_without_compiling(tmp_path):
 
 
 def tiny_mixtral():
-    from transformers import MixtralConfig, MixtralForCausalLM  # noqa: PLC0415 - likewise
+    from transformers import MixtralConfig, MixtralForCausalLM
 
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 8}
     more = {"intermediate_size": 16, "num_local_experts": 2, "vocab_size": VOCABULARY}

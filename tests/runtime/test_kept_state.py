@@ -169,7 +169,7 @@ def test_what_is_exported_is_what_was_kept(learned, kept):
 
 def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tmp_path):
     pytest.importorskip("transformers")
-    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds to import
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 11, "n_positions": 8}
 

@@ -68,7 +68,7 @@ class FaultyOs:
             if path.is_file():
                 path.unlink()
             elif path.is_dir():
-                import shutil  # noqa: PLC0415
+                import shutil
 
                 shutil.rmtree(path)
 

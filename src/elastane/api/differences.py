@@ -22,7 +22,7 @@ def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - any JSON value
+def _build_lean_value(value: object) -> Any:
     if isinstance(value, msgspec.Struct):
         return build_lean_document(value)
     if isinstance(value, tuple):
@@ -46,7 +46,7 @@ def describe_field_changes(before: Mapping[str, str], after: Mapping[str, str]) 
     ]
 
 
-def flatten_fields(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - any JSON value
+def flatten_fields(value: Any, path: str = "") -> dict[str, str]:
     """Return the fields of a document and its inner documents by path, without its name and empty fields.
 
     Quotas are named by their pools.

@@ -107,7 +107,7 @@ def _find_refused_key(document: object, place: str, kind: type) -> str:
     return str(entries[0][0])
 
 
-def _get_at(document: Any, place: str) -> Any:  # noqa: ANN401 - any YAML value
+def _get_at(document: Any, place: str) -> Any:
     for step in _split_path(place):
         document = document[int(step) if isinstance(document, list) else step]
     return document

@@ -20,7 +20,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "postgres": ("psycopg",),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
-assert tuple(MODULES) == get_args(Extra)  # noqa: S101 - one list, read by types and by people
+assert tuple(MODULES) == get_args(Extra)
 
 
 class MissingExtra(BadInput, ImportError):

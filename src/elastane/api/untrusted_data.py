@@ -41,7 +41,7 @@ class Decoder(Generic[T]):
         at_most_bytes: size of the largest document.
     """
 
-    def __init__(self, kind: Any, *, format: Format = "json", at_most_bytes: int = LARGEST_BYTES) -> None:  # noqa: A002, ANN401 - a union type is no `type[T]`
+    def __init__(self, kind: Any, *, format: Format = "json", at_most_bytes: int = LARGEST_BYTES) -> None:  # noqa: A002 - a union type is no `type[T]`
         self.at_most_bytes = at_most_bytes
         self._json = format == "json"
         self._decode = (msgspec.json if self._json else msgspec.msgpack).Decoder(kind).decode

@@ -105,7 +105,7 @@ def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tup
 def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
     """Record that an attempt begins; return how many of the ledger's ``lines`` are made again."""
     resumed = record.resumed
-    assert resumed is not None, "the caller has set it"  # noqa: S101
+    assert resumed is not None, "the caller has set it"
     now, last_word = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
     # No two attempts may have the same number, even after a power cut.

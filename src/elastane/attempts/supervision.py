@@ -65,7 +65,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -
     Returns:
         The outcome, and the last wanted number of workers.
     """
-    from elastane.agent.agent import Agent  # noqa: PLC0415 - loads sockets
+    from elastane.agent.agent import Agent
 
     agent = Agent(run_dir, record.spec, resumed=record.resumed)
     view = audience.view(record)

@@ -103,7 +103,7 @@ def format_yaml(value: object) -> str:
 _LOST = "only one of the two would count, and the other would be lost"
 
 
-def _import_library() -> Any:  # noqa: ANN401 - the library has no types for its extension points
+def _import_library() -> Any:
     library = _classes().yaml(typ="safe", pure=True)
     library.Resolver, library.Composer = _classes().reader, _classes().composer
     library.Constructor = _classes().constructor
@@ -137,13 +137,13 @@ class _Classes(msgspec.Struct, frozen=True):
 def _classes() -> _Classes:
     """Import ruamel.yaml, and return its classes and our subclasses."""
     with require_for_import("client", "YAML needs ruamel.yaml"):
-        from ruamel.yaml import YAML  # noqa: PLC0415 - few commands need it
-        from ruamel.yaml.composer import Composer  # noqa: PLC0415
-        from ruamel.yaml.constructor import SafeConstructor  # noqa: PLC0415
-        from ruamel.yaml.error import YAMLError  # noqa: PLC0415
-        from ruamel.yaml.nodes import ScalarNode  # noqa: PLC0415
-        from ruamel.yaml.representer import SafeRepresenter  # noqa: PLC0415
-        from ruamel.yaml.resolver import VersionedResolver  # noqa: PLC0415
+        from ruamel.yaml import YAML
+        from ruamel.yaml.composer import Composer
+        from ruamel.yaml.constructor import SafeConstructor
+        from ruamel.yaml.error import YAMLError
+        from ruamel.yaml.nodes import ScalarNode
+        from ruamel.yaml.representer import SafeRepresenter
+        from ruamel.yaml.resolver import VersionedResolver
 
     class DuplicateKey(Exception):
         pass
@@ -163,7 +163,7 @@ def _classes() -> _Classes:
 
         depth = 0
 
-        def compose_node(self, parent: object, index: object) -> Any:  # noqa: ANN401
+        def compose_node(self, parent: object, index: object) -> Any:
             self.depth += 1
             if self.depth > DEEPEST:
                 raise RecursionError
@@ -171,7 +171,7 @@ def _classes() -> _Classes:
             self.depth -= 1
             return node
 
-        def compose_mapping_node(self, anchor: object) -> Any:  # noqa: ANN401
+        def compose_mapping_node(self, anchor: object) -> Any:
             node = super().compose_mapping_node(anchor)
             lines = dict[tuple[str, str], int]()
             for key, _ in node.value:
@@ -193,11 +193,11 @@ def _classes() -> _Classes:
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of the library
             return True
 
-    def represent_list(representer: Any, value: list[Any]) -> Any:  # noqa: ANN401
+    def represent_list(representer: Any, value: list[Any]) -> Any:
         words = all(isinstance(one, str | int | float) for one in value)
         return representer.represent_sequence(f"{_TAG}seq", value, flow_style=words)
 
-    def represent_str(representer: Any, value: str) -> Any:  # noqa: ANN401
+    def represent_str(representer: Any, value: str) -> Any:
         # Readers of YAML 1.1 fold these line breaks into spaces unless they are escaped.
         style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
         return representer.represent_scalar(f"{_TAG}str", value, style=style)

@@ -42,7 +42,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     options.sort(key=lambda option: PANELS.index(_find_panel(option.annotation)))
 
     @functools.wraps(command)
-    def expanded(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - of any command
+    def expanded(*args: Any, **kwargs: Any) -> None:
         values = {option.name: kwargs.pop(option.name) for option in options}
         command(*args, options=kind(**values), **kwargs)
 

@@ -31,7 +31,7 @@ class Terminal(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
-    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in rich
+    def print(self, *objects: Any, **options: Any) -> None:
         """Print like rich, with further lines of a text indented so that none looks like another message."""
         shown = (format_entry(one, UNBOUNDED) if isinstance(one, str) else one for one in objects)
         super().print(*shown, **options)

@@ -20,14 +20,14 @@ MISTYPED: type[Exception] = typer.BadParameter.__bases__[0]
 class CommandGroup(TyperGroup):
     """The ``elastane`` command: reports usage errors of all commands and groups as JSON too."""
 
-    def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:  # noqa: ANN401
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
         typed = tuple(args)
         with report_usage_error(typed):
             context = super().make_context(info_name, args, *rest, **more)
         context.meta[TYPED] = typed
         return context
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+    def invoke(self, ctx: Any) -> Any:
         with report_usage_error(ctx.meta[TYPED]):
             return super().invoke(ctx)
 
@@ -45,7 +45,7 @@ def report_usage_error(typed: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def describe_error(error: Any) -> dict[str, object]:  # noqa: ANN401
+def describe_error(error: Any) -> dict[str, object]:
     """Return a usage error in the format that `elastane.cli.command` prints for all other errors."""
     help_ = f"{error.ctx.command_path} --help" if error.ctx is not None else "elastane --help"
     words = {"what": error.format_message(), "means": "nothing was done", "do": f"see {help_}"}

@@ -65,7 +65,7 @@ def restored_event(events: Sequence[EventLine]) -> EventLine:
         events: ``checkpoint.restored`` of each worker, at least one.
     """
     restored = find_restored(events)
-    assert restored is not None, "somebody has read it"  # noqa: S101
+    assert restored is not None, "somebody has read it"
     each = f"{restored.workers} worker{'s' * (restored.workers > 1)}"
     name = events[-1].detail.get("name", "the checkpoint")
     why = f"{name}: {format_transfer_speed(restored.bytes, restored.seconds)} on {each}"

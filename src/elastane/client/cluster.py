@@ -596,7 +596,7 @@ def _is_change(method: str, path: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _decoder(kind: Any) -> Decoder[Any]:  # noqa: ANN401 - as `Decoder` itself takes it
+def _decoder(kind: Any) -> Decoder[Any]:
     return Decoder(kind)
 
 

@@ -110,7 +110,7 @@ def connect(to: Context | None = None) -> "Cluster":
     """
     to = find_context() if to is None else to
     check_url(to.url)
-    from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
+    from elastane.client.cluster import Cluster
 
     if to.certificate and not Path(to.certificate).is_file():
         raise BadInput(

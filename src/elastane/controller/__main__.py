@@ -49,7 +49,7 @@ def main() -> None:
 
     try:
         require("controller", "a controller needs its packages")
-        from elastane.controller.server import serve  # noqa: PLC0415 - needs these packages
+        from elastane.controller.server import serve
 
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), tell, time.time)
     except ElastaneError as error:

@@ -88,12 +88,12 @@ class Embedded:
 
     def _turns(self) -> None:
         # These imports take a second. The run does not wait for them.
-        from elastane.controller.loop import Loop  # noqa: PLC0415
-        from elastane.controller.planning import Scheduler  # noqa: PLC0415
-        from elastane.controller.store.database import Store  # noqa: PLC0415
-        from elastane.engines.foreground import ForegroundEngine  # noqa: PLC0415
-        from elastane.scheduler.explain_run import explain_run_decision  # noqa: PLC0415
-        from elastane.scheduler.plan import plan  # noqa: PLC0415
+        from elastane.controller.loop import Loop
+        from elastane.controller.planning import Scheduler
+        from elastane.controller.store.database import Store
+        from elastane.engines.foreground import ForegroundEngine
+        from elastane.scheduler.explain_run import explain_run_decision
+        from elastane.scheduler.plan import plan
 
         if not self._run_dir.controller.exists():
             # Another terminal sees a complete store or none.
@@ -111,9 +111,9 @@ class Embedded:
             store.close()
 
     def _submit(self, store: "Store") -> None:
-        from elastane.controller.cluster.declarations import diff_configs  # noqa: PLC0415 - as above
-        from elastane.controller.jobs.requests import create_job  # noqa: PLC0415
-        from elastane.controller.store import documents, jobs  # noqa: PLC0415
+        from elastane.controller.cluster.declarations import diff_configs
+        from elastane.controller.jobs.requests import create_job
+        from elastane.controller.store import documents, jobs
 
         now_s = time.time()
         with store.writing() as tx:
@@ -148,9 +148,9 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
     if not run_dir.controller.exists():
         return None
     with require_for_import("controller", "to read why a run has its size"):
-        from elastane.controller.rest.job_bodies import render_explanation  # noqa: PLC0415 - as above
-        from elastane.controller.store import decisions, jobs  # noqa: PLC0415
-        from elastane.controller.store.database import Store  # noqa: PLC0415
+        from elastane.controller.rest.job_bodies import render_explanation
+        from elastane.controller.store import decisions, jobs
+        from elastane.controller.store.database import Store
 
     store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
     try:

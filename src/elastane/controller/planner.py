@@ -60,7 +60,7 @@ class Planner:
             UnreadableRecord: a record that the share of every job depends on cannot be read.
         """
         self.start()
-        assert self._process is not None  # noqa: S101 - it was started
+        assert self._process is not None
         try:
             requests, answers = _pipes(self._process)
             requests.write(b"%r\n" % now_s)
@@ -103,7 +103,7 @@ class Planner:
 
 
 def _pipes(process: "subprocess.Popen[bytes]") -> tuple[BinaryIO, BinaryIO]:
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
+    assert process.stdin is not None and process.stdout is not None  # noqa: PT018 - both are pipes
     return process.stdin, process.stdout  # type: ignore[return-value]
 
 

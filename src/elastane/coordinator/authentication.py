@@ -39,7 +39,7 @@ class Authenticator:
         self._refusals = RefusalLog()
         self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
-    def connection(self, *args: Any, **options: Any) -> "GuardedConnection":  # noqa: ANN401 - as `websockets` calls it
+    def connection(self, *args: Any, **options: Any) -> "GuardedConnection":
         """Create a guarded connection, for ``create_connection`` of `websockets`."""
         return GuardedConnection(self, *args, **options)
 
@@ -69,7 +69,7 @@ class Authenticator:
 
         The time of the comparison does not depend on where the texts differ.
         """
-        assert isinstance(connection, GuardedConnection), "made by `connection`"  # noqa: S101
+        assert isinstance(connection, GuardedConnection), "made by `connection`"
         presented = request.headers.get_all("Authorization")
         # A header may contain any byte; `websockets` turns bytes beyond ASCII into surrogates.
         if len(presented) != 1 or not hmac.compare_digest(
@@ -93,7 +93,7 @@ class GuardedConnection(ServerConnection):
         counted: the connection was not proven, and its end is counted.
     """
 
-    def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.proven = self.counted = False
         self._entrance = entrance

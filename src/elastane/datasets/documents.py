@@ -66,7 +66,7 @@ def _read_lines(path: Path, field: str) -> Iterator[Iterator[str]]:
 
 def _read_rows(path: Path, field: str) -> Iterator[Iterator[str]]:
     with require_for_import("text", f"{path} needs pyarrow, which reads parquet files"):
-        from pyarrow import parquet  # noqa: PLC0415 - only parquet files need it
+        from pyarrow import parquet
     with _explain_read_errors(path), parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names:
             raise _build_no_text_error(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")

@@ -11,7 +11,7 @@ PROBE = "The quick brown fox, 3.14 — żółw\n\tjumps. 😀"
 class Encoder(Protocol):
     """A ``tokenizers.Tokenizer``, a tokenizer of ``transformers``, or the user's own class."""
 
-    def encode(self, text: str, /) -> Any: ...  # noqa: ANN401 - token numbers, or an object with .ids
+    def encode(self, text: str, /) -> Any: ...
 
 
 Tokenizer: TypeAlias = Encoder | Literal["bytes"]

@@ -159,7 +159,7 @@ NUMPY_NAMES = {
 def measure_distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[int | None, float | None]:
     """Return how many elements differ and by how much at most; None without numpy or a known dtype."""
     try:
-        import numpy as np  # noqa: PLC0415 - part of the [torch] extra; equality needs no numpy
+        import numpy as np
     except ModuleNotFoundError:
         return None, None
     if dtype not in NUMPY_NAMES or sys.byteorder != "little":

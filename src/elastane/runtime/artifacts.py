@@ -78,7 +78,7 @@ def write_artifact(
         _check_is_file(beside / name, name)
         sync_file(beside / name)
         written = measure_file(beside / name)
-        assert written is not None, "checked above"  # noqa: S101
+        assert written is not None, "checked above"
         (beside / name).replace(final)
         found.append(written)
         sync_directory(final.parent)

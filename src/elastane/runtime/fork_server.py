@@ -161,14 +161,14 @@ class ForkServerLoop:
 
 
 def _find_exit_code(error: BaseException) -> int:
-    from elastane.runtime.exhaustion import find_own_exhaustion  # noqa: PLC0415 - as below
+    from elastane.runtime.exhaustion import find_own_exhaustion
 
     resource = find_own_exhaustion(error)
     return LOST if resource is None else resource.exit_code
 
 
 def _run_main(run_dir: Path, worker: int, lifeline: int) -> int:
-    from elastane.runtime.worker import main as run_worker  # noqa: PLC0415 - imported by the server already
+    from elastane.runtime.worker import main as run_worker
 
     return run_worker(run_dir, worker, lifeline)
 

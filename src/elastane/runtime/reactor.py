@@ -135,7 +135,7 @@ class Reactor:
                 self._busy.release()
 
     def _run(self) -> None:
-        assert self._mesh is not None, "the thread runs only with peers"  # noqa: S101
+        assert self._mesh is not None, "the thread runs only with peers"
         try:
             while True:
                 self._mesh.poll(None, self._receive, self._lose)
@@ -165,7 +165,7 @@ class Reactor:
         return msgspec.structs.replace(final, blocks=blocks)
 
     def _receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
-        assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
+        assert self._mesh is not None, "messages come from the mesh"
         try:
             self._payloads.receive(sender, message, payload)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -265,7 +265,7 @@ class Reactor:
                 self.directives.put(ReactorFailure(_build_divergence_error(why)))
 
     def _take_snapshot(self, snapshot: actions.TakeSnapshot) -> None:
-        assert self.checkpoints is not None, "only a run with checkpoints takes snapshots"  # noqa: S101
+        assert self.checkpoints is not None, "only a run with checkpoints takes snapshots"
         if snapshot.settled and not snapshot.blocks:
             self.checkpoints.refuse(snapshot, "the workers that can write do not have all of the state")
         elif snapshot.settled and not self.meter.is_unchanged(snapshot.blocks):
@@ -274,7 +274,7 @@ class Reactor:
             self.checkpoints.take(snapshot)
 
     def _restore(self, restore: actions.RestoreState) -> None:
-        assert self.source is not None, "only a run that resumes restores"  # noqa: S101
+        assert self.source is not None, "only a run that resumes restores"
         self.source.restore(restore.values, restore.states)
         state = messages.State(
             generation=restore.generation, committed=0, values=restore.values, states=restore.states
@@ -282,20 +282,20 @@ class Reactor:
         self._events.appendleft(events.Received(STORE, state))
 
     def _begin(self, begin: actions.BeginRound) -> None:
-        assert self._entered is not None, "a round begins after it is entered"  # noqa: S101
+        assert self._entered is not None, "a round begins after it is entered"
         if begin.round != self._payloads.round:
             self._payloads.round = begin.round
             self._gradients.begin_round(self._entered.size)
             self._state.buffers.restore()
 
     def _send(self, peer: int, message: messages.AnyPeerMessage, payload: list[Buffer] | None) -> None:
-        assert self._mesh is not None, "nothing is sent alone"  # noqa: S101
+        assert self._mesh is not None, "nothing is sent alone"
         if peer in self._addresses:
             self._mesh.dial(peer, *self._addresses[peer])
         self._mesh.send(peer, message, payload)
 
     def _find_arenas(self, peer: int) -> ArenaIds:
-        assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
+        assert self._mesh is not None, "messages come from the mesh"
         return self._mesh.arenas(peer)
 
 

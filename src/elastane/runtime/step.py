@@ -148,7 +148,7 @@ class TrainingStep:
         versions: list[int] | None = None
         for rank in round_:
             self._check_number(round_.step)
-            assert round_.begin is not None, "a round begins before it is computed"  # noqa: S101
+            assert round_.begin is not None, "a round begins before it is computed"
             with round_.measure("deal"):
                 trainer.heartbeat.beat(Phase.DATA)
                 self._source.expect(round_.begin, (rank, *round_.waiting))
@@ -234,7 +234,7 @@ class TrainingStep:
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         scaled = loss if scaling is None else scaling.scaled(loss)
         if weight is None:
-            assert count is not None, "decided above"  # noqa: S101
+            assert count is not None, "decided above"
             share = leaf.samples / count
             self._trainer.gradients.backward(scaled, torch.full_like(scaled, share))
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
@@ -301,7 +301,7 @@ class TrainingStep:
         rehearsal.leave_no_trace()
         trainer.end_rehearsal()
 
-    def _load_first_batch(self) -> Any:  # noqa: ANN401 - a batch is the user's
+    def _load_first_batch(self) -> Any:
         """Return the first microbatch of the run that has samples.
 
         Raises:
@@ -319,10 +319,10 @@ class TrainingStep:
 
     def _apply(self) -> None:
         round_ = self._round
-        assert round_ is not None, "the microbatches are computed in a round"  # noqa: S101
+        assert round_ is not None, "the microbatches are computed in a round"
         begin = round_.begin
-        assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
-        assert begin is not None, "and it has begun before that"  # noqa: S101
+        assert round_.commit is not None, "a round that has ended is committed"
+        assert begin is not None, "and it has begun before that"
         outcome = round_.outcome
         self._number = outcome.step
         self._trainer.heartbeat.beat(Phase.COMPUTE)

@@ -129,10 +129,10 @@ def _run_script(spec: RunSpec) -> None:
 def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     """Serve state and write the model on request, until `control.Dismiss` ends the process."""
     reporter = get_reporter()
-    assert reporter is not None, "a script that has trained has joined"  # noqa: S101
+    assert reporter is not None, "a script that has trained has joined"
     reporter.report_end()
     reporter.model_requests.get()
-    assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
+    assert reporter.state is not None, "a finished worker has trained"
     try:
         remove_unfinished(files.artifacts)
         answer = _write_model(reporter.worker, reporter.state, files, spec)

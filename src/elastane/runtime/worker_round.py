@@ -128,7 +128,7 @@ class WorkerRound:
     @property
     def step(self) -> int:
         """The number of the training step that this round computes or precedes."""
-        assert self.begin is not None, "a round begins before it is computed"  # noqa: S101
+        assert self.begin is not None, "a round begins before it is computed"
         return self.begin.step
 
     @property
@@ -149,7 +149,7 @@ class WorkerRound:
     @property
     def outcome(self) -> RoundOutcome:
         """The outcome that all workers have agreed on."""
-        assert self.commit is not None, "a round that is asked has ended"  # noqa: S101
+        assert self.commit is not None, "a round that is asked has ended"
         return self.commit.outcome
 
     def finish_leaf(self, leaf: Leaf) -> None:

@@ -21,7 +21,7 @@ def open_storage(url: str, inside: Path | None = None) -> Storage:
     if not separator or scheme in ("file", "local"):
         return LocalStorage(path if separator else url, inside)
     try:
-        from elastane.storage.remote import open_remote_storage  # noqa: PLC0415 - fsspec is an extra
+        from elastane.storage.remote import open_remote_storage
     except ImportError as error:
         raise missing_file_system_error(url, error) from error
     return open_remote_storage(url)

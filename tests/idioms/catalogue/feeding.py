@@ -283,7 +283,7 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
 )
 def transformers(run: Run, kind: str) -> None:
     """GPT-2, Llama or BERT, from a configuration, on batches that are dicts."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM  # noqa: PLC0415 - slow to import
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     sizes = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = AutoConfig.for_model(kind, **sizes, intermediate_size=32, max_position_embeddings=16)
@@ -299,7 +299,7 @@ def transformers(run: Run, kind: str) -> None:
 @exact("Gradient checkpointing of `transformers`")
 def transformers_checkpointed(run: Run) -> None:
     """`gradient_checkpointing_enable()` before the training."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - slow to import
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=2))

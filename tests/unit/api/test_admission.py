@@ -69,7 +69,7 @@ def test_a_refusal_cannot_forge_a_line_of_the_log() -> None:
 
 
 def test_the_limit_of_descriptors_may_be_unlimited(monkeypatch) -> None:
-    from elastane.api.patient_listener import read_descriptor_limit  # noqa: PLC0415
+    from elastane.api.patient_listener import read_descriptor_limit
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert read_descriptor_limit() > 1000

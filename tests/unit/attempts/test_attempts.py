@@ -103,7 +103,7 @@ def test_an_attempt_that_has_begun_is_not_lived_again_nor_an_earlier_one(
 
 
 def test_an_attempt_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
-    from elastane.attempts.run_directory import reclaim_run_directory  # noqa: PLC0415 - only here
+    from elastane.attempts.run_directory import reclaim_run_directory
 
     with reclaim_run_directory(run_dir):
         assert live(1) == 0

@@ -149,7 +149,7 @@ def test_the_constraints_are_plain_versions_that_the_project_admits() -> None:
 
 def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError) as failed, require_for_import("torch", "training"):
-        import elastane.no_such_module  # noqa: F401, PLC0415
+        import elastane.no_such_module  # noqa: F401
     assert not isinstance(failed.value, MissingExtra)
 
 
@@ -171,7 +171,7 @@ def test_dir_lists_what_is_loaded_on_first_use() -> None:
 
 
 def test_a_prompt_completes_the_names_of_the_module() -> None:
-    import rlcompleter  # noqa: PLC0415
+    import rlcompleter
 
     completer = rlcompleter.Completer({"elastane": elastane})
     assert completer.complete("elastane.jo", 0).startswith("elastane.join")

@@ -52,7 +52,7 @@ def list_(run: Checkpoints, as_json: AsJson = False) -> None:
     if not found:
         open_console().print(f"no checkpoints in {catalog.storage.url}", markup=False)
         return
-    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - not needed for JSON
+    from elastane.cli.tables import build_table, print_wide
 
     cells = [
         (
@@ -181,7 +181,7 @@ def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | Non
 
 def show_manifest(manifest: Manifest, url: str) -> None:
     """Print a manifest: its header, counters and metrics, then tables of files and of the first tensors."""
-    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - not needed for JSON
+    from elastane.cli.tables import build_table, print_wide
 
     console = open_console()
     tensors = manifest.tensors

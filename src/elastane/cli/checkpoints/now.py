@@ -77,7 +77,7 @@ def wait_for_checkpoint(
     Raises:
         RunFailed: the run ended without such a checkpoint.
     """
-    from elastane.cli.words import event_text  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.words import event_text
 
     while True:
         # Check before reading, so that the last events are still read.

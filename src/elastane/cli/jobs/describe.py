@@ -39,12 +39,12 @@ def describe(job: JobName, as_json: AsJson = False) -> None:
 
 
 def print_job(job: Job, events: list[Event], health: Health) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not needed for JSON
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table
+    from rich.text import Text
 
-    from elastane.api.safe_text import fold_text  # noqa: PLC0415
-    from elastane.cli.jobs.words import event_text, explanation_lines, health_lines  # noqa: PLC0415
-    from elastane.cli.tables import UNBOUNDED, print_wide  # noqa: PLC0415
+    from elastane.api.safe_text import fold_text
+    from elastane.cli.jobs.words import event_text, explanation_lines, health_lines
+    from elastane.cli.tables import UNBOUNDED, print_wide
 
     console = open_console()
     if health.status == "failing" and job.state not in ENDED:
@@ -72,7 +72,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
 def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Return the titles and values of all known facts about a job."""
-    from elastane.cli.jobs.words import (  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.jobs.words import (
         awaits_next_try,
         format_age,
         loss_of,
@@ -141,7 +141,7 @@ def format_target(job: Job) -> str:
 
 def format_time_limit(job: Job, now_s: float) -> str:
     """Return how long a job may hold devices, and how long it has; empty without a limit."""
-    from elastane.cli.jobs.words import format_age  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.jobs.words import format_age
 
     limit_s = job.spec.run_policy.active_deadline_seconds
     if limit_s is None:

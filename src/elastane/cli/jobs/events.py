@@ -46,7 +46,7 @@ def _has_ended(cluster: "Cluster", name: str) -> bool:
 def _make_printer(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:
     if as_json:
         return print_json
-    from elastane.cli.jobs.words import event_text  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.jobs.words import event_text
 
     console = open_console()
     return lambda event: console.print(event_text(event, of_job=of_job))

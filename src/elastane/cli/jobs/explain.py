@@ -20,9 +20,9 @@ def explain_job(job: str, *, as_json: bool) -> None:
             print_json(told)
             return
         found = cluster.job(job)
-    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
+    from rich.text import Text
 
-    from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
+    from elastane.cli.jobs.words import explanation_lines
 
     console = open_console()
     if found.ended_s is not None:
@@ -40,7 +40,7 @@ def explain_job(job: str, *, as_json: bool) -> None:
 
 def print_decisions(console: "Console", decisions: Sequence[DecisionRecord]) -> None:
     """Print decisions, each with its main reason."""
-    from rich.text import Text  # noqa: PLC0415 - as above
+    from rich.text import Text
 
     if decisions:
         console.print()

@@ -51,8 +51,8 @@ def jobs(
         more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
         console.print(f"no jobs{more}")
         return
-    from elastane.cli.jobs.words import jobs_table  # noqa: PLC0415 - imports rich, which is slow
-    from elastane.cli.tables import print_wide  # noqa: PLC0415
+    from elastane.cli.jobs.words import jobs_table
+    from elastane.cli.tables import print_wide
 
     print_wide(console, jobs_table(rows, time.time()))
 

@@ -63,7 +63,7 @@ def check_token(wish: Context) -> Me:
         BadInput: the controller does not know the token.
     """
     with connect(wish) as cluster:
-        from elastane.client.cluster import RequestRefused  # noqa: PLC0415 - needs httpx, as connecting does
+        from elastane.client.cluster import RequestRefused
 
         try:
             return cluster.me()

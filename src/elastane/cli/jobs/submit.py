@@ -37,7 +37,7 @@ CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 class Submit(TyperCommand):
     """The command, with an error that explains where the options of the script belong."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - depends on the click of typer
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ours = iter(args[: args.index("--")] if "--" in args else args)
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
@@ -118,9 +118,9 @@ def submit(
 
 def _follow_job(cluster: "Cluster", name: str, console: "Console") -> Job:
     """Print the events and progress of a job until it has ended."""
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
-    from elastane.cli.jobs.words import event_text, progress_line  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.jobs.words import event_text, progress_line
 
     shown = 0
     why: tuple[str, ...] = ()

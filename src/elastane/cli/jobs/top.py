@@ -86,11 +86,11 @@ def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
 
 
 def print_view(console: "Console", sight: ClusterView) -> None:
-    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
+    from rich.text import Text
 
-    from elastane.cli.jobs.screen import render_jobs, render_pools  # noqa: PLC0415 - imports rich, which is slow
-    from elastane.cli.jobs.words import health_lines  # noqa: PLC0415
-    from elastane.cli.tables import print_wide  # noqa: PLC0415
+    from elastane.cli.jobs.screen import render_jobs, render_pools
+    from elastane.cli.jobs.words import health_lines
+    from elastane.cli.tables import print_wide
 
     for line in health_lines(sight.problems, sight.time_s) if sight.failing else ():
         print_wide(console, line)
@@ -100,10 +100,10 @@ def print_view(console: "Console", sight: ClusterView) -> None:
 
 def run_live(console: "Console", url: str, looks: Callable[[], ClusterView], every_s: float) -> None:
     """Update the screen every ``every_s`` seconds until the user presses q."""
-    from rich.live import Live  # noqa: PLC0415
+    from rich.live import Live
 
-    from elastane.cli.jobs.screen import render_screen  # noqa: PLC0415
-    from elastane.cli.keys import Keys  # noqa: PLC0415
+    from elastane.cli.jobs.screen import render_screen
+    from elastane.cli.keys import Keys
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:

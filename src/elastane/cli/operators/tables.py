@@ -22,9 +22,9 @@ def print_table(
         empty: message to print if there are no rows.
         total: a last row in bold.
     """
-    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
+    from rich.text import Text
 
-    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
+    from elastane.cli.tables import build_table, print_wide
 
     found = list(rows)
     console = open_console()

@@ -328,7 +328,7 @@ def _start_controller(
             )
     finally:
         os.close(writing)
-    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    assert process.stdin is not None
     # If the controller has already ended, the code below notices.
     with contextlib.suppress(BrokenPipeError), process.stdin as asked:
         asked.write(msgspec.json.encode(wish))

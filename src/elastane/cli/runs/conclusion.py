@@ -21,9 +21,9 @@ ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "s
 
 def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the results of a run, print how it ended, and return the exit code."""
-    from elastane.attempts.results import write_results  # noqa: PLC0415 - only needed at the end
-    from elastane.observability.logged import collect_latest_values  # noqa: PLC0415 - only needed at the end
-    from elastane.observability.tensors import find_finished_model  # noqa: PLC0415
+    from elastane.attempts.results import write_results
+    from elastane.observability.logged import collect_latest_values
+    from elastane.observability.tensors import find_finished_model
 
     if over.traceback:
         write_paragraphs(over.traceback, sys.stderr)
@@ -50,10 +50,10 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     """Print how a run ended and which files it has written, in a few lines."""
-    from elastane.cli.words import loss_text  # noqa: PLC0415 - only needed at the end
-    from elastane.observability.facts import collect_facts  # noqa: PLC0415
-    from elastane.observability.run_files import read_run  # noqa: PLC0415
-    from elastane.observability.tensors import find_finished_model  # noqa: PLC0415
+    from elastane.cli.words import loss_text
+    from elastane.observability.facts import collect_facts
+    from elastane.observability.run_files import read_run
+    from elastane.observability.tensors import find_finished_model
 
     rows: list[tuple[str, str]] = []
     kept = 0

@@ -9,7 +9,7 @@ from elastane.observability.tail import Tail
 
 def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
     """Print the events of a run; with ``follow`` until the run is over."""
-    from elastane.cli.words import event_text  # noqa: PLC0415 - imports rich, which is slow
+    from elastane.cli.words import event_text
 
     console = open_console(as_json=as_json)
     if not follow:

@@ -32,9 +32,9 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
+    from rich.text import Text
 
-    from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
+    from elastane.cli.jobs.words import explanation_lines
 
     console = open_console()
     if not is_live(run_dir):

@@ -29,7 +29,7 @@ def list_(as_json: AsJson = False) -> None:
     if not rows:
         console.print(f"no runs in {runs_home()}", markup=False)
         return
-    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - not needed for JSON
+    from elastane.cli.tables import build_table, print_wide
 
     cells = [
         (

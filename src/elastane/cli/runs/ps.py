@@ -72,9 +72,9 @@ def read_run_name(run_dir: RunDir) -> str:
 
 
 def print_processes(name: str, answer: Answer) -> None:
-    from rich.text import Text  # noqa: PLC0415 - not needed for JSON
+    from rich.text import Text
 
-    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
+    from elastane.cli.tables import build_table, print_wide
 
     console = open_console()
     step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")

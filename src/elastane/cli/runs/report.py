@@ -10,8 +10,8 @@ def report(run: RunName, as_json: AsJson = False) -> None:
 
     If the run is over, write metrics.json and the model's CARD.md again too.
     """
-    from elastane.attempts.results import draw_report  # noqa: PLC0415 - only here
-    from elastane.observability.finished import write_conclusion  # noqa: PLC0415
+    from elastane.attempts.results import draw_report
+    from elastane.observability.finished import write_conclusion
 
     recorded = read_run(find_run(run))
     pages = [draw_report(recorded)]

@@ -17,7 +17,7 @@ def send_request(run_dir: RunDir, ask: Ask) -> Answer:
         NoSuchRun: the run is not live.
         BadInput: the coordinator refused; the error has its reason.
     """
-    from elastane.client.channel import ask as send  # noqa: PLC0415 - websockets are slow to import
+    from elastane.client.channel import ask as send
 
     answer = send(run_dir, ask)
     if not answer.ok:

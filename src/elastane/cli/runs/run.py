@@ -188,7 +188,7 @@ class RunTerminal:
         self._console.print(line, markup=False)
 
     def view(self, record: RunRecord) -> "Watcher":
-        from elastane.cli.runs.watcher import Watcher  # noqa: PLC0415 - only a shown attempt needs it
+        from elastane.cli.runs.watcher import Watcher
 
         return Watcher(self._run_dir, record.spec, self._console)
 

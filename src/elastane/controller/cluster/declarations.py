@@ -31,7 +31,7 @@ KINDS: dict[Kind, type[Document]] = {
     "triggers": Trigger,
     "rules": SchedulingRules,
 }
-assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types and by people
+assert tuple(KINDS) == get_args(Kind)
 
 
 def build_config(documents: Iterable[tuple[Kind, Document]]) -> Config:

@@ -26,7 +26,7 @@ SUSPECT = re.compile(rb"\\u0000|\d{16}")
 """Matches the bytes of every body that `_check` refuses, so that other bodies skip that check."""
 
 
-def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's dependencies are untyped
+def body(kind: Any, empty: Any = None) -> Any:
     """Return a dependency of FastAPI that decodes the body of a request.
 
     Args:
@@ -38,7 +38,7 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
         BadField: the body is not of this type, or an object has a key twice.
     """
 
-    async def decoded(request: Request) -> Any:  # noqa: ANN401
+    async def decoded(request: Request) -> Any:
         try:
             raw = request.state.body = await request.body()
         except ClientDisconnect as error:
@@ -56,7 +56,7 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
     return Depends(decoded)
 
 
-def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
+def _decoded(raw: bytes, kind: Any) -> Any:
     try:
         document = msgspec.json.decode(raw)
         if SUSPECT.search(raw):

@@ -38,9 +38,9 @@ happened, what it means and what to do. What a token may not see does not exist 
 
 
 def says(
-    kind: Any,  # noqa: ANN401 - any type that msgspec can describe
+    kind: Any,
     *,
-    takes: Any = None,  # noqa: ANN401
+    takes: Any = None,
     optional: bool = False,
     status: HTTPStatus = HTTPStatus.OK,
     also: HTTPStatus | None = None,
@@ -102,13 +102,13 @@ def build_description(app: FastAPI) -> dict[str, Any]:
 _kinds: dict[str, Any] = {}
 
 
-def _mark(kind: Any) -> dict[str, str]:  # noqa: ANN401
+def _mark(kind: Any) -> dict[str, str]:
     """Mark the place of a type's schema, because FastAPI's models of the description take only JSON."""
     _kinds[repr(kind)] = kind
     return {MARK: repr(kind)}
 
 
-def _resolve(node: Any, shapes: dict[str, dict[str, Any]]) -> None:  # noqa: ANN401
+def _resolve(node: Any, shapes: dict[str, dict[str, Any]]) -> None:
     """Replace the marks by schemas."""
     if isinstance(node, dict):
         if MARK in node:

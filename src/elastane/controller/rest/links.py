@@ -110,6 +110,6 @@ def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
                 answer.setdefault("links", {})[target["operationId"]] = described
 
 
-def _operation(paths: Mapping[str, Mapping[str, Any]], label: str) -> Any:  # noqa: ANN401 - JSON
+def _operation(paths: Mapping[str, Mapping[str, Any]], label: str) -> Any:
     method, _, path = label.partition(" ")
     return paths[path][method.lower()]

@@ -33,7 +33,7 @@ def encode_json(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def _not_finite(value: Any, place: str = "") -> str | None:  # noqa: ANN401 - any value of JSON
+def _not_finite(value: Any, place: str = "") -> str | None:
     match value:
         case float():
             return None if math.isfinite(value) else place
@@ -54,7 +54,7 @@ class JsonColumn(Generic[T]):
         check: raises `BadInput` if a value of that type cannot be true.
     """
 
-    def __init__(self, kind: Any, check: Callable[[T], object] | None = None) -> None:  # noqa: ANN401 - see `Decoder`
+    def __init__(self, kind: Any, check: Callable[[T], object] | None = None) -> None:
         self._decode = Decoder[T](kind, at_most_bytes=LARGEST_BYTES)
         self._check = check
 

@@ -140,7 +140,7 @@ def _describe_whole(why: str) -> UnreadableDocument:
     return UnreadableDocument("documents", "some", why)
 
 
-def _decode_document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - unchecked columns
+def _decode_document(kind: Any, name: Any, body: Any) -> Document:
     if kind not in _columns:
         raise Malformed("there are no documents of that kind")
     document = _columns[kind](body)

@@ -114,7 +114,7 @@ class Lease:
             time.sleep(AGAIN_S)
 
     def _lock_beside(self) -> bool:
-        assert self._file is not None, "it was opened"  # noqa: S101
+        assert self._file is not None, "it was opened"
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -135,7 +135,7 @@ class Lease:
         return False
 
     def _lock_in_postgres(self) -> bool:
-        assert self._connection is not None, "it was opened"  # noqa: S101
+        assert self._connection is not None, "it was opened"
         try:
             had: bool = self._connection.execute(
                 text("SELECT pg_try_advisory_lock(:key)"), {"key": KEY}

@@ -35,7 +35,7 @@ def release_script(me: MemberState) -> None:
 
 def computes_everything(me: MemberState) -> bool:
     """Return whether every member has run the optimizer on every unit, so none reads another's values."""
-    assert me.generation is not None, "asked within a generation"  # noqa: S101
+    assert me.generation is not None, "asked within a generation"
     workers, copies = me.generation.workers, me.layout.copies
     keeps_all = copies is None or copies >= len(workers)
     return keeps_all and me.outcome is not None and set(workers) <= set(me.outcome.complete)

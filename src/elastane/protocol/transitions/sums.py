@@ -70,7 +70,7 @@ def take_sums(me: MemberState) -> None:
 
 
 def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:
-    assert me.generation is not None, "only members of a generation sum"  # noqa: S101
+    assert me.generation is not None, "only members of a generation sum"
     for worker in me.generation.workers:
         theirs = tuple(
             block

@@ -32,7 +32,7 @@ def fetch_state(
     me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]
 ) -> None:
     """Request values and then optimizer state, which arrives while this worker computes with the values."""
-    assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
+    assert me.generation is not None, "only members of a generation fetch"
     number = me.generation.number
     me.wanted_values.update(*values.values())
     me.wanted_states.update(*states.values())

@@ -89,7 +89,7 @@ def cast_vote(me: MemberState, measured: Measured) -> None:
 
 def find_ready_generation(me: MemberState) -> int:
     """Return the newest planned generation that has statuses of all its joiners; 0 without one."""
-    assert me.generation is not None, "only members of a generation vote"  # noqa: S101
+    assert me.generation is not None, "only members of a generation vote"
     for number in sorted(me.planned, reverse=True):
         heard = me.statuses.get(number, {})
         if all(w in heard for w in me.planned[number].workers if w not in me.generation):
@@ -110,7 +110,7 @@ def commit_round(me: MemberState) -> None:
 
 
 def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
-    assert me.generation is not None, "only members of a generation commit"  # noqa: S101
+    assert me.generation is not None, "only members of a generation commit"
     trained = outcome.step > me.step
     if outcome.checkpoint:
         me.checkpoint_requested, me.checkpointed_step = False, outcome.step

@@ -16,7 +16,7 @@ SMALL_BYTES = 1 << 16
 
 
 class _Pickler(ForkingPickler):
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - as pickle has it
+    def reducer_override(self, value: Any) -> Any:
         # Only exact tensors: a subclass may carry more than its values.
         if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > SMALL_BYTES:
             return NotImplemented
@@ -30,13 +30,13 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
-def pack_batch(batch: Any) -> bytes:  # noqa: ANN401 - the user's
+def pack_batch(batch: Any) -> bytes:
     """Return the message with a batch; it can be unpacked only once."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
     return buffer.getvalue()
 
 
-def unpack_batch(message: bytes) -> Any:  # noqa: ANN401 - the user's
+def unpack_batch(message: bytes) -> Any:
     """Return the batch in a message of this process's own loader."""
     return pickle.loads(message)  # noqa: S301 - from a child

@@ -30,7 +30,7 @@ Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1
 
 
-def collate_default(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
+def collate_default(samples: list[Any]) -> Any:
     """Return a batch, collated as PyTorch's own loader does.
 
     Raises:
@@ -43,7 +43,7 @@ class MapDataset(Protocol):
     """Any map-style dataset."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...  # noqa: ANN401 - a sample is the user's
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -124,7 +124,7 @@ def _is_factory(dataset: object) -> bool:
     )
 
 
-def _explain_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - any callable
+def _explain_function(dataset: Any) -> tuple[str, str, str] | None:
     try:
         inspect.signature(dataset).bind(0, 1)
     except TypeError:
@@ -179,7 +179,7 @@ def _count_rows(item: object) -> int:
     return first.pop() if len(first) == 1 else 0
 
 
-def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:  # noqa: ANN401 - the user's
+def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     """Return a batch made by PyTorch's default collate function.
 
     Raises:

@@ -96,7 +96,7 @@ class Loaders:
             useful = self._find_useful()
             self._arrived = {request: kept for request, kept in self._arrived.items() if request in useful}
 
-    def take(self, request: Request) -> Any | None:  # noqa: ANN401 - a batch is the user's
+    def take(self, request: Request) -> Any | None:
         """Return a batch that was loaded ahead; None: it was not loaded, or a loader failed."""
         while request not in self._arrived and request in self._under_way:
             self._receive()
@@ -134,7 +134,7 @@ class Loaders:
         return guess
 
     def _receive(self) -> None:
-        assert self._answers is not None, "asked for after the end"  # noqa: S101
+        assert self._answers is not None, "asked for after the end"
         answer = next(self._answers)
         request = self._under_way.popleft()
         if request is not None:
@@ -159,7 +159,7 @@ class _Answers(Dataset[Any]):
     def __init__(self, load: Callable[[Request], Any]) -> None:
         self._load = load
 
-    def __getitem__(self, request: Request | None) -> Any:  # noqa: ANN401 - a batch is the user's
+    def __getitem__(self, request: Request | None) -> Any:
         if request is None:
             return None
         try:
@@ -192,5 +192,5 @@ class _Init:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _return_batch(batch: Any) -> Any:  # noqa: ANN401 - a batch is the user's
+def _return_batch(batch: Any) -> Any:
     return batch

@@ -130,9 +130,9 @@ def _find_base(model: nn.Module) -> nn.Module:
     return base if isinstance(base, nn.Module) else model
 
 
-def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:  # noqa: ANN401 - of any method
+def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:
     """Return the keys that ``peft`` saves, with their names in the model, and the keys without a name."""
-    from peft import get_peft_model_state_dict  # noqa: PLC0415 - only for models that have imported it
+    from peft import get_peft_model_state_dict
 
     entries = model.state_dict()
     places = {id(tensor): name for name, tensor in entries.items()}
@@ -163,7 +163,7 @@ def _find_equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor)
     return equal[0] if len(equal) == 1 else None
 
 
-def _has_resized_embeddings(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 - of any method
+def _has_resized_embeddings(model: nn.Module, config: Any) -> bool:
     """Return whether the vocabulary differs from that of the base model that the adapter names."""
     own = getattr(model, "config", None)
     size, name = getattr(own, "vocab_size", None), config.base_model_name_or_path
@@ -182,7 +182,7 @@ def _find_trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
     return [name for name, p in parameters.items() if p.requires_grad and id(p) not in covered]
 
 
-def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
+def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:
     """Return ``adapter_config.json``, with sorted sets, so that equal models give equal bytes."""
     value = {
         key: sorted(entry) if isinstance(entry, set | frozenset) else entry

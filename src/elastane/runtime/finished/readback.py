@@ -235,9 +235,9 @@ def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:  # noqa: ANN401 - a class of transformers
+def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:
     """Return the tensors of an adapter and those of its base model, without values."""
-    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict  # noqa: PLC0415 - only where it is installed
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 
     adapter = PeftConfig.from_pretrained(str(folder))
     if hasattr(adapter, "init_lora_weights"):
@@ -262,7 +262,7 @@ def _find_class(config_text: bytes) -> tuple[str, Any]:
     return name, getattr(transformers, name, None)
 
 
-def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - any result of a library
+def _call_library(load: Callable[[], Any], what: str) -> Any:
     """Load the export with a library; a user would get the same error.
 
     Raises:

@@ -202,7 +202,7 @@ class MeshEntrance:
         try:
             proven = candidate.shake_hands()
         except PeerUnreachable:
-            assert candidate.dialled is not None, "only a dialled connection connects"  # noqa: S101
+            assert candidate.dialled is not None, "only a dialled connection connects"
             self._give_up(candidate.dialled)
             return None
         # The one place where any failure of an unproven connection becomes its end.

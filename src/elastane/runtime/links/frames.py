@@ -84,7 +84,7 @@ class FrameStream:
         if self._message is None and not self._read_header():
             return None
         message, payload = self._message, self._payload
-        assert message is not None, "a header was read"  # noqa: S101
+        assert message is not None, "a header was read"
         total = len(message) + len(payload)
         while self._filled < total:
             if self._filled < len(message):

@@ -163,7 +163,7 @@ class Handshake:
         return "dialler" if self._dialled is None else "acceptor"
 
     def _build_proof(self) -> bytes:
-        assert self._theirs is not None, "the other side has said hello"  # noqa: S101
+        assert self._theirs is not None, "the other side has said hello"
         role: Literal["dialler", "acceptor"] = "acceptor" if self._dialled is None else "dialler"
         process = self._mine.process
         return _encode(Proof(process, self._compute_mac(role, self._hello, self._theirs, process)))

@@ -40,7 +40,7 @@ class ConsumedGradient(torch.Tensor):
         _types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - any result of torch
+    ) -> Any:
         name = getattr(func, "__name__", str(func))
         # The compiler reads .grad of the parameters that it compiles for, and Module.to converts .grad.
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as torch's own subclasses do

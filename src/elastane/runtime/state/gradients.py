@@ -138,7 +138,7 @@ class Gradients:
             BadInput: the script ran its own backward pass after that of the virtual rank.
         """
         leaf = self._leaf
-        assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
+        assert leaf is not None, "end_leaf follows begin_leaf"
         for number, parameter in enumerate(self.layout.parameters):
             if parameter.grad is not None and parameter.grad is not self._taken[number]:
                 if number in self._touched:
@@ -185,7 +185,7 @@ class Gradients:
         if gradient is None:
             return
         self._touched.add(number)
-        assert self._leaf is not None, "only a virtual rank's gradients are delivered"  # noqa: S101
+        assert self._leaf is not None, "only a virtual rank's gradients are delivered"
         # Sums are dense even for sparse gradients: a block is one slice of memory.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         if self._carrier is None:

@@ -24,7 +24,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def to_json(value: object) -> Any:
     """Return the value as lists, dicts, strings, numbers and None.
 
     Tensors of one element become numbers. Functions become None: every worker has them from the script.
@@ -45,7 +45,7 @@ def digest_text(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _convert(value: object) -> Any:  # noqa: ANN401 - likewise
+def _convert(value: object) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, MappingProxyType):
@@ -55,7 +55,7 @@ def _convert(value: object) -> Any:  # noqa: ANN401 - likewise
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 
-def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     """Describe a value as JSON, with a reference in place of each tensor.
 
     Args:
@@ -81,7 +81,7 @@ def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) ->
     return to_json(value)
 
 
-def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value that `split_tensors` described, with lists in place of tuples."""
     if isinstance(described, dict):
         if TENSOR in described:
@@ -95,11 +95,11 @@ def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  #
     return described
 
 
-def _restore_key(encoded: Any) -> Any:  # noqa: ANN401 - likewise
+def _restore_key(encoded: Any) -> Any:
     return tuple(map(_restore_key, encoded)) if isinstance(encoded, list) else encoded
 
 
-def restore_types(mine: object, encoded: Any) -> Any:  # noqa: ANN401 - likewise
+def restore_types(mine: object, encoded: Any) -> Any:
     """Return a decoded value, converted to the types of this process's own value.
 
     JSON has no tuples, no keys that are numbers and no functions; ``mine`` shows where they belong

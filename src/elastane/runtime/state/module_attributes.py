@@ -58,12 +58,12 @@ def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
     ]
 
 
-def _copy(value: Any) -> Any:  # noqa: ANN401 - any value of the script
+def _copy(value: Any) -> Any:
     # Detached: a tensor that a forward pass leaves behind may hold a whole autograd graph.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _are_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - likewise
+def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
             return False

@@ -52,7 +52,7 @@ class OptimizerGuard:
         finally:
             self._ours = False
 
-    def _stepping(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's types
+    def _stepping(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._ours:
             return
         if optimizer is self._optimizer:

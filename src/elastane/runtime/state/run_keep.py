@@ -43,7 +43,7 @@ class RunKeep(MutableMapping[str, Any]):
         self.locked = False
         self.before_read: Callable[[], None] = do_nothing
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the script's own
+    def __getitem__(self, name: str) -> Any:
         self.before_read()
         return self._values[name]
 
@@ -130,12 +130,12 @@ class RunKeep(MutableMapping[str, Any]):
         return digest_text(to_json_text(described))
 
 
-def _read_state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - any state dict
+def _read_state(kept: torch.Tensor | Stateful) -> Any:
     return kept if isinstance(kept, torch.Tensor) else kept.state_dict()
 
 
 @torch.no_grad()
-def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
+def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:
     """Load a state, in place if possible: the script may have other references to the object."""
     if not isinstance(mine, torch.Tensor):
         mine.load_state_dict(restore_types(mine.state_dict(), state))
@@ -145,7 +145,7 @@ def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Sta
     return state.to(mine.device) if isinstance(state, torch.Tensor) else mine
 
 
-def _check_value(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _check_value(name: str, value: object) -> Any:
     try:
         if isinstance(value, torch.Tensor | Stateful):
             return split_tensors(_read_state(value), name, {})
@@ -173,7 +173,7 @@ def _refuse_unsuitable(value: object) -> None:
         )
 
 
-def _freeze(value: Any) -> Any:  # noqa: ANN401 - likewise
+def _freeze(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_freeze, value))
     if isinstance(value, dict):

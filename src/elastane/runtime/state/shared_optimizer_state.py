@@ -136,7 +136,7 @@ def _is_state(value: object) -> bool:
     return True
 
 
-def _describe(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - the user's
+def _describe(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     try:
         return split_tensors(value, name, tensors)
     except (TypeError, ValueError) as error:
