@@ -9,9 +9,10 @@ A verb that is missing goes into `verbs.txt`, an exception into the rule.
 
 import pytest
 
-from tools import measure_house
+from tools import find_stale_names, measure_house
 
 FOUND = measure_house.find_all(measure_house.ROOT)
+SOURCE = list(filter(measure_house.is_source, measure_house.read_modules(measure_house.ROOT)))
 LIMITS = measure_house.read_limits()
 PACKAGES = sorted({package for packages in FOUND.values() for package in packages})
 
@@ -44,3 +45,36 @@ def test_the_limits_name_packages_and_rules_that_exist():
 )
 def test_a_docstring_begins_with_a_verb(docstring, good):
     assert measure_house.begins_with_verb(docstring) is good
+
+
+def test_each_name_in_backticks_exists():
+    """A name that only another project defines goes into `find_stale_names.FOREIGN`."""
+    stale = find_stale_names.find_stale_names(SOURCE)
+    assert not stale, "\n".join(["rename them, or reword:", *stale])
+
+
+@pytest.fixture(scope="module")
+def index():
+    return find_stale_names.build_index(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "stale"),
+    [
+        ("PlannedJob.grants", False),
+        ("PlannedJob.granted_workers", True),
+        ("elastane.scheduler.plan", False),
+        ("elastane.scheduler.planner", True),
+        ("holds.find_futile_holders", False),
+        ("holds.list_futile_holders", True),
+        ("minRunTimeS", False),
+        ("minRunTimeH", True),
+        ("--workers", False),
+        ("--labourers", True),
+        ("scheduler/plan.py", False),
+        ("controller/plan.py", True),
+        ("8.4 s", False),
+    ],
+)
+def test_a_stale_name_is_found(index, text, stale):
+    assert find_stale_names.is_stale(text, set(), index) is stale

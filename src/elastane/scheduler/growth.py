@@ -31,7 +31,7 @@ HELD_WORTH = 1.1
 """Workers that a job holds are worth a tenth more, so that noise in measured speeds moves no job."""
 
 HELD_EFFICIENCY = 0.5
-"""Part of `Rules.worth` below which workers that a job holds are given up."""
+"""Part of `SchedulingRules.worth` below which workers that a job holds are given up."""
 
 Key: TypeAlias = tuple[int, bool, bool, float, int]
 """Priority (negative), meets its deadline, not settled, worth per device (negative), number of the job."""

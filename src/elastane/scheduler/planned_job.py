@@ -62,9 +62,9 @@ class PlannedJob:
             otherwise empty cluster.
         needed_workers: workers that meet its deadline, or those it has if these meet it; 0: it has no
             deadline.
-        resize_log: cost of a resize as a part of the horizon; comparable to `SpeedCurve.gain`.
+        resize_log: cost of a resize as a part of the horizon; comparable to `SpeedCurve.compute_gain`.
         holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: what it
-            held further down was borrowed by others (`allocator._find_futile_holders`).
+            held further down was borrowed by others (`holds.find_futile_holders`).
         stop_reason: why it is not granted more; a `NoRoom` if devices are missing.
         wait_reason: why its minimum does not fit.
         grants: what it is granted, oldest first.

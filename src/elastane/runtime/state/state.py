@@ -358,7 +358,7 @@ def inside_step_error(name: str) -> BadInput:
 def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
     """Combine the digests of all blocks and of the state outside them into the digest of the whole state.
 
-    See `TrainingState.digest` and `TrainingState.rest_digest`.
+    See `TrainingState.digest` and `ReplicatedState.digest`.
     """
     pairs = [blocks[block] for block in sorted(blocks.keys() - {REST_BLOCK})]
     values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
