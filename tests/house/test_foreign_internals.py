@@ -112,7 +112,7 @@ def test_the_list_of_private_imports_is_complete():
 
 
 @pytest.mark.parametrize("name", INTERNALS)
-def test_a_private_attribute_is_there(name):
+def test_each_private_attribute_exists(name):
     library, make = INTERNALS[name]
     assert hasattr(make(), name), (
         f"{library} {version(library)} has no {name} any more: look in its source for what took its place, "
@@ -124,7 +124,7 @@ def test_the_handle_that_silences_torch_functions_is_there():
     assert torch._C.DisableTorchFunctionSubclass, f"torch {version('torch')} has renamed it"
 
 
-def test_a_compile_context_can_be_asked_for():
+def test_the_compile_context_can_be_read():
     assert CompileContext.try_get() is None
 
 
@@ -133,7 +133,7 @@ def test_metadata_of_distributed_checkpoints_has_the_fields_that_we_write():
     assert {"relative_path", "offset", "length"} <= fields, f"torch {version('torch')} has {fields}"
 
 
-def test_a_scaler_keeps_what_it_found_where_the_run_puts_it():
+def test_a_scaler_keeps_its_findings_where_the_run_puts_them():
     scaler = a_scaler_that_has_scaled()
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.full((1,), float("inf"))

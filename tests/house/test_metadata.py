@@ -14,7 +14,7 @@ def read_project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_constraints_lowest_has_the_lower_bounds_of_pyproject():
+def test_the_lowest_constraints_are_the_lower_bounds_of_pyproject():
     assert write_lowest.TARGET.read_text() == write_lowest.render(), "run tools/write_lowest.py"
 
 
@@ -28,11 +28,11 @@ def test_tools_that_users_install_have_the_same_bounds_everywhere():
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
 
 
-def test_the_citation_names_this_version():
+def test_the_citation_has_the_version_of_the_package():
     assert f"\nversion: {elastane.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_every_classifier_of_python_is_checked_by_the_workflow():
+def test_the_workflow_checks_every_python_of_the_classifiers():
     classifiers = read_project()["project"]["classifiers"]
     versions = [c.rsplit(" ", 1)[1] for c in classifiers if re.search(r":: 3\.\d+$", c)]
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()

@@ -94,7 +94,7 @@ def environment(wheel, tmp_path_factory):
     return environment
 
 
-def test_the_wheel_trains_and_runs_a_cluster_once_its_extras_are_installed(environment):
+def test_the_wheel_trains_and_runs_a_cluster_after_its_extras_are_installed(environment):
     assert environment.elastane("--version").stdout.strip()
     assert set(get_args(Extra)) | {"examples", "dev", "docs"} == set(read_extras())
     for extra, command in (("torch", ("run", "train.py")), ("controller", ("up",))):

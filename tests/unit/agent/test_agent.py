@@ -145,7 +145,7 @@ def test_a_killed_worker_is_replaced_under_a_new_number(staged) -> None:
     assert (died.who, died.why) == ("worker 1", "killed by SIGKILL")
 
 
-def test_a_worker_whose_heart_stops_in_a_step_is_ended(staged) -> None:
+def test_a_worker_without_heartbeats_in_a_step_is_ended(staged) -> None:
     async def story(running) -> None:
         await running.until(lambda answer: members(answer) == {0, 1})
         (running.run_dir.root / "hang-1").touch()
@@ -175,7 +175,7 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(staged) -> None:
     assert running.kinds().count("worker.left") == 1
 
 
-def test_what_is_wanted_once_the_fork_server_has_imported_all_is_what_starts(staged) -> None:
+def test_a_resize_before_the_fork_server_is_ready_decides_how_many_workers_start(staged) -> None:
     """Whoever gives devices back while nothing runs on them yet must not take them again for a moment."""
     late = ("/bin/sh", "-c", 'sleep 1.5; exec "$0" "$@"', *SMALL)
 
@@ -189,7 +189,7 @@ def test_what_is_wanted_once_the_fork_server_has_imported_all_is_what_starts(sta
     assert [event.who for event in running.events() if event.kind == "worker.started"] == ["worker 0"]
 
 
-def test_who_stood_by_takes_over_and_another_one_stands_by(staged) -> None:
+def test_the_standby_takes_over_and_another_standby_starts(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(standby_of)
         following = standby_of(answer)
@@ -205,7 +205,7 @@ def test_who_stood_by_takes_over_and_another_one_stands_by(staged) -> None:
     assert running.kinds().count("coordinator.died") == 1
 
 
-def test_who_stands_by_is_replaced_when_it_dies_and_the_term_goes_on(staged) -> None:
+def test_a_dead_standby_is_replaced_in_the_same_term(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(standby_of)
         first = standby_of(answer)
@@ -219,7 +219,7 @@ def test_who_stands_by_is_replaced_when_it_dies_and_the_term_goes_on(staged) -> 
     assert "coordinator.died" not in running.kinds()
 
 
-def test_both_coordinators_may_die_at_once(staged) -> None:
+def test_a_run_survives_the_death_of_both_coordinators(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(standby_of)
         os.kill(standby_of(answer), signal.SIGKILL)
@@ -243,7 +243,7 @@ runpy.run_module("elastane.coordinator", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_run_goes_on_although_nobody_can_stand_by(staged, monkeypatch) -> None:
+def test_a_run_goes_on_without_a_standby(staged, monkeypatch) -> None:
     # A busy machine starts fewer within the usual time.
     monkeypatch.setattr(coordinators, "WITHIN_S", 1000)
 
@@ -258,7 +258,7 @@ def test_a_run_goes_on_although_nobody_can_stand_by(staged, monkeypatch) -> None
     assert over.code == 130
 
 
-def test_a_coordinator_that_cannot_start_is_given_up_with_its_last_words(staged) -> None:
+def test_a_coordinator_that_cannot_start_ends_the_run_with_its_last_output(staged) -> None:
     async def story(running) -> None:
         await running.agent._finished.wait()
 
@@ -269,7 +269,7 @@ def test_a_coordinator_that_cannot_start_is_given_up_with_its_last_words(staged)
     assert "no module named websockets" in over.why
 
 
-def test_workers_outlive_the_fork_server_and_new_ones_come_from_the_next(staged) -> None:
+def test_workers_outlive_their_fork_server_and_the_next_one_forks_more(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(lambda answer: members(answer) == {0})
         warm = pid_of(answer, "fork-server")
@@ -285,7 +285,7 @@ def test_workers_outlive_the_fork_server_and_new_ones_come_from_the_next(staged)
     staged(story, start=1)
 
 
-def test_a_second_thought_ends_everything_at_once(staged) -> None:
+def test_a_kill_ends_all_processes_at_once(staged) -> None:
     pids = []
 
     async def story(running) -> None:
@@ -298,7 +298,7 @@ def test_a_second_thought_ends_everything_at_once(staged) -> None:
     assert [pid for pid in pids if alive(pid)] == []
 
 
-def test_a_fork_server_that_cannot_start_is_given_up_with_its_last_words(staged) -> None:
+def test_a_fork_server_that_cannot_start_ends_the_run_with_its_last_output(staged) -> None:
     async def story(running) -> None:
         await running.agent._finished.wait()
 

@@ -30,14 +30,14 @@ def remove(directory: Path) -> None:
     directory.rmdir()
 
 
-def test_a_directory_in_use_is_as_it_was(run_dir, guard):
+def test_a_directory_in_normal_use_counts_as_unchanged(run_dir, guard):
     run_dir.model_files.weights.write_bytes(b"weights")
     run_dir.ledger.write_bytes(b"{}\n")
     run_dir.model_files.weights.unlink()
     assert guard.check() is None
 
 
-def test_a_directory_that_was_removed(run_dir, guard):
+def test_a_removed_directory_is_noticed(run_dir, guard):
     remove(run_dir.root)
     lost = guard.check()
     assert "removed" in lost.what
@@ -47,14 +47,14 @@ def test_a_directory_that_was_removed(run_dir, guard):
     assert lost.moved_to is None
 
 
-def test_a_directory_that_was_moved_is_named_with_its_new_place(run_dir, guard, tmp_path):
+def test_the_new_place_of_a_moved_directory_is_named(run_dir, guard, tmp_path):
     run_dir.root.rename(tmp_path / "elsewhere")
     lost = guard.check()
     assert lost.moved_to == tmp_path / "elsewhere"
     assert f"--resume {tmp_path / 'elsewhere'}" in lost.do
 
 
-def test_a_directory_whose_parent_was_moved(run_dir, tmp_path):
+def test_the_new_place_is_named_if_the_parent_was_moved(run_dir, tmp_path):
     parent = tmp_path / "parent"
     parent.mkdir()
     run_dir.root.rename(parent / "run")
@@ -65,7 +65,7 @@ def test_a_directory_whose_parent_was_moved(run_dir, tmp_path):
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_another_directory_in_its_place(run_dir, guard, tmp_path, moved):
+def test_another_directory_in_its_place_is_noticed(run_dir, guard, tmp_path, moved):
     if moved:
         run_dir.root.rename(tmp_path / "elsewhere")
     else:
@@ -78,7 +78,7 @@ def test_another_directory_in_its_place(run_dir, guard, tmp_path, moved):
 
 @pytest.mark.parametrize("name", ["lock", "ledger.jsonl", "events.jsonl"])
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_lasting_file_that_was_removed_or_replaced(run_dir, guard, name, replaced):
+def test_a_removed_or_replaced_file_is_noticed(run_dir, guard, name, replaced):
     path = run_dir.root / name
     kept = path.open("rb")  # as its run has it, so that its inode is not used again
     path.unlink()
@@ -90,7 +90,7 @@ def test_a_lasting_file_that_was_removed_or_replaced(run_dir, guard, name, repla
     assert ("replaced" if replaced else "removed") in lost.what
 
 
-def test_a_file_that_comes_later_counts_from_then_on(run_dir, guard):
+def test_a_file_that_is_made_later_is_watched_from_then_on(run_dir, guard):
     run_dir.events.unlink()
     fresh = DirectoryGuard(run_dir)
     assert fresh.check() is None
@@ -101,7 +101,7 @@ def test_a_file_that_comes_later_counts_from_then_on(run_dir, guard):
     fresh.close()
 
 
-def test_a_run_reached_through_a_link(run_dir, tmp_path):
+def test_a_run_behind_a_link_is_watched_at_its_real_place(run_dir, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(run_dir.root)
     guard = DirectoryGuard(RunDir(link))

@@ -83,7 +83,7 @@ def test_a_set_has_one_order_under_the_pinned_seed(shell) -> None:
     assert printed.stdout == pinned.stdout
 
 
-def test_a_workers_environment_keeps_what_the_user_has_set() -> None:
+def test_a_worker_keeps_the_variables_that_the_user_has_set() -> None:
     own = {"COLOUR": "red", "MALLOC_TRIM_THRESHOLD_": "7", "OMP_NUM_THREADS": "64"}
     environment = build_worker_environment(own, threads=2)
     assert (environment["COLOUR"], environment["MALLOC_TRIM_THRESHOLD_"]) == ("red", "7")

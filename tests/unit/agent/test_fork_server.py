@@ -44,7 +44,7 @@ def warm(tmp_path):
     os.close(end)
 
 
-def test_workers_are_forked_logged_and_their_exit_codes_told(warm) -> None:
+def test_the_fork_server_forks_workers_logs_their_output_and_reports_exit_codes(warm) -> None:
     process, run_dir, _ = warm
     assert json.loads(process.stdout.readline()) == {"ready": True}
     # Threads do not survive a fork, so there must be none.

@@ -15,12 +15,12 @@ def test_a_quick_worker_is_hung_after_two_seconds() -> None:
     assert is_hung(pulse(Phase.COMPUTE, 0.05), 2.2)
 
 
-def test_a_slow_worker_is_given_twenty_of_its_own_longest() -> None:
+def test_a_slow_worker_is_hung_after_twenty_of_its_usual_intervals() -> None:
     assert not is_hung(pulse(Phase.COMPUTE, 3.0), 59.0)
     assert is_hung(pulse(Phase.COMPUTE, 3.0), 61.0)
 
 
-def test_before_it_has_computed_anything_nobody_knows_how_long_it_takes() -> None:
+def test_a_worker_that_has_not_computed_yet_is_hung_after_two_minutes() -> None:
     assert not is_hung(pulse(Phase.COMPUTE), 119.0)
     assert is_hung(pulse(Phase.COMPUTE), 121.0)
 
@@ -29,28 +29,28 @@ def test_before_it_has_computed_anything_nobody_knows_how_long_it_takes() -> Non
     ("phase", "patient_s", "hung_s"),
     [(Phase.STARTING, 1799, 1801), (Phase.USER, 59, 61), (Phase.DATA, 599, 601)],
 )
-def test_where_it_does_not_compute_patience_is_long(phase, patient_s, hung_s) -> None:
+def test_a_worker_in_another_phase_is_hung_after_the_limit_of_that_phase(phase, patient_s, hung_s) -> None:
     assert not is_hung(pulse(phase), patient_s)
     assert is_hung(pulse(phase), hung_s)
 
 
-def test_that_a_worker_waits_for_its_data_is_said_long_before_it_counts_as_hung() -> None:
+def test_a_worker_is_reported_as_waiting_for_data_long_before_it_counts_as_hung() -> None:
     assert not is_awaiting_data(pulse(Phase.DATA, 0.01), 4.9)
     assert is_awaiting_data(pulse(Phase.DATA, 0.01), 5.1)
     assert not is_awaiting_data(pulse(Phase.COMPUTE, 10.0), 5.1)
 
 
-def test_a_finished_worker_owes_nothing() -> None:
+def test_a_finished_worker_never_counts_as_hung() -> None:
     assert not is_hung(pulse(Phase.FINISHED), 1e6)
 
 
-def test_any_change_is_progress() -> None:
+def test_any_heartbeat_is_progress() -> None:
     moved = update_pulse(pulse(Phase.STEP, 0.1), 2, Phase.STEP, 0.1, 0.9)
     assert not is_hung(moved, 2.8)
     assert is_hung(update_pulse(moved, 2, Phase.STEP, 0.1, 1.8), 3.0)
 
 
-def test_silence_while_the_agent_itself_was_held_up_proves_nothing() -> None:
+def test_silence_while_the_agent_itself_was_stalled_does_not_count() -> None:
     assert not is_hung(update_pulse(pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0)
 
 

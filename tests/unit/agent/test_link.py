@@ -31,7 +31,7 @@ GARBAGE = (
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_agent_connects_again_when_it_does_not_understand(garbage, monkeypatch):
+def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch):
     monkeypatch.setattr(link_module, "RETRY_MALFORMED_S", 0.01)
     over = RunOver(code=1, traceback="x" * (3 << 20))
     heard, complaints, visits = [], [], []
@@ -93,7 +93,7 @@ def babbled(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_command_line_says_that_nobody_answers(babbled, garbage):
+def test_the_command_line_reports_a_malformed_answer_as_no_answer(babbled, garbage):
     async def story(run_dir):
         with pytest.raises(RunFailed):
             await asyncio.to_thread(channel.ask, run_dir, AskStatus(), 0.5)
@@ -102,7 +102,7 @@ def test_the_command_line_says_that_nobody_answers(babbled, garbage):
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_controller_takes_garbage_for_no_answer(babbled, garbage):
+def test_the_controller_takes_a_malformed_answer_for_no_answer(babbled, garbage):
     async def story(run_dir):
         line = Line(run_dir)
         assert await line.ask(AskStatus(), WAIT_S) is None
@@ -113,7 +113,7 @@ def test_the_controller_takes_garbage_for_no_answer(babbled, garbage):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("said", ["no json", '{"ready": 1}', '{"started": "x"}', "[" * 3000, "y" * 10_000])
-def test_a_fork_server_that_babbles_is_replaced(staged, tmp_path, said):
+def test_a_fork_server_that_writes_malformed_lines_is_replaced(staged, tmp_path, said):
     script = 'if mkdir "$0" 2>/dev/null; then printf "%s\\n" "$1"; sleep 60; else shift; exec "$@"; fi'
     babbling = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)
 

@@ -17,12 +17,12 @@ def run_dir(tmp_path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def test_nobody_is_present_where_nobody_has_been(run_dir) -> None:
+def test_a_new_directory_has_no_present_process(run_dir) -> None:
     assert not is_any_process_present(run_dir)
     assert list_present_processes(run_dir) == ()
 
 
-def test_who_inherits_the_descriptor_is_present_when_the_first_has_gone(run_dir) -> None:
+def test_a_child_that_inherits_the_descriptor_stays_present_after_its_parent(run_dir) -> None:
     descriptor = hold_presence(run_dir)
     try:
         with subprocess.Popen(
@@ -39,7 +39,7 @@ def test_who_inherits_the_descriptor_is_present_when_the_first_has_gone(run_dir)
     assert not is_any_process_present(run_dir)
 
 
-def test_several_are_present_at_once(run_dir) -> None:
+def test_several_processes_are_present_at_once(run_dir) -> None:
     first, second = hold_presence(run_dir), hold_presence(run_dir)
     os.close(first)
     assert is_any_process_present(run_dir)
@@ -56,7 +56,7 @@ def test_a_process_is_known_by_its_number_and_its_start() -> None:
     assert process_identity.open_process(os.getpid(), start + 1) is None
 
 
-def test_a_process_that_has_ended_is_nobody_even_before_it_is_waited_for() -> None:
+def test_a_zombie_is_not_opened_as_a_process() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=-1) as process:
         start = process_identity.read_start_time(process.pid)
         process.send_signal(signal.SIGKILL)

@@ -17,13 +17,13 @@ def exit_of(worker: int, code: int = -9) -> WorkerExit:
     return WorkerExit(worker=worker, pid=100 + worker, code=code)
 
 
-def test_the_missing_are_hired_once() -> None:
+def test_missing_workers_are_requested_once() -> None:
     staff, numbers = request_missing(WorkerSet(target=2))
     assert numbers == (0, 1)
     assert request_missing(staff)[1] == ()
 
 
-def test_the_dead_are_replaced_under_new_numbers() -> None:
+def test_dead_workers_are_replaced_under_new_numbers() -> None:
     staff, _ = request_missing(WorkerSet(target=2))
     staff = record_start(record_start(staff, 0, 100), 1, 101)
     staff, numbers = request_missing(record_exit(staff, exit_of(0)))
@@ -31,7 +31,7 @@ def test_the_dead_are_replaced_under_new_numbers() -> None:
     assert dict(staff.living) == {1: 101}
 
 
-def test_of_those_who_have_not_started_only_the_missing_are_asked_for_again() -> None:
+def test_only_requests_up_to_the_target_are_kept() -> None:
     staff, _ = request_missing(WorkerSet(target=3))
     staff = record_start(staff, 0, 100)
     assert keep_missing_requests(staff).asked == (1, 2)
@@ -39,12 +39,12 @@ def test_of_those_who_have_not_started_only_the_missing_are_asked_for_again() ->
     assert keep_missing_requests(replace(staff, target=0)).asked == ()
 
 
-def test_a_surplus_is_left_to_the_coordinator() -> None:
+def test_the_agent_leaves_surplus_workers_to_the_coordinator() -> None:
     staff = WorkerSet(target=1, following=2, living={0: 100, 1: 101})
     assert request_missing(staff)[1] == ()
 
 
-def test_an_end_is_told_once() -> None:
+def test_an_exit_counts_once() -> None:
     staff = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0))
     assert record_exit(staff, exit_of(0, code=0)) == staff
 

@@ -14,13 +14,13 @@ def three() -> UnprovenConnections[str]:
     return unproven
 
 
-def test_the_oldest_goes_when_there_are_too_many() -> None:
+def test_one_connection_too_many_displaces_the_oldest() -> None:
     unproven = three()
     assert unproven.add("d", 5.0, descriptor=5) == "a"
     assert list(unproven) == ["b", "c", "d"]
 
 
-def test_the_oldest_goes_when_descriptors_become_few() -> None:
+def test_a_lack_of_descriptors_displaces_the_oldest_connection() -> None:
     unproven: UnprovenConnections[str] = UnprovenConnections(RULES)
     assert unproven.add("a", 0.0, descriptor=100) is None
     assert unproven.add("b", 0.0, descriptor=101) == "a"
@@ -33,21 +33,21 @@ def test_a_proven_connection_is_never_displaced() -> None:
     assert unproven.add("e", 5.0, descriptor=5) == "b"
 
 
-def test_a_crowd_waits_until_the_oldest_has_had_a_moment() -> None:
+def test_full_slots_stay_closed_until_the_oldest_connection_has_had_its_minimum() -> None:
     unproven = three()
     assert unproven.opens_at_s() == 1.0
     unproven.discard("b")
     assert unproven.opens_at_s() == 0.0
 
 
-def test_everybody_has_the_same_time() -> None:
+def test_every_connection_has_the_same_deadline() -> None:
     unproven = three()
     assert unproven.expires_at_s() == 10.0
     assert unproven.expired(9.9) == ()
     assert unproven.expired(11.5) == ("a", "b")
 
 
-def test_strangers_leave_most_descriptors_to_the_process_whatever_the_limit() -> None:
+def test_unproven_connections_leave_most_descriptors_to_the_process_at_any_limit() -> None:
     for limit in (64, 256, 1024, 1 << 20):
         rules = AdmissionRules.for_limit(limit)
         assert 0 < rules.most <= limit // 8

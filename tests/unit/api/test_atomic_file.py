@@ -23,7 +23,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_the_new_content_replaces_the_old_and_leaves_nothing_beside_it(path, durable):
+def test_a_replacement_leaves_no_other_file(path, durable):
     replace_file(path, b"new", durable=durable)
     assert path.read_bytes() == b"new"
     assert names(path.parent) == ["run.json"]
@@ -35,7 +35,7 @@ def test_a_file_that_does_not_exist_yet_is_created(tmp_path):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_write_that_fails_halfway_leaves_the_old_file_alone(path, durable):
+def test_a_write_that_fails_halfway_keeps_the_old_file(path, durable):
     def write_half() -> None:
         with open_replacement(path, durable=durable) as file:
             file.write(b"ne")
@@ -48,7 +48,7 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_alone(path, durable):
     assert names(path.parent) == ["run.json"]
 
 
-def test_a_disk_that_refuses_the_sync_leaves_the_old_file(path, monkeypatch):
+def test_a_failed_sync_keeps_the_old_file(path, monkeypatch):
     def refuse(_descriptor: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
@@ -59,7 +59,7 @@ def test_a_disk_that_refuses_the_sync_leaves_the_old_file(path, monkeypatch):
     assert names(path.parent) == ["run.json"]
 
 
-def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file_and_a_partial_one(path):
+def test_a_kill_during_a_write_keeps_the_old_file_beside_a_partial_one(path):
     child = os.fork()
     if child == 0:
         with open_replacement(path, durable=False) as file:
@@ -92,7 +92,7 @@ def test_a_durable_replacement_syncs_the_content_before_the_move_and_the_directo
 
 
 @pytest.mark.parametrize(("umask", "mode", "expected"), [(0o022, 0o666, 0o644), (0, 0o600, 0o600)])
-def test_the_file_has_the_mode_that_was_asked_for_less_the_umask(path, umask, mode, expected):
+def test_the_file_has_the_requested_mode_without_the_bits_of_the_umask(path, umask, mode, expected):
     before = os.umask(umask)
     try:
         replace_file(path, b"new", durable=False, mode=mode)
@@ -111,7 +111,7 @@ def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path):
     assert not path.is_symlink()
 
 
-def test_two_writers_at_once_leave_the_whole_content_of_one(path):
+def test_of_two_writers_at_once_the_whole_content_of_one_remains(path):
     contents = [bytes([n]) * 100_000 for n in range(4)]
     threads = [
         threading.Thread(target=replace_file, args=(path, c), kwargs={"durable": False}) for c in contents

@@ -21,7 +21,7 @@ from elastane.scheduler.plan import plan
 JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
 
 
-def test_a_job_is_written_with_the_names_people_know():
+def test_a_job_document_has_fields_in_camel_case():
     spec = parse_job_spec(
         JOB
         | {
@@ -45,7 +45,7 @@ def test_a_job_is_written_with_the_names_people_know():
     assert parse_job_spec(make_job_document(spec)) == spec
 
 
-def test_discrete_values_are_limits_by_themselves():
+def test_discrete_values_need_no_limits_beside_them():
     spec = parse_job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
     assert spec.elastic_policy.replica_discrete_values == (2, 4, 8)
 
@@ -155,7 +155,7 @@ def test_an_error_names_the_field_and_says_what_to_write(change, field, write):
     assert write in caught.value.do
 
 
-def test_what_is_missing_is_named():
+def test_an_error_names_the_missing_field():
     with pytest.raises(BadInput, match="team: is missing"):
         parse_job_spec({"name": "train", "script": "train.py"})
 
@@ -281,14 +281,14 @@ def test_settings_that_contradict_each_other_are_refused(cluster, said):
         ),
     ],
 )
-def test_numbers_that_no_plan_could_reckon_with_are_refused(wrong, said, write):
+def test_numbers_out_of_range_are_refused(wrong, said, write):
     with pytest.raises(BadInput) as caught:
         check_cluster(wrong)
     assert caught.value.what.startswith(said)
     assert write in caught.value.do
 
 
-def test_with_the_most_extreme_numbers_that_are_taken_a_plan_can_be_made_and_told():
+def test_the_most_extreme_valid_numbers_can_be_planned_and_explained():
     night = Weekly(days=DAYS, start=time(22), end=time(6), zone="Europe/Berlin")
     rules = SchedulingRules(horizon_s=LONGEST_S, cooldown_s=LONGEST_S, fairness_grain=LEAST_DIVISOR)
     spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
@@ -315,7 +315,7 @@ def test_with_the_most_extreme_numbers_that_are_taken_a_plan_can_be_made_and_tol
         assert explain_decision(decision, {"train": "vision", "b": "speech"})
 
 
-def test_settings_that_fit_are_taken():
+def test_consistent_settings_are_accepted():
     check_cluster(
         Snapshot(
             now_s=0,
@@ -327,6 +327,6 @@ def test_settings_that_fit_are_taken():
     )
 
 
-def test_a_policy_in_python_is_the_same_as_in_a_file():
+def test_a_policy_in_python_equals_the_same_policy_in_a_file():
     spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
     assert spec.elastic_policy == ElasticPolicy(max_replicas=4)

@@ -59,7 +59,7 @@ def test_a_document_is_a_message_or_malformed(decode, document):
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 @pytest.mark.parametrize("levels", [DEEPEST + 1, 1_500, 1_000_000 // 8])
 @pytest.mark.parametrize("brackets", ["[]", '{"x":}'])
-def test_a_deeply_nested_field_is_malformed_known_or_not(decode, levels, brackets):
+def test_a_deeply_nested_field_is_malformed_whether_known_or_not(decode, levels, brackets):
     opening, closing = brackets[:-1], brackets[-1]
     for field in ("x", "traceback", "detail", "processes", "worker"):
         deep = opening * levels + "0" + closing * levels
@@ -69,6 +69,6 @@ def test_a_deeply_nested_field_is_malformed_known_or_not(decode, levels, bracket
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
-def test_a_document_beyond_its_limit_is_malformed(decode):
+def test_a_document_above_the_size_limit_is_malformed(decode):
     with pytest.raises(Malformed, match="bytes"):
         decode(b" " * (decode.at_most_bytes + 1))

@@ -7,7 +7,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 
 
-def test_an_endpoint_is_an_address(tmp_path) -> None:
+def test_an_endpoint_becomes_a_url(tmp_path) -> None:
     (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
     assert read_endpoint(RunDir(tmp_path)).url == "ws://127.0.0.1:4000"
     assert CoordinatorEndpoint("::1", 4000).url == "ws://[::1]:4000"
@@ -31,7 +31,7 @@ def test_an_endpoint_is_an_address(tmp_path) -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_endpoint_is_malformed(tmp_path, text) -> None:
+def test_an_invalid_endpoint_is_malformed(tmp_path, text) -> None:
     (tmp_path / "endpoint.json").write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(Malformed):
         read_endpoint(RunDir(tmp_path))
@@ -45,7 +45,7 @@ def test_a_secret_is_one_word(tmp_path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"a b", b"a\r\nX-Header: b", b"\xff\xfe", "ü".encode(), b"x" * 5000]
 )
-def test_what_is_no_secret_is_malformed_and_not_repeated(tmp_path, content) -> None:
+def test_an_invalid_secret_is_malformed_and_the_error_does_not_repeat_it(tmp_path, content) -> None:
     (tmp_path / "secret").write_bytes(content)
     with pytest.raises(Malformed) as error:
         read_secret(RunDir(tmp_path))

@@ -38,7 +38,7 @@ def test_a_wide_document_is_not_a_deep_one() -> None:
     assert Decoder(Known)(b'{"data":{"x":[%s]}}' % many).data
 
 
-def test_brackets_in_texts_nest_nothing() -> None:
+def test_brackets_inside_a_text_do_not_count_as_nesting() -> None:
     name = '["\\' * 1_000
     assert Decoder(Known)(msgspec.json.encode(Known(name=name))).name == name
 
@@ -64,7 +64,7 @@ def test_any_bytes_are_a_value_or_malformed(document) -> None:
 
 @pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device", "a terminal"])
 @pytest.mark.parametrize("follow_links", [False, True])
-def test_only_regular_files_are_read_and_nothing_is_waited_for(tmp_path, stand_in, follow_links) -> None:
+def test_other_than_regular_files_are_refused_without_waiting(tmp_path, stand_in, follow_links) -> None:
     replaced(tmp_path / "file", stand_in)
     with pytest.raises(Malformed, match="not a regular file"):
         read_bytes(tmp_path / "file", follow_links=follow_links)
@@ -79,12 +79,12 @@ def test_a_link_is_followed_unless_the_caller_forbids_it(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "1", "", "{", b"\xff", '{"a": 1}x'])
-def test_what_is_no_object_is_malformed(text) -> None:
+def test_a_document_that_is_not_an_object_is_malformed(text) -> None:
     with pytest.raises(Malformed):
         decode_object(text)
 
 
-def test_an_object_may_have_the_numbers_that_python_writes() -> None:
+def test_an_object_may_contain_infinity_and_large_integers() -> None:
     assert decode_object('{"a": Infinity, "b": 340282366920938463463374607431768211456}') == {
         "a": float("inf"),
         "b": 1 << 128,

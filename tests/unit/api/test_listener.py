@@ -30,7 +30,7 @@ def no_descriptors():
     lack(lacking=False)
 
 
-def test_a_lack_of_descriptors_is_one_line_and_over_when_they_are_back(no_descriptors, caplog):
+def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has_them(no_descriptors, caplog):
     async def story() -> None:
         served = asyncio.Event()
 

@@ -41,7 +41,7 @@ def test_a_traceback_whose_error_is_hostile_is_one_entry(logger):
     assert logger.written.getvalue().replace("\n", "").isprintable()
 
 
-def test_an_entry_has_a_bound(logger):
+def test_the_length_of_an_entry_is_bounded(logger):
     logger.warning("x" * 1_000_000)
     assert len(logger.written.getvalue()) < 25_000
 
@@ -50,7 +50,7 @@ def record(message):
     return logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, message, (), None)
 
 
-def test_a_message_that_is_repeated_is_counted_and_its_count_is_told():
+def test_repeats_of_a_message_are_counted_and_the_count_is_logged():
     now_s = 0.0
     repeats = RepeatFilter(most=3, clock=lambda: now_s)
     assert [repeats.filter(record("no request")) for _ in range(100)] == [True] * 3 + [False] * 97
@@ -61,7 +61,7 @@ def test_a_message_that_is_repeated_is_counted_and_its_count_is_told():
     assert "97 more times" in EntryFormatter().format(later)
 
 
-def test_what_is_counted_has_a_bound():
+def test_the_number_of_counted_messages_is_bounded():
     repeats = RepeatFilter()
     for number in range(5000):
         repeats.filter(record(f"message {number}"))

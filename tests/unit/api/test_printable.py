@@ -20,20 +20,20 @@ def test_paragraphs_keep_line_breaks_and_tabs_only(text: str, longest: int) -> N
     assert len(shown) <= longest
 
 
-def test_a_plain_text_stays_what_it_is() -> None:
+def test_a_printable_text_stays_unchanged() -> None:
     assert escape_line("größer als 4 → 8") == "größer als 4 → 8"
 
 
-def test_an_escape_sequence_and_a_forged_line_can_be_read() -> None:
+def test_escape_sequences_and_line_breaks_become_readable() -> None:
     assert escape_line("\x1b[2Jok\nroot did it\u202e") == "\\x1b[2Jok\\nroot did it\\u202e"
 
 
-def test_what_is_cut_off_shows() -> None:
+def test_an_ellipsis_marks_a_cut_text() -> None:
     assert escape_line("a" * 11, 10) == "a" * 9 + "…"
 
 
 @given(st.text(st.characters(), max_size=50))
-def test_what_is_stored_is_what_was_said_but_for_what_no_database_holds(text):
+def test_a_stored_text_lacks_only_characters_that_databases_refuse(text):
     kept = make_storable(text, 1000)
     kept.encode()
     assert "\0" not in kept
@@ -41,6 +41,6 @@ def test_what_is_stored_is_what_was_said_but_for_what_no_database_holds(text):
         assert kept == text
 
 
-def test_what_is_stored_has_a_bound():
+def test_the_length_of_a_stored_text_is_bounded():
     assert len(make_storable("\0" * 5000, 100)) == 100
     assert make_storable("x" * 101, 100).endswith("…")

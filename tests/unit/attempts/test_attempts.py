@@ -68,7 +68,7 @@ def live(run_dir, monkeypatch):
     return begin
 
 
-def test_an_attempt_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None:
+def test_the_record_of_an_attempt_has_its_process_and_its_outcome(live, agent, run_dir) -> None:
     assert live(1, workers=3) == 0
     attempt = read_attempt(run_dir)
     assert (attempt.number, attempt.pid, attempt.started) == (
@@ -81,7 +81,7 @@ def test_an_attempt_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> 
     assert read_record(run_dir).spec.start == 3
 
 
-def test_workers_beyond_the_limits_are_the_limits(live, agent) -> None:
+def test_workers_above_the_maximum_are_reduced_to_it(live, agent) -> None:
     live(1, workers=9)
     assert [spec.start for spec in agent.specs] == [4]
 
@@ -92,7 +92,7 @@ def test_an_attempt_has_the_limits_that_it_was_started_with(live, agent) -> None
 
 
 @pytest.mark.parametrize("newest", [2, 3])
-def test_an_attempt_that_has_begun_is_not_lived_again_nor_an_earlier_one(
+def test_an_attempt_that_has_begun_does_not_begin_again_nor_does_an_earlier_one(
     live, agent, run_dir, newest
 ) -> None:
     before = Attempt(number=newest, pid=1, started=1, began_s=0.0)
@@ -102,7 +102,7 @@ def test_an_attempt_that_has_begun_is_not_lived_again_nor_an_earlier_one(
     assert read_attempt(run_dir) == before
 
 
-def test_an_attempt_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
+def test_an_attempt_does_not_begin_while_another_process_has_the_run(live, agent, run_dir, tmp_path) -> None:
     from elastane.attempts.run_directory import reclaim_run_directory
 
     with reclaim_run_directory(run_dir):
@@ -122,7 +122,7 @@ def test_an_attempt_does_not_begin_while_another_process_lives_one(live, agent, 
         (ZeroDivisionError("ours"), RETRYABLE),
     ],
 )
-def test_only_what_the_script_did_is_the_scripts_fault(live, agent, run_dir, over, code) -> None:
+def test_only_failures_of_the_script_are_not_retryable(live, agent, run_dir, over, code) -> None:
     agent.over = over
     assert live(1) == code
     assert read_attempt(run_dir).outcome.code == code
@@ -140,7 +140,7 @@ def test_an_attempt_without_a_checkpoint_begins_again(live, agent, run_dir) -> N
     assert [event.kind for event in events].count("run.resumed") == 1
 
 
-def test_a_run_that_had_finished_trains_no_more(live, agent, run_dir) -> None:
+def test_a_finished_run_does_not_train_again(live, agent, run_dir) -> None:
     live(1)
     write_attempt(run_dir, Attempt(number=1, pid=1, started=1, began_s=0.0))
     assert live(2) == 0
@@ -148,7 +148,7 @@ def test_a_run_that_had_finished_trains_no_more(live, agent, run_dir) -> None:
     assert read_attempt(run_dir).outcome.code == 0
 
 
-def test_a_damaged_file_of_attempts_is_said_and_touched_by_nobody(live, agent, run_dir, capsys) -> None:
+def test_a_damaged_attempt_file_is_reported_and_stays_as_it_is(live, agent, run_dir, capsys) -> None:
     run_dir.attempt.write_bytes(b"{")
     assert live(1) == RETRYABLE
     assert "damaged" in capsys.readouterr().out

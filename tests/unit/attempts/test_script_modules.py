@@ -36,7 +36,7 @@ def folder(tmp_path):
         ("json.tool", None),
     ],
 )
-def test_it_is_the_file_that_python_runs(folder, module, root):
+def test_the_file_found_for_a_module_is_the_one_that_python_runs(folder, module, root):
     ran = subprocess.run(
         [sys.executable, "-m", module], cwd=folder, capture_output=True, text=True, check=False, input="1"
     )
@@ -51,7 +51,7 @@ def test_it_is_the_file_that_python_runs(folder, module, root):
         assert not found.is_relative_to(folder)
 
 
-def test_what_is_installed_is_found_from_anywhere():
+def test_an_installed_module_is_found_from_any_directory():
     assert (
         find_module_file("elastane.attempts", None)
         == Path(elastane.__file__).parent / "attempts" / "__main__.py"
@@ -70,7 +70,7 @@ def test_what_is_installed_is_found_from_anywhere():
         ("bare", "bare is a package without a __main__.py"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_words(folder, module, said):
+def test_a_module_that_cannot_run_is_refused_with_an_explanation(folder, module, said):
     with pytest.raises(BadInput, match=said) as refused:
         find_module_file(module, folder)
     assert refused.value.do

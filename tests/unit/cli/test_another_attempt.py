@@ -23,7 +23,7 @@ def restored(worker, seconds):
     )
 
 
-def test_what_all_workers_have_read_is_one_line():
+def test_the_restores_of_all_workers_are_one_line():
     together = restored_event([restored(3, 0.5), restored(4, 0.8), restored(5, 0.7)])
     assert event_text(together).plain == (
         " step 1500  checkpoint.restored  step-00001500: 1.2 GB in 0.80 s (1.50 GB/s) on 3 workers"
@@ -31,7 +31,7 @@ def test_what_all_workers_have_read_is_one_line():
     assert event_text(restored_event([restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
 
 
-def test_a_watcher_of_a_new_attempt_does_not_tell_the_old_one_again(finished_run, lines):
+def test_a_watcher_of_a_new_attempt_does_not_print_the_old_one_again(finished_run, lines):
     run_dir = finished_run()
     screen = io.StringIO()
     watcher = Watcher(run_dir, RunSpec(name="done", script="train.py"), Console(file=screen, width=200))
@@ -64,7 +64,7 @@ def test_a_watcher_of_a_new_attempt_does_not_tell_the_old_one_again(finished_run
         (("--resume", "done", "train.py"), "and the script train.py at once"),
     ],
 )
-def test_what_a_new_attempt_cannot_change_is_refused(elastane, finished_run, words, said):
+def test_options_that_a_resume_cannot_change_are_refused(elastane, finished_run, words, said):
     run_dir = finished_run()
     before = {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()}
     result = elastane("run", *words)

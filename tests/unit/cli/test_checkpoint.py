@@ -42,13 +42,13 @@ def damage(catalog, step):
 
 
 @pytest.mark.parametrize("verb", ["list", "show", "verify", "prune"])
-def test_every_verb_explains_itself_and_takes_json(elastane, verb):
+def test_every_command_has_help_and_takes_json(elastane, verb):
     page = elastane("checkpoint", verb, "--help")
     assert page.exit_code == 0
     assert "--json" in page.stdout
 
 
-def test_they_are_listed_by_name_directory_or_where_they_lie(elastane, catalog):
+def test_list_takes_the_name_of_a_run_a_directory_or_a_url(elastane, catalog):
     for run in ("done", str(LocalStorage(catalog.storage.url).url), f"file://{catalog.storage.url}"):
         rows = json.loads(elastane("checkpoint", "list", run, "--json").stdout)
         assert [row["step"] for row in rows] == [100, 200, 300]
@@ -58,7 +58,7 @@ def test_they_are_listed_by_name_directory_or_where_they_lie(elastane, catalog):
     assert shown.count("complete") == 3
 
 
-def test_the_newest_is_shown_or_the_one_that_is_named(elastane, catalog):
+def test_show_takes_the_newest_checkpoint_or_the_named_one(elastane, catalog):
     assert "step 300" in elastane("checkpoint", "show", "done").stdout
     for wanted in ("200", format_checkpoint_name(200)):
         shown = elastane("checkpoint", "show", "done", wanted).stdout
@@ -68,7 +68,7 @@ def test_the_newest_is_shown_or_the_one_that_is_named(elastane, catalog):
     assert manifest["parts"][0]["bytes"] == 300
 
 
-def test_a_good_one_is_proved_and_a_damaged_file_is_named(elastane, catalog):
+def test_verify_accepts_a_good_checkpoint_and_names_a_damaged_file(elastane, catalog):
     good = elastane("checkpoint", "verify", "done")
     assert good.exit_code == 0
     assert "step-00000300 is good, 300 B read" in good.stdout
@@ -81,7 +81,7 @@ def test_a_good_one_is_proved_and_a_damaged_file_is_named(elastane, catalog):
     assert [d["file"] for d in found["damages"]] == ["part-0.distcp"]
 
 
-def test_one_that_was_never_finished_is_not_good(elastane, catalog):
+def test_an_unfinished_checkpoint_is_not_good(elastane, catalog):
     catalog.storage.delete(f"{format_checkpoint_name(300)}/COMPLETE")
     assert "unfinished" in elastane("checkpoint", "list", "done").stdout
     result = elastane("checkpoint", "verify", "done", "300")
@@ -91,7 +91,7 @@ def test_one_that_was_never_finished_is_not_good(elastane, catalog):
     assert "step-00000200 is good" in elastane("checkpoint", "verify", "done").stdout
 
 
-def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, catalog):
+def test_prune_names_what_it_deletes_and_why_and_a_dry_run_deletes_nothing(elastane, catalog):
     rules = ("--last", "1", "--best", "eval_loss:min")
     said = elastane("checkpoint", "prune", "done", *rules, "--dry-run").stdout
     assert said == "would delete step-00000100: not among the last 1, nor the best by eval_loss\n"
@@ -102,7 +102,7 @@ def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, cata
     assert elastane("checkpoint", "prune", "done", *rules).stdout == "nothing to delete\n"
 
 
-def test_what_a_run_began_with_stays_while_it_lives(elastane, catalog, home):
+def test_prune_keeps_the_checkpoint_that_a_live_run_was_resumed_from(elastane, catalog, home):
     run_dir = RunDir(home / "runs" / "done")
     record = read_record(run_dir)
     resumed = Resumed(checkpoint=format_checkpoint_name(100), step=100, times=1, first_worker=1, first_term=2)
@@ -115,7 +115,7 @@ def test_what_a_run_began_with_stays_while_it_lives(elastane, catalog, home):
     assert catalog.list_names() == [format_checkpoint_name(300)]
 
 
-def test_without_rules_nothing_good_goes(elastane, catalog):
+def test_prune_without_rules_deletes_no_good_checkpoint(elastane, catalog):
     assert elastane("checkpoint", "prune", "done").stdout == "nothing to delete\n"
     assert len(catalog.list_names()) == 3
 
@@ -130,12 +130,12 @@ def test_without_rules_nothing_good_goes(elastane, catalog):
         (("list", "nothing://there"), 2),
     ],
 )
-def test_what_cannot_be_met_is_refused(elastane, catalog, words, code):
+def test_invalid_arguments_are_refused(elastane, catalog, words, code):
     assert elastane("checkpoint", *words).exit_code == code
     assert len(catalog.list_names()) == 3
 
 
-def test_a_run_without_checkpoints_says_so(elastane, finished_run):
+def test_a_run_without_checkpoints_has_none_to_list_or_show(elastane, finished_run):
     finished_run()
     assert "no checkpoints in" in elastane("checkpoint", "list", "done").stdout
     assert elastane("checkpoint", "show", "done").exit_code == 2

@@ -50,7 +50,7 @@ def live(finished_run, monkeypatch):
     return Live(run_dir, monkeypatch)
 
 
-def test_without_waiting_it_returns_when_the_run_has_accepted(elastane, live):
+def test_without_wait_the_command_returns_when_the_run_has_accepted(elastane, live):
     result = elastane("checkpoint", "now", "done")
     assert result.exit_code == 0
     assert result.stdout == "accepted: the state after step 40, or a little later, will be kept\n"
@@ -58,7 +58,7 @@ def test_without_waiting_it_returns_when_the_run_has_accepted(elastane, live):
     assert json.loads(elastane("checkpoint", "now", "done", "--json").stdout) == {"ok": True, "step": 40}
 
 
-def test_it_waits_for_one_of_that_step_or_later_and_shows_what_is_in_its_way(elastane, live):
+def test_with_wait_the_command_waits_for_a_checkpoint_of_that_step_and_prints_failures(elastane, live):
     live.saved(45)  # before the request
     live.looks = [
         lambda: live.saved(39),
@@ -71,14 +71,14 @@ def test_it_waits_for_one_of_that_step_or_later_and_shows_what_is_in_its_way(ela
     assert result.stdout.endswith("step-00000041 exists: 1.5 kB\n")
 
 
-def test_the_next_coordinator_is_asked_again(elastane, live):
+def test_the_request_is_repeated_to_the_next_coordinator(elastane, live):
     live.looks = [lambda: setattr(live, "term", 2), lambda: None, lambda: live.saved(40)]
     result = elastane("checkpoint", "now", "done", "--wait", "--json")
     assert json.loads(result.stdout) == {"ok": True, "name": "step-00000040", "step": 40, "bytes": 1500}
     assert live.asks.count(AskCheckpoint()) == 2
 
 
-def test_the_checkpoint_of_a_runs_end_counts(elastane, live):
+def test_the_last_checkpoint_of_a_run_counts(elastane, live):
     def end():
         live.saved(50)
         live.live = False
@@ -87,14 +87,14 @@ def test_the_checkpoint_of_a_runs_end_counts(elastane, live):
     assert "step-00000050 exists" in elastane("checkpoint", "now", "done", "--wait").stdout
 
 
-def test_a_run_that_ends_without_one_is_a_failure(elastane, live):
+def test_a_run_that_ends_without_a_checkpoint_is_a_failure(elastane, live):
     live.looks = [lambda: setattr(live, "live", False)]
     result = elastane("checkpoint", "now", "done", "--wait")
     assert result.exit_code == 1
     assert "ended before the checkpoint was written" in result.stderr
 
 
-def test_a_run_that_keeps_none_says_what_to_do(elastane, finished_run, monkeypatch):
+def test_a_run_that_keeps_no_checkpoints_prints_what_to_do(elastane, finished_run, monkeypatch):
     finished_run()
     assert elastane("checkpoint", "now", "done").exit_code == 3
     monkeypatch.setattr(checkpoint_now, "is_live", lambda _: True)
@@ -103,7 +103,7 @@ def test_a_run_that_keeps_none_says_what_to_do(elastane, finished_run, monkeypat
     assert "do:    start runs with --checkpoint-every never --checkpoint-dir URL" in result.stderr
 
 
-def test_never_means_none_unless_a_moment_or_a_place_is_named():
+def test_never_means_none_unless_an_event_or_a_directory_is_named():
     assert parse_checkpoint_policy(JobCheckpoints(every="never")) is None
     assert parse_checkpoint_policy(JobCheckpoints(every="never", keep_last=5)) is None
     for wish in ({"at": ("epoch",)}, {"url": "/there"}):

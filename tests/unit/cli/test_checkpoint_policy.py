@@ -29,16 +29,16 @@ def read(options: RunOptions) -> CheckpointPolicy | None:
         ("1 step", None, 1),
     ],
 )
-def test_an_interval_is_of_time_or_of_steps(typed, every_s, every_steps):
+def test_an_interval_is_a_duration_or_a_number_of_steps(typed, every_s, every_steps):
     policy = read(RunOptions(checkpoint_every=typed))
     assert (policy.every_s, policy.every_steps, policy.auto) == (every_s, every_steps, typed == "auto")
 
 
-def test_never_is_no_policy_at_all():
+def test_never_means_no_policy():
     assert read(RunOptions(checkpoint_every="never", keep_last=0)) is None
 
 
-def test_never_beside_a_moment_is_at_that_moment_only():
+def test_never_with_an_event_means_only_at_that_event():
     policy = read(RunOptions(checkpoint_every="never", checkpoint_at="epoch"))
     assert policy is not None
     assert (policy.every_s, policy.every_steps, policy.auto, policy.each_epoch) == (None, None, False, True)
@@ -47,7 +47,7 @@ def test_never_beside_a_moment_is_at_that_moment_only():
 @pytest.mark.parametrize(
     "typed", ["", "10", "min", "0 s", "0 steps", "1.5 steps", "-1 min", "10 years", "Auto"]
 )
-def test_an_interval_nobody_understands_is_refused(typed):
+def test_an_invalid_interval_is_refused(typed):
     with pytest.raises(BadInput, match="neither a duration nor a number of steps") as refused:
         read(RunOptions(checkpoint_every=typed))
     assert "500 steps" in refused.value.do
@@ -62,17 +62,17 @@ def test_an_interval_nobody_understands_is_refused(typed):
         (" evaluation , epoch,", (True, True)),
     ],
 )
-def test_milestones_are_listed(typed, expected):
+def test_events_are_a_list(typed, expected):
     policy = read(RunOptions(checkpoint_at=typed))
     assert (policy.each_epoch, policy.each_evaluation) == expected
 
 
-def test_a_milestone_nobody_knows_is_refused():
+def test_an_unknown_event_is_refused():
     with pytest.raises(BadInput, match=r"invalid --checkpoint-at: 'epochs'"):
         read(RunOptions(checkpoint_at="epochs"))
 
 
-def test_what_is_kept_is_passed_on():
+def test_the_retention_options_become_the_policy():
     typed = RunOptions(
         checkpoint_every="1 h", checkpoint_dir="s3://b/p", keep_last=3, keep_every=100, keep_best="a:b:max"
     )
@@ -82,13 +82,13 @@ def test_what_is_kept_is_passed_on():
 
 
 @pytest.mark.parametrize("typed", [{"keep_last": 0}, {"keep_every": 0}])
-def test_at_least_one_is_kept(typed):
+def test_keeping_fewer_than_one_is_refused(typed):
     with pytest.raises(BadInput, match="0 is less than 1"):
         read(RunOptions(**typed))
 
 
 @pytest.mark.parametrize("typed", ["loss", ":min", "loss:least", "loss:"])
-def test_the_best_has_a_metric_and_a_direction(typed):
+def test_keep_best_without_a_metric_and_a_direction_is_refused(typed):
     with pytest.raises(BadInput, match="is not METRIC:min or METRIC:max"):
         read(RunOptions(keep_best=typed))
 

@@ -61,7 +61,7 @@ def format_block(match: re.Match[str]) -> str:
     return "\n".join(lines)
 
 
-def test_the_tables_of_options_are_those_of_the_commands(request: pytest.FixtureRequest):
+def test_the_tables_of_options_on_the_page_are_up_to_date(request: pytest.FixtureRequest):
     text = PAGE.read_text()
     generated = BLOCK.sub(format_block, text)
     if request.config.getoption("--rewrite"):

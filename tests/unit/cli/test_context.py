@@ -5,7 +5,7 @@ import os
 from elastane.client.context import Context, save_context
 
 
-def test_a_home_that_is_made_is_its_owners_and_one_that_is_there_stays_as_open_as_it_is(home):
+def test_a_new_home_is_private_and_an_existing_one_keeps_its_permissions(home):
     umask = os.umask(0o022)
     try:
         save_context(Context(url="http://127.0.0.1:1", token=""))

@@ -17,16 +17,16 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_a_value_is_read_back_as_it_was_written(value):
+def test_a_written_value_is_read_back(value):
     assert read_yaml(format_yaml(value)) == value
 
 
-def test_the_yaml_of_older_readers_has_the_same_values():
+def test_yaml_written_for_older_readers_has_the_same_values():
     words = ["no", "on", "y", "18:00", "010", "0x10", "1_000", "2026-12-01", "<<", "=", "~", ".inf", "1e3"]
     assert format_yaml(words).count("'") == 2 * len(words)
 
 
-def test_plain_words_of_a_job_file_are_what_they_look_like(tmp_path):
+def test_unquoted_words_of_a_job_file_stay_texts(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(
         "script: /train.py\nenv: {A: no, B: 18:00, C: 2026-12-01}\n"
@@ -39,7 +39,7 @@ def test_plain_words_of_a_job_file_are_what_they_look_like(tmp_path):
     assert spec.deadline.isoformat() == "2026-12-01T18:00:00+00:00"
 
 
-def test_a_version_that_a_document_names_does_not_change_its_words():
+def test_a_yaml_directive_does_not_change_the_values():
     assert read_yaml("%YAML 1.1\n---\n{a: no, b: 010}") == {"a": "no", "b": 10}
 
 
@@ -64,7 +64,7 @@ def describe_billions() -> str:
         ("a: " + "9" * 5000, "is not YAML"),
     ],
 )
-def test_hostile_yaml_is_refused_in_words(text, what):
+def test_hostile_yaml_is_refused_with_an_explanation(text, what):
     with pytest.raises(BadInput, match=what):
         read_yaml(text)
 
@@ -78,6 +78,6 @@ def test_hostile_yaml_is_refused_in_words(text, what):
         (json.dumps({"a": 1})[:-1].encode() + b', "a": 2}', "has a twice"),
     ],
 )
-def test_hostile_json_is_refused_in_words(text, what):
+def test_hostile_json_is_refused_with_an_explanation(text, what):
     with pytest.raises(BadInput, match=what):
         read_json(text)

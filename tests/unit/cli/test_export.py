@@ -30,7 +30,7 @@ def exporter(tmp_path, monkeypatch):
     return install
 
 
-def test_what_was_written_is_listed(elastane, finished_run, exporter, tmp_path):
+def test_export_lists_the_written_files(elastane, finished_run, exporter, tmp_path):
     run_dir, notes = finished_run(), exporter(DONE)
     result = elastane("export", "done", "--format", "hf", "--dtype", "bf16", "--out", tmp_path / "o")
     assert result.exit_code == 0
@@ -44,7 +44,7 @@ def test_what_was_written_is_listed(elastane, finished_run, exporter, tmp_path):
     assert answer == {"out": "/there/done-hf", "format": "hf", "files": files, "checked": ["read back"]}
 
 
-def test_a_refusal_is_an_error_in_words(elastane, finished_run, exporter):
+def test_a_refusal_of_the_process_is_printed_as_an_error(elastane, finished_run, exporter):
     finished_run()
     exporter(REFUSED, 1)
     result = elastane("export", "done", "--format", "hf")
@@ -52,7 +52,7 @@ def test_a_refusal_is_an_error_in_words(elastane, finished_run, exporter):
     assert "no config.json\n  means: not theirs\n  do:    use torch" in result.stderr
 
 
-def test_a_process_that_breaks_is_a_failure(elastane, finished_run, exporter):
+def test_a_process_that_crashes_is_a_failure(elastane, finished_run, exporter):
     finished_run()
     exporter("", 3)
     result = elastane("export", "done", "--format", "torch")
@@ -60,7 +60,7 @@ def test_a_process_that_breaks_is_a_failure(elastane, finished_run, exporter):
     assert "ended with exit code 3" in result.stderr
 
 
-def test_a_run_without_a_model_is_told_by_the_real_process(elastane, finished_run, tmp_path):
+def test_the_real_process_reports_a_run_without_a_model(elastane, finished_run, tmp_path):
     finished_run()
     result = elastane("export", "done", "--format", "torch", "--out", tmp_path / "o")
     assert result.exit_code == 2
@@ -68,7 +68,7 @@ def test_a_run_without_a_model_is_told_by_the_real_process(elastane, finished_ru
     assert not (tmp_path / "o").exists()
 
 
-def test_unknown_formats_and_runs(elastane, finished_run):
+def test_unknown_formats_and_runs_are_refused(elastane, finished_run):
     finished_run()
     assert elastane("export", "done", "--format", "onnx").exit_code == 2
     assert elastane("export", "other", "--format", "hf").exit_code == 3

@@ -44,7 +44,7 @@ def watcher(tmp_path, monkeypatch):
     return watcher, run_dir, clock, screen
 
 
-def test_a_run_of_ten_minutes_has_a_dozen_lines_and_every_event(watcher, lines) -> None:
+def test_a_run_of_ten_minutes_prints_a_dozen_lines_and_every_event(watcher, lines) -> None:
     watcher, run_dir, clock, screen = watcher
     for second in range(600):
         clock[0] = float(second)

@@ -97,7 +97,7 @@ def without(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "words", "extra"), WITHOUT)
-def test_a_verb_names_the_extra_that_it_lacks(without, module, words, extra) -> None:
+def test_a_command_names_the_extra_that_it_lacks(without, module, words, extra) -> None:
     done = without(module, "-m", "elastane", *words)
     assert f"pip install 'elastane[{extra}]'" in done.stderr, done.stdout + done.stderr
     assert done.returncode == 2
@@ -118,7 +118,7 @@ def test_the_command_itself_needs_no_extra(without) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_every_extra_of_the_project_is_known_with_all_that_it_brings() -> None:
+def test_every_extra_of_the_project_is_known_with_its_packages() -> None:
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     assert set(MODULES) == set(extras) - {"dev", "docs", "examples"}
     for extra, modules in MODULES.items():
@@ -135,7 +135,7 @@ def test_every_dependency_has_an_upper_bound_unless_its_major_version_is_a_year(
     assert [one for one in everything if "<" not in one and not re.search(r">=20\d\d", one)] == []
 
 
-def test_the_constraints_are_plain_versions_that_the_project_admits() -> None:
+def test_the_constraints_are_plain_versions_that_the_project_allows() -> None:
     lines = (PROJECT.parent / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
@@ -153,11 +153,11 @@ def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:
     assert not isinstance(failed.value, MissingExtra)
 
 
-def test_an_extra_that_is_there_is_no_error() -> None:
+def test_an_installed_extra_is_no_error() -> None:
     require("torch", "training")
 
 
-def test_dir_lists_what_is_loaded_on_first_use() -> None:
+def test_dir_lists_names_that_are_loaded_on_first_use() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import elastane, sys; print(dir(elastane)); print('torch' in sys.modules)"],
         capture_output=True,

@@ -42,13 +42,13 @@ def test_a_duration_has_a_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "90", "soon", "-3h", "3 years", "h"])
-def test_what_is_no_duration_is_refused_with_an_example(text):
+def test_an_invalid_duration_is_refused_with_an_example(text):
     with pytest.raises(BadInput, match="--valid") as refused:
         read_duration_s("--valid", text)
     assert "15min" in refused.value.do
 
 
-def test_moments_are_dates_times_or_so_long_ago():
+def test_a_past_time_is_a_date_a_time_or_a_duration_ago():
     assert read_past_time("--from", "7d", NOW) == datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
     assert read_past_time("--from", "2026-11-01", NOW) == datetime(2026, 11, 1, tzinfo=UTC)
     assert read_past_time("--from", "2026-11-01T09:00+01:00", NOW) == datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
@@ -73,46 +73,46 @@ def test_a_limit_is_a_number_or_unlimited():
         ("Mon, wed", ("mon", "wed")),
     ],
 )
-def test_days_are_listed_or_from_one_to_another(text, days):
+def test_days_are_a_list_or_a_range(text, days):
     assert parse_days(text) == days
 
 
 @given(st.sets(st.sampled_from(DAYS), min_size=1))
-def test_days_are_read_back_as_they_are_shown(days):
+def test_shown_days_are_read_back(days):
     assert set(parse_days(format_days(days))) == days
 
 
 class TestWhen:
     before = Weekly(days=("mon",), start=time(9), end=time(18), zone="Europe/Berlin")
 
-    def test_what_is_not_typed_stays_as_it_was(self):
+    def test_times_without_an_option_stay_unchanged(self):
         after = build_schedule(ReservationTimes(until="17:30"), self.before)
         assert after == Weekly(days=("mon",), start=time(9), end=time(17, 30), zone="Europe/Berlin")
         assert build_schedule(ReservationTimes(), self.before) == self.before
 
-    def test_a_new_one_needs_its_hours(self):
+    def test_a_new_reservation_needs_its_times(self):
         with pytest.raises(BadInput, match="nothing says when"):
             build_schedule(ReservationTimes(days="mon-fri"), None)
         with pytest.raises(BadInput, match="one is missing"):
             build_schedule(ReservationTimes(start="2026-12-24T08:00"), None)
 
-    def test_weekly_and_once_do_not_mix(self):
+    def test_weekly_and_single_times_cannot_be_mixed(self):
         with pytest.raises(BadInput, match="are once"):
             build_schedule(ReservationTimes(begin="09:00", until="10:00", start="2026-12-24"), None)
 
-    def test_a_moment_without_a_zone_is_in_the_one_that_is_named(self):
+    def test_a_time_without_a_zone_is_in_the_zone_of_the_option(self):
         wish = ReservationTimes(start="2026-12-24T08:00", end="2026-12-24T12:00+00:00", zone="Europe/Berlin")
         found = build_schedule(wish, None)
         assert isinstance(found, Once)
         assert found.start.astimezone(UTC) == datetime(2026, 12, 24, 7, 0, tzinfo=UTC)
         assert found.end == datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
 
-    def test_it_is_shown_as_people_say_it(self):
+    def test_a_schedule_is_shown_with_its_days_times_and_zone(self):
         assert format_schedule(self.before) == "mon 09:00-18:00 Europe/Berlin"
         once = Once(start=datetime(2026, 12, 24, 8, tzinfo=UTC), end=datetime(2026, 12, 25, 9, tzinfo=UTC))
         assert format_schedule(once) == "2026-12-24 08:00-2026-12-25 09:00 UTC"
 
-    def test_a_list_says_what_comes_next(self):
+    def test_the_list_of_reservations_shows_what_comes_next(self):
         reservation = Reservation(name="x", pool="p", devices=1, when=self.before)
         monday_s = datetime(2026, 11, 23, 8, 0, tzinfo=UTC).timestamp()
         assert format_next(reservation, monday_s - 3600).startswith("from ")
@@ -171,11 +171,11 @@ configs = st.builds(
 
 @given(configs)
 @example(Config(priorities=(PriorityClass(name="a", value=0, description="\x85"),)))
-def test_a_configuration_is_read_back_as_it_was_written(config):
+def test_a_written_configuration_is_read_back(config):
     assert parse_config(format_config(config)) == config
 
 
-def test_times_of_day_are_times_with_and_without_quotes_and_seconds():
+def test_times_of_day_may_have_quotes_and_seconds():
     text = """
 reservations:
 - name: inference
@@ -188,7 +188,7 @@ reservations:
         assert one.when == Weekly(start=time(9), end=time(18), zone="Europe/Berlin")
 
 
-def test_plain_words_are_what_they_look_like():
+def test_unquoted_words_in_yaml_stay_texts():
     assert read_yaml("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
         "a": "no",
         "b": "on",
@@ -218,7 +218,7 @@ def test_plain_words_are_what_they_look_like():
         ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_with_its_name(tmp_path, text, what):
+def test_an_invalid_configuration_is_refused_with_its_file(tmp_path, text, what):
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(BadInput, match=what) as refused:
@@ -227,7 +227,7 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_name(tmp_path, text
     assert refused.value.do
 
 
-def test_changes_are_told_by_field():
+def test_changes_are_shown_by_field():
     quota = {"pool": "h100", "nominalQuota": 8, "borrowingLimit": None}
     before = {"name": "vision", "weight": 1.0, "quotas": [quota]}
     after = {"name": "vision", "weight": 2.5, "quotas": [quota | {"nominalQuota": 4, "borrowingLimit": 2}]}
@@ -246,7 +246,7 @@ def test_changes_are_told_by_field():
     ]
 
 
-def test_up_beside_a_controller_of_this_home_says_that_it_runs_and_where(tmp_path, monkeypatch):
+def test_up_beside_a_running_controller_prints_its_address(tmp_path, monkeypatch):
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     own = os.getpid()
     save_running(

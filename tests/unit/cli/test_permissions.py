@@ -14,7 +14,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
-def test_rights_of_others_are_taken_away_once(tmp_path) -> None:
+def test_permissions_of_others_are_removed_once(tmp_path) -> None:
     file = tmp_path / "controller.db"
     assert not restrict_permissions(file)
     file.touch()
@@ -24,14 +24,14 @@ def test_rights_of_others_are_taken_away_once(tmp_path) -> None:
     assert not restrict_permissions(file)
 
 
-def test_a_group_that_may_look_into_a_folder_still_may(tmp_path) -> None:
+def test_a_group_keeps_its_read_permission_of_a_folder(tmp_path) -> None:
     tmp_path.chmod(0o775)
     assert restrict_permissions(tmp_path, OF_STRANGERS)
     assert mode(tmp_path) == 0o750
     assert not restrict_permissions(tmp_path, OF_STRANGERS)
 
 
-def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypatch) -> None:
+def test_a_file_of_another_user_is_refused_and_stays_as_it_is(tmp_path, monkeypatch) -> None:
     file = tmp_path / "controller.db"
     file.touch()
     file.chmod(0o644)
@@ -42,7 +42,7 @@ def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypat
     assert mode(file) == 0o644
 
 
-def test_a_folder_for_everybody_is_nobodys_home(tmp_path) -> None:
+def test_a_folder_that_everybody_can_write_to_is_refused_as_a_home(tmp_path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(BadInput, match="open to others"):
         restrict_permissions(tmp_path, OF_STRANGERS)

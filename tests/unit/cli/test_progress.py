@@ -10,7 +10,7 @@ from elastane.cli.runs.progress import CURVE_POINTS, Curve, Progress, add_event,
 from elastane.cli.words import event_text, step_text
 
 
-def test_a_log_line_says_where_the_run_is_and_how_fast(lines) -> None:
+def test_a_progress_line_has_the_step_the_loss_and_the_speed(lines) -> None:
     progress = Progress(steps=4)
     assert step_text(progress) == "waiting for the first step"
     for step in (1, 2):
@@ -35,18 +35,18 @@ def test_a_sparkline_falls_with_the_loss() -> None:
     assert len(draw_sparkline([1.0] * 500)) == 32
 
 
-def test_cells_show_which_virtual_ranks_are_whose() -> None:
+def test_cells_show_the_virtual_ranks_of_a_worker() -> None:
     assert draw_virtual_ranks([(0, 2), (3, 4)], 6, "green").plain == "●●·●··"
     assert len(draw_virtual_ranks([(0, 500)], 1000, "green").plain) == 48
 
 
-def test_starting_workers_are_news_only_before_the_first_step(lines) -> None:
+def test_starting_workers_are_shown_only_before_the_first_step(lines) -> None:
     event = EventLine(time=1.0, kind="worker.ready", who="worker 3")
     assert add_event(Progress(), event).events == (event,)
     assert add_event(add_line(Progress(), lines(1)), event).events == ()
 
 
-def test_an_event_says_who_why_and_what_it_cost() -> None:
+def test_an_event_shows_its_workers_reason_and_pause() -> None:
     event = EventLine(
         time=1.0,
         kind="generation.started",

@@ -54,7 +54,7 @@ def rehearsing(tmp_path, monkeypatch):
     return install
 
 
-def test_the_state_that_comes_back_is_the_one_in_the_ledger(elastane, kept, rehearsing):
+def test_a_restored_state_equals_the_digest_in_the_ledger(elastane, kept, rehearsing):
     notes = rehearsing()
     before = sorted(kept.root.rglob("*"))
     result = elastane("verify", "--restore", "done", "4")
@@ -67,7 +67,7 @@ def test_the_state_that_comes_back_is_the_one_in_the_ledger(elastane, kept, rehe
     assert sorted(kept.root.rglob("*")) == before
 
 
-def test_another_state_is_not_the_same(elastane, kept, rehearsing):
+def test_a_restored_state_with_another_digest_is_a_failure(elastane, kept, rehearsing):
     rehearsing(OTHER)
     result = elastane("verify", "--restore", "done", "4", "--json")
     assert result.exit_code == 1
@@ -76,7 +76,7 @@ def test_another_state_is_not_the_same(elastane, kept, rehearsing):
     assert "the checkpoint does NOT restore the state" in result.stderr
 
 
-def test_a_step_of_which_the_ledger_has_no_digest_is_restored_all_the_same(elastane, kept, rehearsing):
+def test_a_step_without_a_digest_in_the_ledger_is_restored_too(elastane, kept, rehearsing):
     notes = rehearsing(OTHER)
     result = elastane("verify", "--restore", "done", "--workers", "5")
     assert result.exit_code == 0
@@ -84,7 +84,7 @@ def test_a_step_of_which_the_ledger_has_no_digest_is_restored_all_the_same(elast
     assert "--workers 5" in notes.read_text()
 
 
-def test_a_damaged_one_is_named_and_not_restored(elastane, kept, rehearsing):
+def test_a_damaged_checkpoint_is_named_and_not_restored(elastane, kept, rehearsing):
     notes = rehearsing()
     with (kept.checkpoints / format_checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
         file.write(b"y")
@@ -96,7 +96,9 @@ def test_a_damaged_one_is_named_and_not_restored(elastane, kept, rehearsing):
     assert "never finished" in elastane("verify", "--restore", "done", "4").stdout
 
 
-def test_one_that_a_live_run_deletes_meanwhile_is_not_called_damaged(elastane, kept, rehearsing, monkeypatch):
+def test_a_checkpoint_that_a_live_run_deletes_meanwhile_is_not_called_damaged(
+    elastane, kept, rehearsing, monkeypatch
+):
     rehearsing()
     verify = Catalog.verify
 
@@ -113,11 +115,11 @@ def test_one_that_a_live_run_deletes_meanwhile_is_not_called_damaged(elastane, k
 
 
 @pytest.mark.parametrize("words", [("--restore", "done", "999"), ("done", "--workers", "2")])
-def test_what_cannot_be_met_is_refused(elastane, kept, words):
+def test_invalid_arguments_are_refused(elastane, kept, words):
     assert elastane("verify", *words).exit_code == 2
 
 
-def test_a_run_without_checkpoints_has_none_to_rehearse(elastane, finished_run):
+def test_a_run_without_checkpoints_has_nothing_to_restore(elastane, finished_run):
     finished_run()
     result = elastane("verify", "--restore", "done")
     assert result.exit_code == 2

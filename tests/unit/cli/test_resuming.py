@@ -89,7 +89,7 @@ def died(finished_run, script):
     return Died(finished_run(), script)
 
 
-def test_the_ledger_goes_back_to_the_checkpoint_and_what_it_loses_is_kept(died):
+def test_the_ledger_is_cut_at_the_checkpoint_and_the_lost_lines_are_kept(died):
     before = died.run_dir.ledger.read_bytes().splitlines()
     record = died.resume()
     assert died.steps == [1, 2, 3]
@@ -103,12 +103,12 @@ def test_the_ledger_goes_back_to_the_checkpoint_and_what_it_loses_is_kept(died):
     assert died.said[-1] == f"resuming from {format_checkpoint_name(3)}; 1 later steps are made again"
 
 
-def test_no_number_of_a_worker_or_term_is_used_twice(died):
+def test_numbers_of_workers_and_terms_are_not_used_twice(died):
     record = died.resume()
     assert (record.resumed.first_worker, record.resumed.first_term) == (5, 3)
 
 
-def test_it_is_on_record(died):
+def test_a_resume_is_recorded_as_an_event(died):
     died.resume(why="every copy of the state died")
     event = died.events[-1]
     assert (event.kind, event.step) == ("run.resumed", 3)
@@ -116,7 +116,7 @@ def test_it_is_on_record(died):
     assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
 
 
-def test_a_second_resume_counts_on_and_keeps_what_was_lost_before(died):
+def test_a_second_resume_keeps_the_lines_that_the_first_one_lost(died):
     died.resume()
     damage(died.catalog, 3)
     record = died.resume()
@@ -135,14 +135,14 @@ def test_torn_lines_are_not_counted(died):
     assert len(died.events) == len(EVENTS) + 1
 
 
-def test_the_pins_stay_but_for_the_copies(died):
+def test_a_resume_may_change_the_copies_and_no_other_pinned_option(died):
     spec = msgspec.structs.replace(died.record.spec, copies=2)
     pinned = died.record.pinned
     record = prepare_resumption(died.run_dir, spec, died.said.append)
     assert record.pinned == msgspec.structs.replace(pinned, copies=2)
 
 
-def test_a_damaged_one_is_named_and_the_one_before_it_taken(died):
+def test_a_damaged_checkpoint_is_skipped_by_name(died):
     damage(died.catalog, 3)
     assert died.resume().resumed.step == 2
     (named,) = [line for line in died.said if "skipping" in line]
@@ -154,14 +154,14 @@ def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
     assert died.resume().resumed.checkpoint == format_checkpoint_name(1, 1)
 
 
-def test_one_past_the_end_of_the_ledger_is_passed_over(died):
+def test_a_checkpoint_past_the_end_of_the_ledger_is_skipped(died):
     """An earlier attempt left it behind when it went back to an older checkpoint."""
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
     assert f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
 
 
-def test_any_checkpoint_will_do_for_whoever_does_not_resume(died):
+def test_a_checkpoint_past_the_ledger_is_valid_if_the_run_is_not_resumed(died):
     publish(died.catalog, 9)
     assert find_newest_valid(died.run_dir, died.record.spec, died.said.append).step == 9
 
@@ -176,34 +176,34 @@ def refused(died, error, words, **options):
     assert died.contents() == before
 
 
-def test_a_finished_run_has_nothing_to_resume(died):
+def test_a_finished_run_cannot_be_resumed(died):
     died.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished")))
     refused(died, BadInput, "has finished")
 
 
-def test_a_run_without_checkpoints_has_nothing_to_go_back_to(died):
+def test_a_run_without_checkpoints_cannot_be_resumed(died):
     died.write(spec=msgspec.structs.replace(died.record.spec, checkpoints=None))
     refused(died, BadInput, "--checkpoint-every never")
 
 
-def test_one_that_was_never_finished_is_none(died):
+def test_an_unfinished_checkpoint_does_not_count(died):
     for step in (2, 3):
         died.catalog.storage.delete(f"{format_checkpoint_name(step)}/COMPLETE")
     refused(died, NoSuchFile, "holds no finished checkpoint")
 
 
-def test_with_none_good_the_newest_is_named(died):
+def test_if_all_checkpoints_are_damaged_the_newest_is_named(died):
     for step in (2, 3):
         damage(died.catalog, step)
     refused(died, Damaged, f"checkpoint {format_checkpoint_name(3)} is damaged: part-0.distcp")
 
 
-def test_without_its_ledger_a_run_would_prove_nothing(died):
+def test_a_run_without_its_ledger_cannot_be_resumed(died):
     died.run_dir.ledger.write_bytes(b"")
     refused(died, Damaged, "ledger.jsonl: ends at step 0")
 
 
-def test_another_script_is_refused_unless_the_user_knows(died, script):
+def test_a_changed_script_is_refused_unless_the_user_accepts_it(died, script):
     script.write_text("import elastane  # better\n")
     refused(died, BadInput, "has changed since the run done began")
     record = died.resume(adapted=True)
@@ -216,7 +216,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_resume_that_was_killed_is_begun_again(died, monkeypatch, at):
+def test_a_killed_resume_can_be_repeated(died, monkeypatch, at):
     """The kill comes just before each of the writes to the disk."""
     real, calls = os.fsync, []
 

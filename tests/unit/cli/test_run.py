@@ -72,7 +72,7 @@ def agent(monkeypatch, lines) -> type[PretendAgent]:
     return kind
 
 
-def test_a_finished_run_says_where_everything_is(agent, elastane, script, home) -> None:
+def test_a_finished_run_prints_where_its_files_are(agent, elastane, script, home) -> None:
     result = elastane("run", "--name", "trial", script)
     assert result.exit_code == 0
     directory = home / "runs" / "trial"
@@ -89,7 +89,7 @@ def test_a_finished_run_says_where_everything_is(agent, elastane, script, home) 
     assert (directory / "report.html").exists()
 
 
-def test_with_json_stdout_is_one_object_and_talk_goes_to_stderr(agent, elastane, script, home) -> None:
+def test_with_json_stdout_is_one_object_and_progress_goes_to_stderr(agent, elastane, script, home) -> None:
     result = elastane("run", "--name", "trial", "--json", script)
     answer = json.loads(result.stdout)
     assert answer["exit_code"] == 0
@@ -106,7 +106,7 @@ def test_the_options_that_were_typed_are_recorded(agent, elastane, script, home)
     assert record.spec.args == ("--seed", "3")
 
 
-def test_everything_after_the_script_is_the_scripts_own(agent, elastane, script, home) -> None:
+def test_all_arguments_after_the_script_belong_to_the_script(agent, elastane, script, home) -> None:
     result = elastane("run", "--seed", "3", "--name", "trial", script, "--seed", "9", "--json", "-x", "data")
     assert result.exit_code == 0
     record = msgspec.json.decode((home / "runs" / "trial" / "run.json").read_bytes(), type=RunRecord)
@@ -114,7 +114,7 @@ def test_everything_after_the_script_is_the_scripts_own(agent, elastane, script,
     assert record.spec.args == ("--seed", "9", "--json", "-x", "data")
 
 
-def test_a_failed_run_prints_the_workers_own_traceback(agent, elastane, script) -> None:
+def test_a_failed_run_prints_the_traceback_of_the_worker(agent, elastane, script) -> None:
     agent.over = RunOver(code=1, why="the script raised in worker 0", traceback=TRACEBACK)
     result = elastane("run", script)
     assert result.exit_code == 1
@@ -123,14 +123,16 @@ def test_a_failed_run_prints_the_workers_own_traceback(agent, elastane, script) 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_run_that_was_stopped_says_how_it_goes_on_if_it_can(agent, elastane, script, home, kept) -> None:
+def test_a_stopped_run_prints_how_to_resume_it_if_that_is_possible(
+    agent, elastane, script, home, kept
+) -> None:
     agent.interrupts, agent.over, agent.kept = 1, RunOver(code=130, why="stopped after step 2"), kept
     result = elastane("run", "--name", "trial", script)
     onward = f"elastane run --resume {home / 'runs' / 'trial'} goes on from its newest checkpoint"
     assert (onward in result.stdout) == kept
 
 
-def test_the_first_interrupt_drains(agent, elastane, script) -> None:
+def test_the_first_interrupt_stops_the_run_at_the_next_commit(agent, elastane, script) -> None:
     agent.interrupts, agent.over = 1, RunOver(code=130)
     result = elastane("run", script)
     assert result.exit_code == 130
@@ -138,21 +140,21 @@ def test_the_first_interrupt_drains(agent, elastane, script) -> None:
     assert "stopped after 2 steps" in result.stdout
 
 
-def test_the_second_interrupt_kills_and_is_no_failure(agent, elastane, script) -> None:
+def test_the_second_interrupt_kills_the_run_and_is_not_a_failure(agent, elastane, script) -> None:
     agent.interrupts, agent.over = 2, RunOver(code=1, traceback=TRACEBACK)
     result = elastane("run", script)
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
 
 
-def test_a_run_killed_before_it_could_say_so_is_written_down_as_stopped(agent, elastane, script) -> None:
+def test_a_run_that_was_killed_is_recorded_as_stopped(agent, elastane, script) -> None:
     agent.interrupts, agent.over = 2, RunOver(code=130, why="killed by the user")
     elastane("run", "--name", "trial", script)
     (row,) = json.loads(elastane("list", "--json").stdout)
     assert row["state"] == "stopped"
 
 
-def test_lines_torn_by_a_kill_are_cut_off(agent, elastane, script, home) -> None:
+def test_lines_torn_by_a_kill_are_removed(agent, elastane, script, home) -> None:
     agent.torn = b'{"step": 3, "gener'
     agent.over = RunOver(code=1, why="the coordinator process died 5 times within 10 s")
     elastane("run", "--name", "trial", script)
@@ -161,7 +163,7 @@ def test_lines_torn_by_a_kill_are_cut_off(agent, elastane, script, home) -> None
     assert (run.events[-1].kind, run.events[-1].why) == ("run.failed", agent.over.why)
 
 
-def test_a_made_up_name_comes_from_the_script(agent, elastane, script, home) -> None:
+def test_a_generated_name_begins_with_that_of_the_script(agent, elastane, script, home) -> None:
     assert elastane("run", script).exit_code == 0
     assert elastane("run", script).exit_code == 0
     names = [entry.name for entry in (home / "runs").iterdir()]
@@ -169,7 +171,7 @@ def test_a_made_up_name_comes_from_the_script(agent, elastane, script, home) -> 
     assert all(name.startswith("train-") for name in names)
 
 
-def test_a_run_elsewhere_is_found_by_its_name(agent, elastane, script, tmp_path) -> None:
+def test_a_run_in_another_directory_is_listed_by_its_name(agent, elastane, script, tmp_path) -> None:
     assert elastane("run", "--name", "trial", "--run-dir", tmp_path / "there", script).exit_code == 0
     rows = json.loads(elastane("list", "--json").stdout)
     assert [(row["name"], row["directory"], row["step"]) for row in rows] == [
@@ -177,14 +179,14 @@ def test_a_run_elsewhere_is_found_by_its_name(agent, elastane, script, tmp_path)
     ]
 
 
-def test_the_lock_is_held_while_training_and_free_afterwards(agent, elastane, script, home) -> None:
+def test_a_name_cannot_be_used_twice(agent, elastane, script, home) -> None:
     elastane("run", "--name", "trial", script)
     again = elastane("run", "--name", "trial", script)
     assert again.exit_code == 2
     assert "already holds a run" in again.stderr
 
 
-def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
+def test_a_card_that_cannot_be_written_is_reported_and_the_run_still_succeeds(
     agent, elastane, script, home, monkeypatch
 ) -> None:
     def full(*_args: object) -> None:
@@ -198,7 +200,7 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
     assert json.loads(result.stdout)["report"] == str(home / "runs" / "trial" / "report.html")
 
 
-def test_a_run_that_loses_everything_again_and_again_is_given_up(
+def test_a_run_that_keeps_losing_its_state_is_not_resumed_for_ever(
     agent, elastane, script, home, monkeypatch
 ) -> None:
     """An attempt without a checkpoint newer than its first one counts as futile."""
@@ -220,7 +222,7 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
     assert f"elastane run --resume {directory} goes back to its newest checkpoint" in result.stdout
 
 
-def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_have_last(
+def test_a_run_that_loses_its_state_goes_on_with_its_latest_number_of_workers(
     agent, elastane, script, monkeypatch
 ) -> None:
     """The run must not take back devices that it has released."""
@@ -236,7 +238,7 @@ def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_h
     assert wanted == [2]
 
 
-def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -> None:
+def test_a_run_that_cannot_be_resumed_prints_why(agent, elastane, script, monkeypatch) -> None:
     agent.over = RunOver(code=1, why="every copy died", lost=True)
 
     def no_attempt(*_: object, **__: object) -> RunRecord:

@@ -17,7 +17,7 @@ from elastane.observability.run_files import is_live
 SPEC = RunSpec(name="trial", script="train.py")
 
 
-def test_a_claimed_directory_has_all_a_run_needs_and_lives(home) -> None:
+def test_a_claimed_directory_has_all_files_of_a_run_and_is_live(home) -> None:
     with claim_run_directory(SPEC, None) as run_dir:
         assert run_dir.root == home / "runs" / "trial"
         assert msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord).spec == SPEC
@@ -28,7 +28,7 @@ def test_a_claimed_directory_has_all_a_run_needs_and_lives(home) -> None:
     assert not is_live(run_dir)
 
 
-def test_no_two_secrets_are_the_same(home, tmp_path) -> None:
+def test_each_run_has_its_own_secret(home, tmp_path) -> None:
     secrets = set()
     for name in "ab":
         spec = msgspec.structs.replace(SPEC, name=name)
@@ -37,7 +37,7 @@ def test_no_two_secrets_are_the_same(home, tmp_path) -> None:
     assert len(secrets) == 2
 
 
-def test_a_run_elsewhere_is_known_by_name(home, tmp_path) -> None:
+def test_a_run_in_another_directory_is_found_by_its_name(home, tmp_path) -> None:
     with claim_run_directory(SPEC, tmp_path / "elsewhere") as run_dir:
         assert run_dir.root == tmp_path / "elsewhere"
     assert list_runs() == [RunDir(tmp_path / "elsewhere")]
@@ -50,7 +50,7 @@ def test_a_name_whose_run_was_removed_is_free_again(home, tmp_path) -> None:
         assert (home / "runs" / "trial").resolve() == tmp_path / "new"
 
 
-def test_a_name_that_leads_elsewhere_is_taken(home, tmp_path) -> None:
+def test_the_name_of_another_run_is_taken(home, tmp_path) -> None:
     with claim_run_directory(SPEC, None):
         pass
     with pytest.raises(BadInput, match="belongs to the run"):
@@ -78,7 +78,7 @@ def test_a_directory_that_cannot_be_made_is_refused(home, script) -> None:
         pass
 
 
-def test_a_full_disk_is_refused_and_leaves_no_half_a_run(home, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_run(home, tmp_path, monkeypatch) -> None:
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 

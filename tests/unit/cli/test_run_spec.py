@@ -27,7 +27,7 @@ def build(options: RunOptions, script: Path, name: str = "trial", *, cpus: int =
         (2, {"workers": "1:16", "start": 5}, (1, 16, 5)),
     ],
 )
-def test_the_range_of_workers(script, cpus, changes, expected) -> None:
+def test_the_range_of_workers_has_defaults(script, cpus, changes, expected) -> None:
     spec = build(RunOptions(**changes), script, "trial", cpus=cpus)
     assert (spec.min_workers, spec.max_workers, spec.start) == expected
 
@@ -41,7 +41,7 @@ def test_the_range_of_workers(script, cpus, changes, expected) -> None:
         ({"workers": "4"}, False),
     ],
 )
-def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does(script, changes, decides):
+def test_the_controller_sizes_a_run_with_a_range_and_no_start(script, changes, decides):
     assert build(RunOptions(**changes), script, "trial", cpus=8).self_sizing is decides
 
 
@@ -65,7 +65,7 @@ def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does
         ({"seed": 2**63}, "larger than 2**63 - 1"),
     ],
 )
-def test_what_cannot_be_met_is_refused_in_words(script, changes, said) -> None:
+def test_an_invalid_option_is_refused_with_an_explanation(script, changes, said) -> None:
     with pytest.raises(BadInput) as refused:
         build(RunOptions(**changes), script, "trial", cpus=8)
     assert said in str(refused.value)
@@ -74,18 +74,18 @@ def test_what_cannot_be_met_is_refused_in_words(script, changes, said) -> None:
 @pytest.mark.parametrize(
     ("path", "said"), [("/no/such/train.py", "there is no script"), ("/", "is not a file")]
 )
-def test_a_script_that_cannot_be_read_is_refused_in_words(path, said) -> None:
+def test_a_script_that_cannot_be_read_is_refused_with_an_explanation(path, said) -> None:
     with pytest.raises(BadInput, match=said):
         build(RunOptions(), Path(path))
 
 
 @pytest.mark.parametrize("name", ["", "../up", "-x", "a b", "x" * 101])
-def test_a_name_is_a_directory_too(script, name) -> None:
+def test_a_name_that_no_directory_can_have_is_refused(script, name) -> None:
     with pytest.raises(BadInput, match="cannot name a run"):
         build(RunOptions(), script, name)
 
 
-def test_more_copies_than_workers_are_allowed_and_remarked_on(script) -> None:
+def test_more_copies_than_workers_are_allowed_with_a_remark(script) -> None:
     spec = build(RunOptions(workers="1:4", copies="2"), script, "trial")
     assert spec.copies == 2
     assert "with fewer than 2 workers" in list_remarks(spec)[0]
@@ -103,37 +103,37 @@ def test_the_script_is_found_from_any_directory(monkeypatch, script) -> None:
     ("text", "expected"),
     [("5GB", 5 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("1000", 1000)],
 )
-def test_sizes_are_read_as_people_write_them(script, text, expected) -> None:
+def test_a_size_has_a_unit(script, text, expected) -> None:
     assert build(RunOptions(max_shard_size=text), script, "n").max_shard_bytes == expected
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1", "0", "5XB"])
-def test_other_words_are_no_size(script, text) -> None:
+def test_an_invalid_size_is_refused(script, text) -> None:
     with pytest.raises(BadInput, match="--max-shard-size"):
         build(RunOptions(max_shard_size=text), script, "n")
 
 
-def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(script) -> None:
+def test_saving_the_optimizer_needs_a_copy_on_every_worker(script) -> None:
     assert build(RunOptions(save_optimizer=True), script, "n").save_optimizer
     with pytest.raises(BadInput, match="--save-optimizer needs --copies all"):
         build(RunOptions(save_optimizer=True, copies="2"), script, "n")
 
 
-def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(script):
+def test_a_debugged_run_has_one_worker_and_does_not_size_itself(script):
     spec = build(RunOptions(debug=True), script, "trial")
     assert (spec.min_workers, spec.max_workers, spec.start) == (1, 1, 1)
     assert spec.debug
     assert not spec.self_sizing
 
 
-def test_a_resumed_run_is_debugged_only_where_that_is_asked_for():
+def test_a_resumed_run_is_debugged_only_on_request():
     spec = RunSpec(name="trial", script="/train.py", min_workers=2, max_workers=4, start=3)
     debugged = change_spec(spec, RunOptions(debug=True), 8)
     assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
     assert not change_spec(debugged, RunOptions(), 8).debug
 
 
-def test_a_resumed_run_keeps_what_was_not_typed_about_its_checkpoints():
+def test_a_resumed_run_keeps_the_checkpoint_settings_that_were_not_typed():
     policy = CheckpointPolicy(url="s3://bucket/x", every_s=90.0, each_epoch=True, keep_best=("a:b", "max"))
     spec = RunSpec(name="trial", script="/train.py", checkpoints=policy)
     assert change_spec(spec, RunOptions(), 8).checkpoints == policy
@@ -151,7 +151,7 @@ def test_a_resumed_run_keeps_what_was_not_typed_about_its_checkpoints():
         ({"as_json": True}, "--json"),
     ],
 )
-def test_what_contradicts_debug_is_refused_by_name(contradiction, words):
+def test_options_that_contradict_debug_are_refused_by_name(contradiction, words):
     with pytest.raises(BadInput) as refused:
         check_debug_options(**{"workers": None, "start": None, "as_json": False} | contradiction)
     assert words in refused.value.what
@@ -160,5 +160,5 @@ def test_what_contradicts_debug_is_refused_by_name(contradiction, words):
 
 
 @pytest.mark.parametrize("workers", [None, "1", "1:1"])
-def test_one_worker_contradicts_nothing(workers):
+def test_one_worker_does_not_contradict_debug(workers):
     check_debug_options(workers=workers, start=1, as_json=False)

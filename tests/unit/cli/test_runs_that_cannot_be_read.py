@@ -25,7 +25,7 @@ def bad(tmp_path, monkeypatch) -> RunDir:
 
 @pytest.mark.parametrize("stand_in", sorted(set(STAND_INS) - {"nothing", "a link to nothing"}))
 @pytest.mark.parametrize("file", ["run", "ledger", "events", "lock"])
-def test_the_others_are_listed(bad, capsys, file, stand_in) -> None:
+def test_an_unreadable_run_does_not_hide_the_others(bad, capsys, file, stand_in) -> None:
     replaced(getattr(bad, file), stand_in)
     list_(as_json=True)
     states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}

@@ -47,11 +47,11 @@ def field_names(kind) -> list[str]:
     return found
 
 
-def test_what_is_not_typed_stays_as_it_was() -> None:
+def test_fields_without_an_option_stay_unchanged() -> None:
     assert apply_options(SPEC, JobOptions(), HERE) == SPEC
 
 
-def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
+def test_an_option_changes_its_field_only() -> None:
     after = apply_options(SPEC, JobOptions(workers="1:8", env=["B=3", "HOME"], copies="2", keep_last=5), HERE)
     assert after.elastic_policy.limits == (1, 8)
     assert after.elastic_policy.scaling_timeout_in_seconds == 9
@@ -76,7 +76,7 @@ def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
         (JobOptions(budget=0.0), "budget: 0 is not more than 0"),
     ],
 )
-def test_what_makes_no_job_is_refused_in_words(wishes, said) -> None:
+def test_invalid_options_are_refused_with_an_explanation(wishes, said) -> None:
     with pytest.raises(BadInput, match=said):
         check_job_spec(apply_options(SPEC, wishes, HERE))
 
@@ -91,12 +91,12 @@ def test_what_makes_no_job_is_refused_in_words(wishes, said) -> None:
         ("2026-12-01T18:00Z", datetime(2026, 12, 1, 18, tzinfo=UTC)),
     ],
 )
-def test_a_deadline_is_a_time_or_a_while_from_now(text, moment) -> None:
+def test_a_deadline_is_a_time_or_a_duration_from_now(text, moment) -> None:
     assert read_future_time("--deadline", text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["+99999999999d", f"+{'9' * 400}d"])
-def test_a_deadline_that_no_calendar_reaches_is_refused_in_words(text) -> None:
+def test_a_deadline_after_the_year_9999_is_refused_with_an_explanation(text) -> None:
     with pytest.raises(BadInput, match=r"--by: .* is after the year 9999"):
         read_future_time("--by", text, NOW)
 
@@ -105,7 +105,7 @@ def test_a_variable_may_be_empty_or_hold_an_equals_sign() -> None:
     assert read_environment(("A=", "B=x=y"), {}) == {"A": "", "B": "x=y"}
 
 
-def test_paths_in_a_file_begin_where_it_is(tmp_path) -> None:
+def test_paths_in_a_job_file_are_relative_to_its_folder(tmp_path) -> None:
     path = tmp_path / "jobs" / "job.yaml"
     path.parent.mkdir()
     path.write_text("script: ../train.py\nworkingDir: data\ntraining: {checkpoints: {url: kept}}\n")
@@ -116,13 +116,13 @@ def test_paths_in_a_file_begin_where_it_is(tmp_path) -> None:
     assert spec.training.checkpoints.url == str(tmp_path / "jobs" / "kept")
 
 
-def test_a_command_in_a_file_begins_where_the_file_is(tmp_path) -> None:
+def test_a_command_in_a_job_file_runs_in_the_folder_of_the_file(tmp_path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("command: [python, train.py]\n")
     assert read_job(path, name="j", team="t").working_dir == str(tmp_path)
 
 
-def test_a_url_is_no_path(tmp_path) -> None:
+def test_a_url_stays_unchanged(tmp_path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("script: /t.py\ntraining: {checkpoints: {url: 's3://bucket/x'}}\n")
     assert read_job(path, name="j", team="t").training.checkpoints.url == "s3://bucket/x"
@@ -172,7 +172,7 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
         ("", "is not a job: it is empty", "name: train"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, write) -> None:
+def test_a_mistake_in_a_job_file_is_named_with_the_file(tmp_path, text, said, write) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(BadInput) as refused:
@@ -191,14 +191,14 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, wr
         ('{"env": ', "is not JSON"),
     ],
 )
-def test_what_is_wrong_with_json_itself_is_named_with_the_file(tmp_path, text, said) -> None:
+def test_malformed_json_is_named_with_the_file(tmp_path, text, said) -> None:
     path = tmp_path / "job.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput, match=rf"job\.json {said}"):
         read_job(path, name="j", team="t")
 
 
-def test_what_a_merge_key_brings_may_be_said_otherwise() -> None:
+def test_a_value_beside_a_merge_key_replaces_the_merged_one() -> None:
     assert read_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == {
         "a": {"x": 1, "y": 2},
         "b": {"x": 1, "y": 3},
@@ -206,21 +206,21 @@ def test_what_a_merge_key_brings_may_be_said_otherwise() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_a_job_whose_script_is_there(path) -> None:
+def test_the_script_of_each_example_exists(path) -> None:
     assert Path(read_job(path, name="j", team="t").script).is_file()
 
 
-def test_every_field_of_a_job_is_in_its_page() -> None:
+def test_the_page_of_jobs_has_every_field() -> None:
     page = (ROOT / "docs" / "concepts" / "job.md").read_text()
     assert [name for name in field_names(JobSpec) if name not in page] == []
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
+def test_a_missing_file_is_named(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"cannot read .*none\.yaml: No such file"):
         read_job(tmp_path / "none.yaml", name="j", team="t")
 
 
-def test_one_number_is_both_limits() -> None:
+def test_one_number_sets_both_limits() -> None:
     assert parse_limits("3", None, None) == (3, 3)
     assert parse_limits(None, 1, None) == (1, None)
 
@@ -234,14 +234,14 @@ def test_one_number_is_both_limits() -> None:
         ("default", (), []),
     ],
 )
-def test_a_team_that_nobody_has_declared_beside_others_is_told(team, declared, said) -> None:
+def test_a_note_names_an_undeclared_team(team, declared, said) -> None:
     spec = msgspec.structs.replace(SPEC, team=team)
     found = list_notes(spec, [Team(name=name) for name in declared], NOW)
     assert len(found) == bool(said)
     assert all(words in found[0] for words in said)
 
 
-def test_a_deadline_that_has_passed_is_told() -> None:
+def test_a_note_names_a_deadline_that_has_passed() -> None:
     spec = msgspec.structs.replace(SPEC, deadline=datetime(2026, 11, 21, 10, tzinfo=UTC))
     assert list_notes(spec, [], NOW) == (
         "its deadline, 2026-11-21 11:00, has passed: it grows before others of its priority",
@@ -249,7 +249,7 @@ def test_a_deadline_that_has_passed_is_told() -> None:
     assert list_notes(msgspec.structs.replace(spec, deadline=NOW + timedelta(hours=1)), [], NOW) == ()
 
 
-def test_limits_are_said_as_one_number_where_they_are_one() -> None:
+def test_equal_limits_are_shown_as_one_number() -> None:
     assert [format_limits(*of) for of in ((1, 1), (3, 3), (1, 4))] == [
         "1 worker",
         "3 workers",

@@ -22,7 +22,7 @@ def shown(columns: int, *, terminal: bool = True, **how) -> list[str]:
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 @pytest.mark.parametrize("folds", ["", "note"])
-def test_nothing_is_cut_however_narrow_the_terminal(width, folds) -> None:
+def test_no_cell_is_cut_on_any_width(width, folds) -> None:
     page = "\n".join(shown(width, folds=folds))
     for row in ROWS:
         for cell in row[:4]:
@@ -31,13 +31,13 @@ def test_nothing_is_cut_however_narrow_the_terminal(width, folds) -> None:
     assert all(word in page for row in ROWS for word in row[4].split())
 
 
-def test_a_file_has_a_line_per_row_and_no_blanks_behind_the_last_column() -> None:
+def test_a_file_has_a_line_per_row_without_trailing_blanks() -> None:
     lines = shown(40, terminal=False)
     assert len(lines) == 1 + len(ROWS)
     assert lines[2].endswith("any more")
 
 
-def test_on_a_screen_only_what_may_give_way_does_and_one_after_the_other() -> None:
+def test_on_a_screen_only_the_given_columns_are_shortened_in_their_order() -> None:
     lines = shown(70, width=70, giving=("note", "token"))
     assert max(map(len, lines)) <= 70
     assert "tok-70590364936b" in lines[1]
@@ -50,7 +50,7 @@ def test_a_text_is_not_folded_into_a_column_of_single_words() -> None:
     assert any(line.strip() == "any more" for line in shown(76, folds="note"))
 
 
-def test_a_column_with_nothing_in_it_is_left_out() -> None:
+def test_an_empty_column_is_left_out() -> None:
     console = Console(file=io.StringIO(), width=80)
     print_wide(console, build_table(("a", "b"), [("1", ""), ("2", "")]))
     assert console.file.getvalue().split() == ["a", "1", "2"]

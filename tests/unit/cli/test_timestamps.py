@@ -37,11 +37,11 @@ def in_tokyo(monkeypatch):
         ("the job of 2026-11-22", "the job of 2026-11-22"),
     ],
 )
-def test_what_is_written_in_utc_is_shown_in_the_terminals_zone(written, shown):
+def test_a_time_in_utc_is_shown_in_the_zone_of_the_terminal(written, shown):
     assert localize_timestamps(written) == shown
 
 
-def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
+def test_sentences_of_the_controller_and_the_columns_beside_them_are_in_one_zone():
     event = Event(id=1, time_s=AT_S, kind="job.crashed", job="j", message=f"j crashed. {SENTENCE}")
     assert "18:00:00" in event_text(event, of_job=True).plain
     decided = DecisionRecord(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
@@ -57,7 +57,7 @@ def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
         assert "UTC" not in line
 
 
-def test_runs_are_listed_with_when_they_were_started_here(elastane, finished_run):
+def test_the_list_of_runs_shows_start_times_in_the_zone_of_the_terminal(elastane, finished_run):
     finished_run()
     assert "2026-01-01 09:00:00" in elastane("list").stdout
     (row,) = msgspec.json.decode(elastane("list", "--json").stdout)

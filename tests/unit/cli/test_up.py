@@ -50,7 +50,7 @@ def up(*args: str) -> ControllerReady:
     return msgspec.json.decode(started.stdout, type=ControllerReady)
 
 
-def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(home):
+def test_up_prints_its_address_and_stores_the_token_for_other_commands(home):
     ready = up()
     assert ready.token.startswith("ela_")
     assert (home / "cluster.json").stat().st_mode & 0o777 == 0o600
@@ -59,7 +59,7 @@ def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(ho
         assert cluster.version().elastane
 
 
-def test_what_others_could_read_from_before_is_closed_and_named(home):
+def test_files_that_others_could_read_are_closed_and_named(home):
     home.mkdir(mode=0o755)
     secrets = [home / name for name in ("controller.db", "controller.log", "cluster.json")]
     for path in secrets:
@@ -77,7 +77,7 @@ def test_what_others_could_read_from_before_is_closed_and_named(home):
     assert up().narrowed == ()
 
 
-def test_the_stores_url_which_may_hold_a_password_is_in_no_command_line(home):
+def test_the_url_of_the_store_is_in_no_command_line_because_it_may_have_a_password(home):
     ready = up(f"--store=sqlite:///{home}/hunter2.db")
     assert "hunter2" in ready.store
     for process in family(ready.pid):
@@ -94,7 +94,7 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(child))]
 
 
-def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
+def test_a_second_up_is_refused_and_leaves_the_first_controller_alone(home):
     first = up()
     second = elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert second.returncode == 2
@@ -105,7 +105,7 @@ def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
         assert cluster.version().elastane
 
 
-def test_a_port_that_is_taken_is_said_before_anything_else_happens(home):
+def test_a_port_in_use_is_reported_before_anything_else_happens(home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = elastane("up", "--detach", f"--listen=127.0.0.1:{port}")
@@ -115,14 +115,14 @@ def test_a_port_that_is_taken_is_said_before_anything_else_happens(home):
     assert not (home / "controller.db").exists()
 
 
-def test_other_machines_are_not_let_in_without_tls(home):
+def test_listening_to_other_machines_needs_tls(home):
     refused = elastane("up", "--detach", "--listen=0.0.0.0:0")
     assert refused.returncode == 2
     assert "whoever sees the network would see tokens" in refused.stderr
     assert "--tls-cert" in refused.stderr
 
 
-def test_after_down_the_same_port_can_be_had_again_and_the_token_still_counts(home):
+def test_after_down_the_same_port_and_token_can_be_used_again(home):
     first = up()
     port = first.url.rpartition(":")[2]
     down = elastane("down")
@@ -135,7 +135,7 @@ def test_after_down_the_same_port_can_be_had_again_and_the_token_still_counts(ho
         assert cluster.version().elastane
 
 
-def test_each_stores_token_counts_when_its_controller_is_started_again(home, tmp_path):
+def test_the_token_of_each_store_is_valid_after_a_restart(home, tmp_path):
     other = f"--store=sqlite:///{tmp_path / 'other.db'}"
     tokens = [up().token]
     elastane("down")
@@ -205,7 +205,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return files
 
 
-def test_with_a_certificate_of_ones_own_others_are_let_in_and_clients_check_it(home, certificate):
+def test_with_a_certificate_other_machines_may_connect_and_clients_check_it(home, certificate):
     ready = up("--listen=0.0.0.0:0", f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}")
     assert ready.url.startswith("https://")
     url = f"https://127.0.0.1:{ready.url.rpartition(':')[2]}"
@@ -220,14 +220,14 @@ def test_with_a_certificate_of_ones_own_others_are_let_in_and_clients_check_it(h
 
 
 @pytest.mark.parametrize("half", ["--tls-cert", "--tls-key"])
-def test_half_a_certificate_is_refused(home, certificate, half):
+def test_a_certificate_without_its_key_is_refused(home, certificate, half):
     refused = elastane("up", "--detach", "--listen=127.0.0.1:0", f"{half}={certificate[0]}")
     assert refused.returncode == 2
     assert "give both" in refused.stderr
 
 
 @pytest.mark.parametrize("wrong", ["another's key", "a key with a passphrase", "no certificate"])
-def test_what_is_no_certificate_and_its_key_is_refused_before_anybody_is_told_that_it_is_up(
+def test_an_invalid_certificate_or_key_is_refused_before_the_controller_is_reported_ready(
     home, certificate, wrong
 ):
     cert, key = certificate
@@ -246,7 +246,7 @@ def test_what_is_no_certificate_and_its_key_is_refused_before_anybody_is_told_th
     assert "nothing was started" in refused.stderr
 
 
-def test_down_without_a_controller_says_so(home):
+def test_down_without_a_controller_is_an_error(home):
     refused = elastane("down")
     assert refused.returncode == BadInput.exit_code
     assert "elastane up" in refused.stderr
@@ -276,7 +276,7 @@ def small_home(small_disk_of, monkeypatch) -> Iterator[Path]:
     subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
 
 
-def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_to_go_on(
+def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_names_the_next_step(
     small_home, tmp_path
 ):
     store = f"--store=sqlite:///{tmp_path / 'elsewhere.db'}"
@@ -302,7 +302,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["no log can be made", "the log is there"])
-def test_a_full_disk_under_all_of_it_is_named_though_nothing_can_be_logged(small_home, logged):
+def test_a_full_disk_is_reported_even_if_nothing_can_be_logged(small_home, logged):
     if logged:
         (small_home / "controller.log").touch()
         (small_home / "controller.lock").touch()
@@ -316,7 +316,7 @@ def test_a_full_disk_under_all_of_it_is_named_though_nothing_can_be_logged(small
 
 
 @pytest.mark.parametrize("record", ["missing", "of the one before", "cut off"])
-def test_down_and_up_find_the_controller_that_is_there_whatever_is_recorded(home, record):
+def test_down_and_up_find_the_controller_even_if_its_record_is_wrong(home, record):
     first = up()
     path = home / "controller.json"
     recorded = path.read_bytes()

@@ -13,14 +13,14 @@ from elastane.api.rundir import RunDir
 VERBS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
 
 
-def test_the_help_is_a_page_to_learn_from(elastane) -> None:
+def test_the_help_has_an_example_the_commands_and_the_exit_codes(elastane) -> None:
     page = elastane("--help").stdout
     for words in ("elastane.join()", "elastane run --workers", "Exit codes", "130", *VERBS):
         assert words in page
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself_and_takes_json(elastane, verb) -> None:
+def test_every_command_has_help_and_takes_json(elastane, verb) -> None:
     page = elastane(verb, "--help")
     assert page.exit_code == 0
     assert "--json" in page.stdout
@@ -45,7 +45,7 @@ def test_the_command_line_loads_neither_torch_nor_sockets() -> None:
         ("report", "nobody"),
     ],
 )
-def test_a_run_nobody_knows_is_exit_code_3(elastane, words) -> None:
+def test_an_unknown_run_is_exit_code_3(elastane, words) -> None:
     result = elastane(*words)
     assert result.exit_code == 3
     assert "nobody" in result.stderr
@@ -59,7 +59,7 @@ def test_an_error_with_json_is_an_object_too(elastane) -> None:
 
 
 @pytest.mark.parametrize("words", [("ps",), ("resize", "2"), ("drain", "0"), ("stop",)])
-def test_a_run_that_is_over_cannot_be_asked(elastane, finished_run, words) -> None:
+def test_requests_to_a_finished_run_are_exit_code_3(elastane, finished_run, words) -> None:
     finished_run()
     verb, *rest = words
     result = elastane(verb, "done", *rest)
@@ -77,11 +77,11 @@ def test_a_run_that_is_over_cannot_be_asked(elastane, finished_run, words) -> No
         ("resize", "done", "0"),
     ],
 )
-def test_what_makes_no_sense_is_exit_code_2(elastane, script, words) -> None:
+def test_invalid_arguments_are_exit_code_2(elastane, script, words) -> None:
     assert elastane(*(str(script) if word == "SCRIPT" else word for word in words)).exit_code == 2
 
 
-def test_only_of_a_run_the_options_go_before_the_script(elastane) -> None:
+def test_only_run_needs_its_options_before_the_script(elastane) -> None:
     assert "options of elastane go before it" in elastane("run", "no-such.py").stderr
     answer = elastane("submit", "no-such.py", "--dry-run")
     assert "there is no script no-such.py" in answer.stderr
@@ -108,7 +108,7 @@ def test_a_gap_is_exit_code_1(elastane, finished_run) -> None:
     assert {problem["kind"] for problem in found["problems"]} == {"steps", "samples"}
 
 
-def test_a_run_without_checksums_is_told_apart_from_one_that_is_proved(elastane, finished_run) -> None:
+def test_verify_says_whether_the_files_of_the_model_have_checksums(elastane, finished_run) -> None:
     run_dir = finished_run()
     result = elastane("verify", "done")
     assert result.exit_code == 0
@@ -164,7 +164,7 @@ def test_two_runs_are_equal_or_the_difference_is_named(elastane, finished_run) -
     assert "seed (must agree): 0 against 1" in incomparable.stdout
 
 
-def test_the_report_is_drawn_again(elastane, finished_run) -> None:
+def test_report_writes_the_report_again(elastane, finished_run) -> None:
     run_dir = finished_run()
     result = elastane("report", "done")
     assert result.exit_code == 0
@@ -184,7 +184,7 @@ def test_events_and_logs_are_lines_or_objects(elastane, finished_run) -> None:
     assert elastane("logs", "done", "7").exit_code == 2
 
 
-def test_the_list_has_runs_that_are_over_too(elastane, finished_run) -> None:
+def test_list_shows_finished_runs_too(elastane, finished_run) -> None:
     assert "no runs in" in elastane("list").stdout
     finished_run()
     assert "finished" in elastane("list").stdout
@@ -212,7 +212,7 @@ def asked(monkeypatch):
     return heard, answers
 
 
-def test_resize_returns_when_accepted(elastane, finished_run, asked) -> None:
+def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, asked) -> None:
     finished_run()
     heard, answers = asked
     answers.append(Answer(ok=True, generation=1, target=2, processes=(worker(0, 1),)))
@@ -222,7 +222,9 @@ def test_resize_returns_when_accepted(elastane, finished_run, asked) -> None:
     assert "accepted: 2 workers (now 1)" in result.stdout
 
 
-def test_resize_with_wait_returns_when_they_train(elastane, finished_run, asked, monkeypatch) -> None:
+def test_resize_with_wait_returns_when_the_new_workers_train(
+    elastane, finished_run, asked, monkeypatch
+) -> None:
     monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
     heard, answers = asked
@@ -234,7 +236,7 @@ def test_resize_with_wait_returns_when_they_train(elastane, finished_run, asked,
     assert heard == [AskResize(workers=2), AskStatus(), AskStatus()]
 
 
-def test_resize_with_wait_fails_when_the_run_gives_up(elastane, finished_run, asked) -> None:
+def test_resize_with_wait_fails_if_the_run_changes_its_target(elastane, finished_run, asked) -> None:
     finished_run()
     _, answers = asked
     rows = (worker(0, 1),)
@@ -244,7 +246,7 @@ def test_resize_with_wait_fails_when_the_run_gives_up(elastane, finished_run, as
     assert "now aims at 1 worker," in result.stderr
 
 
-def test_drain_with_wait_returns_once_the_worker_is_out(elastane, finished_run, asked, monkeypatch) -> None:
+def test_drain_with_wait_returns_when_the_worker_has_left(elastane, finished_run, asked, monkeypatch) -> None:
     monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
     heard, answers = asked
@@ -255,7 +257,7 @@ def test_drain_with_wait_returns_once_the_worker_is_out(elastane, finished_run, 
     assert heard == [AskDrain(worker=1), AskStatus(), AskStatus()]
 
 
-def test_a_refusal_is_exit_code_2_in_the_runs_own_words(elastane, finished_run, asked) -> None:
+def test_a_refusal_is_exit_code_2_and_prints_the_reason_of_the_run(elastane, finished_run, asked) -> None:
     finished_run()
     _, answers = asked
     answers.append(Answer(ok=False, why="9 workers are outside this run's limits of 1 to 4"))
@@ -264,7 +266,7 @@ def test_a_refusal_is_exit_code_2_in_the_runs_own_words(elastane, finished_run, 
     assert "outside this run's limits of 1 to 4" in result.stderr
 
 
-def test_stop_is_asked_for(elastane, finished_run, asked) -> None:
+def test_stop_sends_a_request(elastane, finished_run, asked) -> None:
     finished_run()
     heard, answers = asked
     answers.append(Answer(ok=True, step=3))
@@ -285,7 +287,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, asked)
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 
 
-def test_ps_without_a_run_shows_live_ones_only(elastane, finished_run) -> None:
+def test_ps_without_a_run_shows_live_runs_only(elastane, finished_run) -> None:
     finished_run()
     assert "no run is live" in elastane("ps").stdout
     assert json.loads(elastane("ps", "--json").stdout) == []
@@ -302,7 +304,7 @@ def test_ps_without_a_run_shows_live_ones_only(elastane, finished_run) -> None:
         (("submit", "t.py", "--lr", "1", "--json"), "--lr is no option of elastane submit"),
     ],
 )
-def test_what_was_mistyped_is_told_to_programs_too(elastane, words, what):
+def test_a_mistyped_command_is_json_on_request(elastane, words, what):
     answer = elastane(*words)
     assert answer.exit_code == 2
     (line,) = answer.stdout.splitlines()
@@ -313,6 +315,6 @@ def test_what_was_mistyped_is_told_to_programs_too(elastane, words, what):
     assert answer.stderr
 
 
-def test_what_was_mistyped_for_a_script_is_no_wish_for_json(elastane):
+def test_json_after_two_dashes_belongs_to_the_script(elastane):
     answer = elastane("submit", "t.py", "--bad", "--", "--json")
     assert (answer.exit_code, answer.stdout) == (2, "")

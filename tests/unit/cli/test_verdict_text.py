@@ -9,7 +9,7 @@ from elastane.observability.coverage import EpochCoverage
 from elastane.observability.verify import Verdict
 
 
-def test_many_epochs_of_which_the_same_is_to_be_said_share_a_line():
+def test_epochs_with_equal_numbers_share_a_line():
     screen = io.StringIO()
     whole = [EpochCoverage(epoch=e, samples=8, once=8, never=0, repeated=0, finished=True) for e in range(30)]
     last = EpochCoverage(epoch=30, samples=8, once=3, never=5, repeated=0, finished=False)

@@ -41,7 +41,7 @@ def told(engine, *orders):
     return asyncio.run(engine.carry_out(orders))
 
 
-def test_the_run_is_there_from_the_first_look_on(engine) -> None:
+def test_the_run_is_present_from_the_first_observation(engine) -> None:
     seen = observed(engine, "trial")["trial"]
     assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, 2, 2)
     engine._watched.line.answer = None
@@ -49,7 +49,7 @@ def test_the_run_is_there_from_the_first_look_on(engine) -> None:
     assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, None, None)
 
 
-def test_who_trains_is_told_from_who_only_exists(engine) -> None:
+def test_workers_that_train_are_counted_apart_from_those_that_exist(engine) -> None:
     trains = msgspec.structs.replace(WORKERS[0], generation=3, state="member")
     engine._watched.line.answer = Answer(ok=True, target=2, processes=(trains, *WORKERS[1:]))
     seen = observed(engine, "trial")["trial"]
@@ -57,24 +57,24 @@ def test_who_trains_is_told_from_who_only_exists(engine) -> None:
 
 
 @pytest.mark.parametrize("how", [{"by_hand": True}, {"state": "finishing"}, {"state": "stopping"}])
-def test_the_number_of_workers_is_not_always_the_controllers(engine, how) -> None:
+def test_the_number_of_workers_can_be_fixed_by_the_run(engine, how) -> None:
     engine._watched.line.answer = Answer(ok=True, target=2, processes=WORKERS, **how)
     assert observed(engine, "trial")["trial"].fixed
 
 
-def test_an_earlier_attempt_is_over(engine) -> None:
+def test_an_earlier_job_of_the_run_is_over(engine) -> None:
     seen = observed(engine, "trial", "before")["before"]
     assert not seen.present
     assert seen.outcome is not None
 
 
-def test_it_resizes_within_the_limits_that_the_controller_knows(engine) -> None:
+def test_a_resize_carries_the_limits_of_the_controller(engine) -> None:
     assert told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
     # What a human has set meanwhile is the coordinator's to know.
     assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4), unless_by_hand=True)]
 
 
-def test_what_the_coordinator_refuses_is_told(engine) -> None:
+def test_a_refusal_of_the_coordinator_is_returned(engine) -> None:
     engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
     refused = told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4)))
     assert refused == {"trial": "its number of workers was set by hand"}
@@ -86,7 +86,7 @@ def test_a_controller_never_ends_the_run(engine, order) -> None:
     assert engine._watched.line.asked == []
 
 
-def test_it_has_begun_before_it_is_told_to(engine) -> None:
+def test_an_order_to_start_does_nothing(engine) -> None:
     start = StartAttempt(job="trial", attempt=1, workers=1, spec=JobSpec(name="trial", team="local"))
     assert told(engine, start) == {}
     assert engine._watched.line.asked == []

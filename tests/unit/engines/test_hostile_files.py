@@ -90,7 +90,7 @@ def observed(engine: LocalEngine, *jobs: str):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("stand_in", STAND_INS)
-def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stand_in, caplog) -> None:
+def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, caplog) -> None:
     places = EngineDirectories(tmp_path)
     bad = written(places.run_dir("bad"))
     written(places.run_dir("good"))
@@ -107,7 +107,7 @@ def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stan
 
 @pytest.mark.parametrize("stand_in", [*STAND_INS, "a link to another job's"])
 @pytest.mark.parametrize("file", ["attempt", "presence"])
-def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file, stand_in) -> None:
+def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stand_in) -> None:
     """Else it would hold its devices for ever, and nobody could cancel it."""
     run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
     other = written(EngineDirectories(tmp_path).run_dir("other"))
@@ -150,7 +150,7 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
         stranger.wait()
 
 
-def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_same(tmp_path) -> None:
+def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -> None:
     run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
     presence = hold_presence(run_dir)
     process = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
@@ -170,7 +170,7 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
 
 
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
-def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
+def test_starting_an_attempt_does_not_write_through_links_of_the_job(tmp_path, place) -> None:
     run_dir = written(EngineDirectories(tmp_path / "home").run_dir("bad"))
     EngineDirectories(tmp_path / "home").mark_unsettled("bad")
     folder = tmp_path / "somebody's"
@@ -195,7 +195,7 @@ def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_pat
         time.sleep(0.02)
 
 
-def test_what_a_hostile_coordinator_claims_to_have_is_not_believed() -> None:
+def test_impossible_targets_of_a_hostile_coordinator_are_ignored() -> None:
     worker = ProcessInfo(role="worker", pid=1, state="")
     assert count_workers(Answer(ok=True, target=2, processes=(worker,))).target == 2
     for target in (2**63, 10**7, -1):
@@ -212,7 +212,7 @@ fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_heal
     saved=damaged(msgspec.json.encode(EVENTS[0])),
     record=damaged(msgspec.json.encode(RECORD)),
 )
-def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
+def test_progress_from_hostile_files_is_finite_and_within_bounds(
     tmp_path_factory, line, event, record, saved
 ) -> None:
     run_dir = written(EngineDirectories(tmp_path_factory.mktemp("run")).run_dir("j"))
@@ -233,7 +233,7 @@ def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
 
 @fuzz
 @given(attempt=damaged(msgspec.json.encode(OVER)))
-def test_whatever_attempt_json_says_it_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
+def test_a_hostile_attempt_file_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
     written(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)
     seen = observed(LocalEngine(home), "j")["j"]
@@ -241,7 +241,7 @@ def test_whatever_attempt_json_says_it_is_an_attempt_or_refused(tmp_path_factory
     assert not seen.present
 
 
-def test_a_file_that_grows_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
+def test_a_file_that_has_grown_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
     run_dir = written(EngineDirectories(tmp_path).run_dir("j"))
     watched = JobWatcher(run_dir)
     assert watched.progress().step == 7

@@ -47,7 +47,7 @@ def place() -> Iterator[Path]:
 # -- which user --------------------------------------------------------------------------------------------
 
 
-def test_a_team_has_its_own_user_and_all_others_the_default() -> None:
+def test_a_team_has_its_own_user_and_other_teams_have_the_default() -> None:
     run_as = parse_run_as(["red=el-red", "el-jobs"])
     assert [run_as.find_user(team) for team in ("red", "blue")] == ["el-red", "el-jobs"]
     assert run_as.users == ("el-jobs", "el-red")
@@ -64,30 +64,30 @@ def test_a_team_without_a_user_is_refused_once_others_have_one() -> None:
 
 
 @pytest.mark.parametrize("words", [["=x"], ["red="], [""], ["red=a", "red=b"], ["a", "b"]])
-def test_words_that_name_no_user_or_two_are_refused(words) -> None:
+def test_missing_and_contradicting_users_are_refused(words) -> None:
     with pytest.raises(BadInput):
         parse_run_as(words)
 
 
-def test_saying_the_same_twice_is_no_contradiction() -> None:
+def test_a_repeated_user_is_accepted() -> None:
     assert parse_run_as(["red=a", "red=a", "b", "b"]) == RunAs(default="b", teams={"red": "a"})
 
 
-def test_root_and_users_that_do_not_exist_run_no_jobs() -> None:
+def test_root_and_unknown_users_cannot_run_jobs() -> None:
     with pytest.raises(BadInput, match="uid 0"):
         find_account("root")
     with pytest.raises(BadInput, match="no user no-such-user"):
         find_account("no-such-user")
 
 
-def test_a_second_name_of_root_is_root(monkeypatch) -> None:
+def test_a_second_name_of_root_counts_as_root(monkeypatch) -> None:
     toor = accounts.pwd.struct_passwd(("toor", "x", 0, 0, "", "/", "/bin/sh"))
     monkeypatch.setattr(accounts.pwd, "getpwnam", lambda _: toor)
     with pytest.raises(BadInput, match="uid 0"):
         find_account("toor")
 
 
-def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch) -> None:
+def test_only_a_controller_of_root_can_start_processes_of_other_users(monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BadInput, match="does not run as root"):
         find_team_account(parse_run_as(["red=el-red"]), "red")
@@ -98,7 +98,7 @@ def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch
 # -- what it finds -----------------------------------------------------------------------------------------
 
 
-def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> None:
+def test_a_job_has_the_environment_of_its_user_without_variables_of_the_controller() -> None:
     own = {
         "PATH": "/bin", "HOME": "/root", "USER": "root", "SHELL": "/bin/zsh", "TMPDIR": "/root/tmp",
         "ELASTANE_TOKEN": "ela_secret", "ELASTANE_HOME": "/var/lib/elastane", "PGPASSWORD": "secret",
@@ -113,7 +113,7 @@ def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> N
     }
 
 
-def test_a_process_that_is_still_root_becomes_no_agent(tmp_path) -> None:
+def test_a_process_that_is_still_root_does_not_become_an_agent(tmp_path) -> None:
     order = StartAttempt(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
     for uid in {0, os.getuid(), NOBODY} - ({os.getuid()} if os.getuid() else set()):
         with pytest.raises(PermissionError):
@@ -133,7 +133,7 @@ def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
 
 
 @as_root
-def test_root_runs_no_job_in_a_directory_that_another_user_could_fill(place) -> None:
+def test_root_refuses_a_run_directory_that_another_user_owns(place) -> None:
     root = EngineDirectories(place).run_dir("j").root
     root.mkdir(parents=True)
     os.chown(root, NOBODY, NOBODY)
@@ -148,7 +148,7 @@ def test_root_runs_no_job_in_a_directory_that_another_user_could_fill(place) -> 
 
 
 @as_root
-def test_a_link_to_a_file_of_roots_is_not_read_with_the_rights_of_its_owner(place) -> None:
+def test_a_link_to_a_file_of_root_is_not_read(place) -> None:
     secret = place / "secret"
     secret.write_text("ela_secret")
     secret.chmod(0o600)
@@ -167,7 +167,7 @@ def test_a_link_to_a_file_of_roots_is_not_read_with_the_rights_of_its_owner(plac
 
 
 @as_root
-def test_the_rights_come_back_after_a_failure(tmp_path) -> None:
+def test_the_rights_of_root_return_after_a_failure(tmp_path) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
     with pytest.raises(RuntimeError), use_owner_rights(tmp_path):
         raise RuntimeError
@@ -175,14 +175,14 @@ def test_the_rights_come_back_after_a_failure(tmp_path) -> None:
     assert (tmp_path / "made").stat().st_uid == 0
 
 
-def test_ones_own_files_are_accessed_as_ever(tmp_path) -> None:
+def test_files_of_the_same_user_are_accessed_as_before(tmp_path) -> None:
     with use_owner_rights(tmp_path):
         (tmp_path / "made").touch()
     with use_owner_rights(tmp_path / "not there"):
         assert (tmp_path / "made").exists()
 
 
-def test_a_lock_that_a_job_keeps_for_itself_does_not_stop_who_asks(tmp_path) -> None:
+def test_a_lock_that_a_job_holds_is_not_waited_for(tmp_path) -> None:
     run_dir = RunDir(tmp_path)
     program = (
         "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
@@ -199,7 +199,7 @@ def test_a_lock_that_a_job_keeps_for_itself_does_not_stop_who_asks(tmp_path) -> 
         holder.communicate(b"\n")
 
 
-def test_processes_of_other_users_are_not_present(tmp_path) -> None:
+def test_processes_of_other_users_do_not_count_as_present(tmp_path) -> None:
     run_dir = RunDir(tmp_path)
     descriptor = hold_presence(run_dir)
     assert list_present_processes(run_dir) == list_present_processes(run_dir, os.getuid()) == (os.getpid(),)
@@ -208,7 +208,7 @@ def test_processes_of_other_users_are_not_present(tmp_path) -> None:
 
 
 @as_root
-def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
+def test_a_process_of_another_user_is_not_taken_for_the_agent_and_not_killed(place) -> None:
     """A job writes root's process, which has the lock file open too, into its attempt.json."""
     run_dir = EngineDirectories(place).run_dir("j")
     run_dir.root.mkdir(parents=True)
@@ -234,6 +234,6 @@ def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
         victim.wait()
 
 
-def test_users_survive_a_trip_through_json() -> None:
+def test_users_are_read_back_from_json() -> None:
     run_as = RunAs(default="a", teams={"red": "b"})
     assert msgspec.json.decode(msgspec.json.encode(run_as), type=RunAs) == run_as

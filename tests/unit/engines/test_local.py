@@ -48,7 +48,7 @@ def known_here(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
 
 
-def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
+def test_a_job_has_its_own_variables_and_those_that_every_process_needs() -> None:
     own = {"PATH": "/bin", "HOME": "/home/x", "ELASTANE_TOKEN": "ela_secret", "AWS_SECRET_ACCESS_KEY": "s"}
     assert build_job_environment({"COLOUR": "red", "PATH": "/opt/bin"}, own) == {
         "PATH": "/opt/bin",
@@ -57,14 +57,14 @@ def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
     }
 
 
-def test_a_jobs_limits_and_arguments_are_its_runs() -> None:
+def test_a_run_has_the_limits_and_arguments_of_its_job() -> None:
     run = make_run_spec("17-j", SPEC, PYTHON)
     assert (run.name, run.min_workers, run.max_workers) == ("17-j", 2, 6)
     assert run.args == ("--lr", "$(rm -rf /)")
     assert run.checkpoints is not None
 
 
-def test_how_a_job_trains_is_how_its_run_does() -> None:
+def test_a_run_has_the_training_settings_of_its_job() -> None:
     keeping = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
     training = JobTraining(
         seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=keeping
@@ -76,13 +76,13 @@ def test_how_a_job_trains_is_how_its_run_does() -> None:
     )
 
 
-def test_discrete_sizes_are_the_limits_of_the_run() -> None:
+def test_the_limits_of_a_run_are_the_smallest_and_largest_discrete_size() -> None:
     policy = ElasticPolicy(replica_discrete_values=(2, 4, 8))
     run = make_run_spec("j", msgspec.structs.replace(SPEC, elastic_policy=policy), PYTHON)
     assert (run.min_workers, run.max_workers) == (2, 8)
 
 
-def test_a_script_that_is_not_absolute_begins_in_the_working_directory() -> None:
+def test_a_relative_script_is_found_in_the_working_directory() -> None:
     run = make_run_spec(
         "j", msgspec.structs.replace(SPEC, script="../train.py", working_dir="/work/x"), PYTHON
     )
@@ -90,7 +90,7 @@ def test_a_script_that_is_not_absolute_begins_in_the_working_directory() -> None
 
 
 @pytest.mark.parametrize("program", ["python", "python3", "python3.12", PYTHON])
-def test_a_command_may_be_a_python_with_a_script(program) -> None:
+def test_a_command_may_be_python_with_a_script(program) -> None:
     spec = msgspec.structs.replace(SPEC, script="", args=(), command=(program, "/train.py", "-u", "--lr"))
     run = make_run_spec("j", spec, PYTHON)
     assert (run.script, run.args) == ("/train.py", ("-u", "--lr"))
@@ -108,7 +108,7 @@ def test_a_command_may_be_a_python_with_a_script(program) -> None:
         (("python",), "names no script"),
     ],
 )
-def test_a_command_that_is_none_is_refused_in_words(command, said) -> None:
+def test_other_commands_are_refused_with_an_explanation(command, said) -> None:
     spec = msgspec.structs.replace(SPEC, script="", args=(), command=command)
     with pytest.raises(BadInput, match=said) as refused:
         make_run_spec("j", spec, PYTHON)
@@ -129,17 +129,17 @@ def test_a_job_may_be_a_module(tmp_path) -> None:
         assert run.program == ("-m", "recipes.train", "--lr")
 
 
-def test_a_script_without_a_place_is_refused_in_words() -> None:
+def test_a_relative_script_without_a_working_directory_is_refused() -> None:
     with pytest.raises(BadInput, match=r"job j names the script train\.py"):
         make_run_spec("j", msgspec.structs.replace(SPEC, script="train.py"), PYTHON)
 
 
-def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
+def test_an_unknown_job_is_observed_as_absent(tmp_path) -> None:
     seen = asyncio.run(LocalEngine(tmp_path).observe(["j"]))["j"]
     assert (seen.attempt, seen.present, seen.agent, seen.outcome) == (0, False, False, None)
 
 
-def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path) -> None:
+def test_jobs_of_an_earlier_engine_are_observed_without_being_named(tmp_path) -> None:
     places = EngineDirectories(tmp_path)
     places.mark_unsettled("old")
     places.run_dir("old").logs.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path
     assert asyncio.run(engine.observe([])) == {}
 
 
-def test_a_damaged_job_hides_no_other(tmp_path) -> None:
+def test_a_damaged_job_does_not_hide_other_jobs(tmp_path) -> None:
     for job in ("good", "bad"):
         places = EngineDirectories(tmp_path)
         places.run_dir(job).logs.mkdir(parents=True)
@@ -184,7 +184,7 @@ def damaged(how: str, run_dir: RunDir) -> None:
     "how", ["ledger", "events", "attempt", "presence", "run", "gone", "a file", "a loop"]
 )
 @pytest.mark.parametrize("known", [False, True])
-def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, known) -> None:
+def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, known) -> None:
     places = EngineDirectories(tmp_path / "home")
     for job in ("good", "bad"):
         places.run_dir(job).logs.mkdir(parents=True)
@@ -235,7 +235,7 @@ def out_of_descriptors(_run_dir: RunDir) -> Attempt:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp_path) -> None:
+def test_an_agent_that_ended_at_once_is_reported_even_if_its_log_is_gone(tmp_path) -> None:
     (tmp_path / "train.py").touch()
     engine = LocalEngine(tmp_path / "home", agent=("false",), own=os.environ)
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
@@ -247,7 +247,7 @@ def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp
     assert "exit code 1" in outcome.why
 
 
-def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> None:
+def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
     """They are seen, and no attempt that they are of: they would keep their devices for ever."""
     run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
@@ -269,7 +269,7 @@ def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> No
         stuck.wait()
 
 
-def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_path) -> None:
+def test_an_agent_without_its_directory_is_present_until_it_ends(tmp_path) -> None:
     """Else its devices would be given to others, or the same attempt would begin beside it."""
     run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
@@ -299,7 +299,7 @@ def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_p
         agent.wait()
 
 
-def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path, monkeypatch) -> None:
+def test_a_job_does_not_continue_a_run_of_the_same_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     script = tmp_path / "train.py"
     script.touch()
@@ -319,9 +319,7 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
     assert "another name" in outcome.why
 
 
-def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_path, monkeypatch) -> None:
     """It had finished, and so had this one at once."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     (tmp_path / "train.py").touch()
@@ -344,7 +342,7 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
 
 
 @pytest.mark.parametrize("where", [{"script": "/\ud800.py"}, {"env": {"WHO": "\ud800"}}])
-def test_what_this_process_cannot_write_keeps_nobody_else_from_beginning(tmp_path, where) -> None:
+def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp_path, where) -> None:
     """As every name beyond ASCII where the controller's locale has no others: its turns failed, for all."""
     (tmp_path / "train.py").touch()
     good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
@@ -359,7 +357,7 @@ def test_what_this_process_cannot_write_keeps_nobody_else_from_beginning(tmp_pat
     eventually(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
 
 
-def test_on_a_full_disk_no_attempt_begins_that_would_count_as_a_crash(tmp_path, small_disk_of) -> None:
+def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(tmp_path, small_disk_of) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     home = small_disk_of(1 << 20)
@@ -410,7 +408,7 @@ def begun_and_seen(home, spec, *, attempt=1):
     ],
 )
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_what_no_attempt_could_begin_with_fails_at_once(tmp_path, script, working_dir, said, attempt) -> None:
+def test_a_job_that_can_never_start_fails_at_once(tmp_path, script, working_dir, said, attempt) -> None:
     (tmp_path / "train.py").touch()
     os.mkfifo(tmp_path / "pipe")
     where = str(tmp_path / working_dir) if working_dir else ""
@@ -422,7 +420,7 @@ def test_what_no_attempt_could_begin_with_fails_at_once(tmp_path, script, workin
     assert "do:" in seen.outcome.why
 
 
-def test_an_environment_that_no_process_can_have_fails_at_once(tmp_path) -> None:
+def test_an_impossible_environment_fails_at_once(tmp_path) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"), env={"TABLE": "x" * 200_000})
     outcome = begun_and_seen(tmp_path / "home", spec).outcome
@@ -431,7 +429,7 @@ def test_an_environment_that_no_process_can_have_fails_at_once(tmp_path) -> None
 
 
 @pytest.mark.parametrize("shut", ["train.py", "here"])
-def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, shut) -> None:
+def test_a_script_or_folder_without_permission_fails_at_once(tmp_path, monkeypatch, shut) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "here").mkdir()
     # To root, whom tests may run as, nothing is forbidden.
@@ -445,13 +443,13 @@ def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, sh
 
 
 @pytest.mark.parametrize("kind", [ResizeJob, DrainWorker, StopAttempt, KillAttempt])
-def test_an_order_for_an_attempt_that_is_not_there_does_nothing(tmp_path, kind) -> None:
+def test_an_order_for_another_attempt_does_nothing(tmp_path, kind) -> None:
     more = {ResizeJob: {"workers": 2, "limits": (1, 4)}, DrainWorker: {"worker": 0}}.get(kind, {})
     refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", attempt=1, **more)]))
     assert refused == {"j": "attempt 1 is not running"}
 
 
-def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
+def test_a_stop_reaches_the_run_with_its_origin_and_reason(tmp_path, monkeypatch) -> None:
     asked = []
 
     async def tell(self, order, question) -> str:
@@ -463,7 +461,7 @@ def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
     assert asked == [AskStop(who="controller", why="It is paused.")]
 
 
-def test_an_attempt_reads_back_as_it_was_written(tmp_path) -> None:
+def test_a_written_attempt_is_read_back(tmp_path) -> None:
     run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.root.mkdir(parents=True)
     assert read_attempt(run_dir) is None
@@ -474,7 +472,7 @@ def test_an_attempt_reads_back_as_it_was_written(tmp_path) -> None:
         read_attempt(run_dir)
 
 
-def test_many_jobs_are_asked_one_after_the_other_so_that_each_has_its_second(tmp_path, monkeypatch) -> None:
+def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path, monkeypatch) -> None:
     """Each answer takes a while of the engine's own time, as decoding it does."""
     at_once = most = 0
 

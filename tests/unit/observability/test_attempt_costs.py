@@ -65,7 +65,7 @@ def run(make_run):
     return make_run(events=EVENTS)
 
 
-def test_an_attempt_is_what_it_went_on_from_and_what_that_cost(run):
+def test_the_cost_of_an_attempt_has_its_checkpoint_lost_steps_and_pause(run):
     (attempt,) = compute_attempt_costs(run.events, run.ledger)
     assert attempt == AttemptCost(
         checkpoint="step-00000002",
@@ -78,12 +78,12 @@ def test_an_attempt_is_what_it_went_on_from_and_what_that_cost(run):
     )
 
 
-def test_workers_read_at_the_same_time_and_one_that_read_twice_counts_once():
+def test_workers_restore_in_parallel_and_a_repeated_restore_counts_once():
     assert find_restored([restored(1, 0.5), restored(2, 0.1), restored(1, 0.2)]) == Restored(1000, 0.2, 2)
     assert find_restored([]) is None
 
 
-def test_an_attempt_that_made_no_step_was_not_back(run):
+def test_an_attempt_without_steps_has_no_time_of_return(run):
     again = msgspec.structs.replace(RESUMED, time=1002.95)
     first, second = compute_attempt_costs((RESUMED, again, *EVENTS[-1:]), run.ledger)
     assert first.back_s is None
@@ -91,14 +91,14 @@ def test_an_attempt_that_made_no_step_was_not_back(run):
     assert first.restored is None
 
 
-def test_what_an_earlier_attempt_came_to_is_not_what_the_run_came_to(run):
+def test_the_outcome_of_a_run_is_that_of_its_newest_attempt(run):
     assert find_outcome(EVENTS[:5], live=False)[0] == "stopped"
     assert find_outcome(EVENTS[:7], live=True)[0] == "running"
     assert find_outcome(EVENTS[:7], live=False)[0] == "interrupted"
     assert collect_facts(run).outcome == "finished"
 
 
-def test_who_begins_an_attempt_is_no_change(run):
+def test_the_first_workers_of_an_attempt_do_not_count_as_changes(run):
     attempts = compute_attempt_costs(run.events, run.ledger)
     joined = [event for event in run.events if event.kind == "worker.joined"]
     assert [is_beginning(event, find_step(event, run.ledger), attempts) for event in joined] == [
@@ -108,7 +108,7 @@ def test_who_begins_an_attempt_is_no_change(run):
     ]
 
 
-def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
+def test_checkpoints_do_not_count_as_changes_and_have_their_own_step(run):
     facts = collect_facts(run)
     assert (facts.checkpoints, facts.resumes, facts.lost_steps) == (2, 1, 3)
     assert facts.changes == len(EVENTS) - 4
@@ -118,7 +118,7 @@ def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
     ]
 
 
-def test_the_metrics_have_all_of_it(run):
+def test_the_metrics_have_the_attempts_and_checkpoints(run):
     metrics = compute_metrics(run)
     assert metrics.attempts == compute_attempt_costs(run.events, run.ledger)
     first = metrics.checkpoints[0]
@@ -127,7 +127,7 @@ def test_the_metrics_have_all_of_it(run):
     assert [one.used for one in metrics.checkpoints] == [False, True, False]
 
 
-def test_the_card_says_what_was_made_again(run):
+def test_the_card_has_the_repeated_steps(run):
     text = write_card_text(run, compute_metrics(run), FinishedModel(files=(("model.safetensors", 10),)))
     assert (
         "2 written, training went on from:\n- `step-00000002`, step 2: 3 steps after it made again, "
@@ -136,7 +136,7 @@ def test_the_card_says_what_was_made_again(run):
     assert "1 joined, 1 died, 1 resume, 1 stopped." in text
 
 
-def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
+def test_the_report_marks_the_resume_and_shades_the_repeated_steps(run):
     page = render_report(run)
     assert "step 2: elastane run resumed" in page or "step 2: resumed" in page
     assert "steps 3 to 5 were lost and made again" in page
@@ -147,7 +147,7 @@ def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
         assert words in page
 
 
-def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
+def test_the_report_says_if_no_checkpoint_was_needed(make_run):
     page = render_report(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
     assert "never needed" in page
     assert "<h2>Attempts</h2>" not in page
@@ -166,19 +166,19 @@ def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
         ),
     ],
 )
-def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, words):
+def test_the_command_in_the_report_has_the_checkpoint_options_of_the_run(run, policy, words):
     spec = msgspec.structs.replace(run.record.spec, checkpoints=policy)
     command = shlex.split(format_command(msgspec.structs.replace(run.record, spec=spec)))
     assert command == shlex.split(f"elastane run --workers 1:8 --start 1 {words} train.py")
 
 
-def test_a_run_that_grows_by_itself_is_asked_for_without_a_start() -> None:
+def test_the_command_of_a_self_sizing_run_has_no_start() -> None:
     spec = RunSpec(name="r", script="train.py", self_sizing=True)
     record = RunRecord(spec=spec, created="")
     assert format_command(record) == "elastane run --workers 1:8 --checkpoint-every never train.py"
 
 
-def test_only_the_options_that_were_typed_are_shown() -> None:
+def test_the_command_has_only_the_options_that_were_typed() -> None:
     spec = RunSpec(
         name="r", script="train.py", args=("--lr", "1e-3"), checkpoints=CheckpointPolicy(auto=True)
     )

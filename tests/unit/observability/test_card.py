@@ -114,30 +114,30 @@ def card(run, model=WHOLE):
     return write_card_text(run, compute_metrics(run), model)
 
 
-def test_the_card_of_a_run(make_run):
+def test_the_card_shows_how_the_model_was_trained(make_run):
     assert card(make_run(events=EVENTS)) == CARD
 
 
-def test_a_run_that_went_on_from_a_checkpoint_names_it(make_run):
+def test_the_card_names_the_checkpoint_that_a_run_was_resumed_from(make_run):
     resumed = EventLine(time=1000.1, kind="run.resumed", detail={"name": "step-40", "step": 40})
     text = card(make_run(events=(resumed, *EVENTS)))
     assert "1 written, training went on from:\n- `step-40`, step 40" in text
 
 
-def test_a_stopped_run_says_how_far_it_came(make_run):
+def test_the_card_of_a_stopped_run_has_its_last_step(make_run):
     text = card(make_run(steps=4, events=(EventLine(time=1007.0, kind="run.stopped"),)))
     assert "trained for 4 steps" in text
     assert "stopped after step 4 of 6" in text
 
 
-def test_models_of_transformers_and_shards_are_loaded_in_their_own_way(make_run):
+def test_the_card_loads_transformers_and_shards_in_their_own_way(make_run):
     theirs = msgspec.structs.replace(WHOLE, architecture="LlamaForCausalLM")
     assert 'model = LlamaForCausalLM.from_pretrained(".")' in card(make_run(), theirs)
     shards = FinishedModel(files=(("model.safetensors.index.json", 10),))
     assert "load_state_dict(load_file(shard), strict=False)" in card(make_run(), shards)
 
 
-def test_nothing_a_run_says_breaks_the_page(make_run):
+def test_texts_of_a_run_cannot_break_the_card(make_run):
     evil = "a|b`c`\n# <script>"
     run = make_run(events=(EventLine(time=1002.5, kind="worker.died", who=evil, why=evil, step=2),))
     spec = RunSpec(name=evil, script="/home/somebody/" + evil, args=(evil,))
@@ -152,21 +152,21 @@ def test_nothing_a_run_says_breaks_the_page(make_run):
     assert "import os" not in text
 
 
-def test_bars_follow_the_means_and_leave_gaps_where_nothing_is_known():
+def test_bars_follow_the_means_and_leave_gaps_for_missing_values():
     assert draw_card_sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
     assert draw_card_sparkline([2.0, 2.0], from_zero=False) == "▁▁"
     assert len(draw_card_sparkline([1.0] * 1000, from_zero=True)) == 64
     assert draw_card_sparkline([None], from_zero=False) == " "
 
 
-def test_goodput_is_the_time_in_steps_less_the_waiting():
+def test_goodput_is_the_time_in_steps_without_the_pauses():
     pause = Pause(3, "", 2, 1000.0, None)
     assert compute_goodput(9.0, [pause], 16.0) == 0.5
     assert compute_goodput(0.5, [pause], 16.0) == 0.0
     assert compute_goodput(0.0, [], 16.0) is None
 
 
-def test_metrics_and_card_lie_in_the_run_directory(make_run):
+def test_metrics_and_card_are_written_into_the_run_directory(make_run):
     run = make_run(events=EVENTS)
     write_conclusion(run)
     assert not run.run_dir.card.exists()
@@ -186,7 +186,7 @@ def test_metrics_and_card_lie_in_the_run_directory(make_run):
     }
 
 
-def test_the_environment_is_told_when_it_is_known(make_run):
+def test_the_card_shows_the_environment_if_it_is_recorded(make_run):
     run = make_run()
     run.run_dir.model_files.weights.write_bytes(b"")
     environment = TrainingEnvironment(

@@ -42,7 +42,7 @@ def at(step: int, **changes):
     return lambda line: msgspec.structs.replace(line, **changes) if line.step == step else line
 
 
-def test_equal_runs_are_equal_whatever_their_workers_did(pair) -> None:
+def test_equal_runs_are_equal_with_different_workers(pair) -> None:
     found = pair(change=at(5, workers={3: ((0, 4),)}, generation=9, time=0.0, seconds={}))
     assert found.equal
     assert (found.same_steps, found.digests, found.tensors_compared) == (6, 3, 1)
@@ -64,7 +64,7 @@ def test_the_first_differing_block_is_named(pair, make_run) -> None:
     assert [(d.what, d.step, d.block) for d in found.ledger] == [("optimizer", 4, 1)]
 
 
-def test_a_loss_that_differs_in_one_of_its_two_forms_is_named(pair) -> None:
+def test_a_loss_that_differs_in_one_of_its_forms_is_named(pair) -> None:
     found = pair(change=at(3, loss=1.0))
     assert not found.equal
     assert [(d.what, d.step) for d in found.ledger] == [("loss", 3)]
@@ -77,7 +77,7 @@ def test_a_digest_that_only_one_run_has_is_a_difference(pair) -> None:
     assert [(d.what, d.step, d.second) for d in found.ledger] == [("digest", 4, "none")]
 
 
-def test_a_digest_that_is_due_and_that_neither_run_has_is_a_problem_of_both(make_run) -> None:
+def test_a_due_digest_that_both_runs_lack_is_a_problem_of_both(make_run) -> None:
     first, second = (digesting(make_run(name=name, change=at(4, digest=None)), 2) for name in "ab")
     found = compare_runs(first, second)
     assert not found.equal
@@ -87,7 +87,7 @@ def test_a_digest_that_is_due_and_that_neither_run_has_is_a_problem_of_both(make
 
 
 @pytest.mark.parametrize(("parameters", "equal"), [("e" * 64, True), ("0" * 64, False)])
-def test_the_last_digest_of_a_run_that_its_script_has_ended_is_compared(make_run, parameters, equal) -> None:
+def test_the_last_digests_of_runs_that_their_scripts_ended_are_compared(make_run, parameters, equal) -> None:
     detail = {"parameters_sha256": parameters, "optimizer_sha256": "f" * 64}
     told = EventLine(time=1.0, kind="digest", step=6, detail=detail)
     ended = EventLine(time=2.0, kind="run.finished", who=SCRIPT, step=6)
@@ -110,7 +110,7 @@ def without_digests(*steps):
 
 
 @pytest.mark.parametrize(("lost", "named"), [((), []), ((6,), [6]), ((3,), [])])
-def test_runs_may_have_digests_at_other_steps(make_run, lost, named) -> None:
+def test_runs_may_have_digests_at_different_steps(make_run, lost, named) -> None:
     """The first has one every two steps, the second every three: they meet at step 6."""
     digest = make_run().ledger[1].digest
     first = digesting(make_run(name="a"), 2)
@@ -127,7 +127,7 @@ def test_runs_may_have_digests_at_other_steps(make_run, lost, named) -> None:
     assert [problem.step for problem in found.problems] == [step for step in lost if step not in named]
 
 
-def test_the_digest_at_the_end_of_an_attempt_is_not_missing_where_no_attempt_ended(make_run) -> None:
+def test_a_digest_at_the_end_of_an_attempt_is_due_in_that_run_only(make_run) -> None:
     """The second run was stopped after step 4 and resumed; it has a digest there that the first has not."""
     first = digesting(make_run(name="a", change=at(4, digest=None)), 6)
     first = msgspec.structs.replace(first, ledger=tuple(map(without_digests(2), first.ledger)))
@@ -162,7 +162,7 @@ def test_differing_samples_are_named(pair, make_run) -> None:
 
 
 @pytest.mark.parametrize("change", [{"threads": 2}, {"seed": 8}, {"convergence": "fast"}])
-def test_another_choice_that_decides_the_bits_makes_runs_incomparable(pair, pinned, change) -> None:
+def test_runs_with_different_options_that_decide_the_bits_cannot_be_compared(pair, pinned, change) -> None:
     found = pair(pinned=msgspec.structs.replace(pinned, **change))
     assert not found.comparable
     assert not found.equal
@@ -173,18 +173,18 @@ def test_another_choice_that_decides_the_bits_makes_runs_incomparable(pair, pinn
     "change",
     [{"copies": 2}, {"script_digest": "00"}, {"versions": {"torch": "2.13.0", "device": "cpu"}}],
 )
-def test_a_choice_that_does_not_decide_is_named_and_no_more(pair, pinned, change) -> None:
+def test_an_option_that_does_not_decide_the_bits_is_only_named(pair, pinned, change) -> None:
     found = pair(pinned=msgspec.structs.replace(pinned, **change))
     assert found.equal
     assert found.pinned
 
 
-def test_another_torch_decides(pair, pinned) -> None:
+def test_another_version_of_torch_decides_the_bits(pair, pinned) -> None:
     versions = pinned.versions | {"torch": "2.12.0"}
     assert not pair(pinned=msgspec.structs.replace(pinned, versions=versions)).comparable
 
 
-def test_of_runs_that_differ_in_length_it_says_which_ended_first(pair) -> None:
+def test_a_comparison_says_which_run_ended_first(pair) -> None:
     found = pair(steps=4)
     assert not found.equal
     assert found.remarks == ("the second run ended first, after step 4; the first went on to step 6",)
@@ -261,7 +261,7 @@ def test_a_damaged_model_is_bad_input(tmp_path, text) -> None:
         TensorFile(tmp_path / "model")
 
 
-def test_a_model_cut_off_is_bad_input(tmp_path) -> None:
+def test_a_truncated_model_is_bad_input(tmp_path) -> None:
     whole = safetensors(tmp_path / "model", {"w": ("F32", [2], floats(1.0, 2.0))})
     whole.write_bytes(whole.read_bytes()[:-4])
     with pytest.raises(BadInput, match="4 of 8 bytes"):

@@ -48,17 +48,17 @@ def test_each_kind_of_number_has_a_chart(make_run) -> None:
     ]
 
 
-def test_a_chart_of_nothing_is_not_drawn(make_run) -> None:
+def test_an_empty_chart_is_not_drawn(make_run) -> None:
     assert list(named(make_run())) == ["samples per second"]
 
 
-def test_groups_have_a_line_each(make_run) -> None:
+def test_each_group_has_a_line(make_run) -> None:
     series = named(make_run(change=with_all))["learning rate"]
     assert [line[-1] for line in series.lines] == [(6, 0.1), (6, pytest.approx(1.2))]
     assert series.labels == ("group 0", "group 1")
 
 
-def test_the_numbers_under_a_pointer_are_those_of_the_ledger(make_run) -> None:
+def test_the_numbers_under_the_pointer_are_those_of_the_ledger(make_run) -> None:
     page = render_report(make_run(change=with_all))
     data = re.search(r'aria-label="accuracy"[^>]*data-lines="([^"]*)"', page)
     assert data
@@ -75,12 +75,12 @@ def test_evaluations_are_means(make_run) -> None:
     assert means == {"loss": [(2, 3.0), (4, 2.0), (5, 2.0)]}
 
 
-def test_the_loss_of_evaluations_is_drawn_among_the_losses(make_run) -> None:
+def test_the_loss_of_evaluations_is_drawn_with_the_losses(make_run) -> None:
     page = render_report(make_run(events=(evaluation(3, loss=7.0, seen=10.0),)))
     assert re.search(r'<circle class="score"[^>]*><title>step 3: evaluation, loss 0.7', page)
 
 
-def test_an_evaluation_in_other_units_does_not_squeeze_the_losses(make_run) -> None:
+def test_an_evaluation_in_other_units_is_drawn_apart_from_the_losses(make_run) -> None:
     quiet = render_report(make_run(events=()))
     page = render_report(make_run(events=(evaluation(3, loss=70_000.0),)))
     axis = r'"views":\{"focus":\[([^\]]*)\]'
@@ -113,7 +113,7 @@ def long_run(make_run, loss_at, steps=1000):
     ],
     ids=["the first steps", "one spike", "rare spikes"],
 )
-def test_what_matters_is_not_squeezed(make_run, loss_at) -> None:
+def test_outliers_do_not_squeeze_the_loss(make_run, loss_at) -> None:
     page = render_report(long_run(make_run, loss_at))
     low, high, _ = views(page)["focus"]
     assert low <= 2.0
@@ -123,7 +123,7 @@ def test_what_matters_is_not_squeezed(make_run, loss_at) -> None:
     assert "above: up to" in page
 
 
-def test_a_quiet_loss_has_one_view_and_no_buttons(make_run) -> None:
+def test_a_loss_without_outliers_has_one_view_and_no_buttons(make_run) -> None:
     page = render_report(long_run(make_run, lambda step: 2.5 - step / 2000))
     assert list(views(page)) == ["focus"]
     assert 'type="radio"' not in page
@@ -135,7 +135,7 @@ def test_names_of_a_script_are_escaped(make_run) -> None:
     assert "<script>alert" not in page
 
 
-def test_many_names_do_not_make_an_endless_page(make_run) -> None:
+def test_the_number_of_charts_is_bounded(make_run) -> None:
     logged = {f"value-{i}": float(i) for i in range(500)}
     page = render_report(make_run(change=lambda line: msgspec.structs.replace(line, logged=logged)))
     assert page.count('<svg class="small"') < 100
@@ -147,7 +147,7 @@ HUGE = st.one_of(st.floats(), st.sampled_from([0.0, 5e-324, 1e-300, 1e300, 1.7e3
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(losses=st.lists(HUGE, min_size=6, max_size=6), others=st.lists(HUGE, min_size=6, max_size=6))
-def test_no_number_of_a_hostile_run_breaks_the_page(make_run, losses, others) -> None:
+def test_the_numbers_of_a_hostile_run_do_not_break_the_page(make_run, losses, others) -> None:
     def change(line):
         other = others[line.step - 1]
         return msgspec.structs.replace(

@@ -40,11 +40,11 @@ def missing(run):
 @pytest.mark.parametrize(
     ("every", "lost", "named"), [(2, (), []), (2, (4,), [4]), (2, (2, 6), [2, 6]), (0, (2,), [])]
 )
-def test_a_digest_that_is_due_and_missing_is_named(digesting, every, lost, named) -> None:
+def test_a_missing_digest_is_named(digesting, every, lost, named) -> None:
     assert missing(digesting(every, lost=lost)) == named
 
 
-def test_the_last_step_has_a_digest_whatever_its_number(digesting) -> None:
+def test_the_last_step_always_has_a_digest(digesting) -> None:
     assert missing(digesting(50, lost=(2, 4), events=ending("run.finished"))) == []
     assert missing(digesting(50, lost=(2, 4, 6), events=ending("run.finished"))) == [6]
     assert missing(digesting(50, lost=(4,), steps=4, events=ending("run.stopped", "user", 4))) == [4]
@@ -60,23 +60,23 @@ def test_the_last_step_has_a_digest_whatever_its_number(digesting) -> None:
         (*ending("run.stopped", "user", 4), EventLine(time=2.0, kind="run.resumed")),
     ],
 )
-def test_a_run_that_ended_another_way_owes_none_for_its_last_step(digesting, events) -> None:
+def test_a_run_that_did_not_finish_needs_no_digest_of_its_last_step(digesting, events) -> None:
     assert missing(digesting(50, lost=(4,), steps=4, events=events)) == []
     assert missing(digesting(2, lost=(4,), steps=4, events=events)) == [4]
 
 
-def test_the_last_digest_of_a_run_that_its_script_has_ended_is_in_an_event(digesting) -> None:
+def test_the_last_digest_of_a_run_that_its_script_ended_is_in_an_event(digesting) -> None:
     ended = ending("run.finished", SCRIPT, 4)
     assert missing(digesting(50, lost=(4,), steps=4, events=ended)) == [4]
     assert missing(digesting(50, steps=4, events=ended)) == [], "the line has it"
 
 
-def test_an_attempt_that_made_no_step_owes_none(digesting) -> None:
+def test_an_attempt_without_steps_needs_no_digest(digesting) -> None:
     resumed = Resumed("step-00000006", 6, 1, 3, 2)
     assert missing(digesting(50, lost=(6,), resumed=resumed, events=ending("run.finished"))) == []
 
 
-def test_the_event_of_a_script_that_ended_the_run_says_what_the_ledger_does(digesting) -> None:
+def test_the_event_of_a_script_that_ended_the_run_must_agree_with_the_ledger(digesting) -> None:
     ended = ending("run.finished", SCRIPT, 6)
     told = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
     wrong = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="0" * 64)
@@ -84,7 +84,7 @@ def test_the_event_of_a_script_that_ended_the_run_says_what_the_ledger_does(dige
     assert missing(digesting(2, events=wrong + ended)) == [6]
 
 
-def test_the_ledger_of_a_run_that_was_stopped_ends_with_its_last_step(digesting) -> None:
+def test_the_ledger_of_a_stopped_run_ends_with_its_last_step(digesting) -> None:
     assert verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 4))).ok
     verdict = verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 5)))
     assert [p.text for p in verdict.problems] == [
@@ -122,7 +122,7 @@ def stream(make_run, pinned):
 
 
 @pytest.mark.parametrize("positions", [(0, 3), (5, 8), (0, 0)])
-def test_the_positions_of_a_stream_are_those_of_its_shards(stream, positions) -> None:
+def test_the_positions_of_a_stream_must_be_those_of_its_shards(stream, positions) -> None:
     assert verify_samples(stream()).ok
     verdict = verify_samples(stream(step2=positions))
     start, stop = positions

@@ -45,7 +45,7 @@ def test_the_latest_values_are_in_metrics_and_card(make_run):
     )
 
 
-def test_a_name_that_is_logged_seldom_keeps_its_last_value(make_run):
+def test_a_name_that_is_logged_rarely_keeps_its_last_value(make_run):
     def change(line):
         return msgspec.structs.replace(line, logged={"val_loss": 2.0} if line.step == 3 else {"lr": 0.1})
 
@@ -53,7 +53,7 @@ def test_a_name_that_is_logged_seldom_keeps_its_last_value(make_run):
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a|b", "\x1b[2J"])
-def test_hostile_names_of_a_ledger_stay_text(make_run, name):
+def test_hostile_names_of_a_ledger_are_escaped(make_run, name):
     run = make_run(change=logging(**{name: 1.0}))
     assert "<script>alert" not in render_report(run)
     write_card_text(run, compute_metrics(run), FinishedModel(files=(("model", 1),)))
@@ -71,7 +71,7 @@ def test_the_first_value_that_differs_is_named(make_run):
     assert "a 0.5" in difference.first
 
 
-def test_what_only_one_of_two_runs_logs_is_no_difference(make_run):
+def test_values_that_only_one_run_logs_are_no_difference(make_run):
     first, second = make_run(name="a", change=logging(a=0.5)), make_run(name="b")
     assert compare_runs(first, second).ledger == ()
 

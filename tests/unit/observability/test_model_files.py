@@ -38,7 +38,7 @@ def problems(run):
     return [(problem.kind, problem.text) for problem in check_model(run).problems]
 
 
-def test_a_whole_set_is_proved(finished) -> None:
+def test_a_complete_set_of_files_is_proved(finished) -> None:
     verdict = verify_run(finished)
     assert (verdict.ok, verdict.files, verdict.remarks) == (True, len(SET), ())
 
@@ -69,26 +69,26 @@ def test_a_missing_or_shortened_file_is_noticed(finished, name) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00003-of-00003.safetensors"])
-def test_a_file_of_another_set_is_noticed(finished, name) -> None:
+def test_an_additional_file_of_another_set_is_noticed(finished, name) -> None:
     (finished.run_dir.root / name).write_bytes(b"another run's")
     assert problems(finished) == [("model", f"{name} is not one of the files that this run wrote")]
 
 
-def test_the_set_of_another_run_is_noticed(make_run) -> None:
+def test_the_file_of_another_run_is_noticed(make_run) -> None:
     mine, other = ended(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
     other.run_dir.model_files.weights.write_bytes(b"x" * mine.run_dir.model_files.weights.stat().st_size)
     other.run_dir.model_files.weights.replace(mine.run_dir.model_files.weights)
     assert "is not what the run wrote" in problems(mine)[0][1]
 
 
-def test_a_run_that_was_to_save_its_optimizer_has_recorded_it(make_run) -> None:
+def test_a_missing_record_of_the_optimizer_is_noticed(make_run) -> None:
     run = make_run()
     spec = msgspec.structs.replace(run.record.spec, save_optimizer=True)
     run = msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec))
     assert "--save-optimizer was given" in problems(ended(run, ["model.safetensors"]))[0][1]
 
 
-def test_a_record_that_leads_out_of_the_run_is_not_followed(make_run) -> None:
+def test_a_recorded_path_outside_the_run_is_not_followed(make_run) -> None:
     run = ended(make_run(), ["model.safetensors"])
     (event,) = run.events
     files = {**event.files, "../secret": WrittenFile(1, "00")}
@@ -98,7 +98,7 @@ def test_a_record_that_leads_out_of_the_run_is_not_followed(make_run) -> None:
     ]
 
 
-def test_a_run_from_before_checksums_were_recorded_is_told_apart(make_run) -> None:
+def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
     run = ended(make_run(), ["environment.json"], files={})
     assert problems(run) == [("model", "the run finished, but model.safetensors is missing")]
     write_weights(run.run_dir.model_files.weights)
@@ -112,14 +112,14 @@ def test_a_run_from_before_checksums_were_recorded_is_told_apart(make_run) -> No
     assert SHARDS[1] in problems(run)[0][1]
 
 
-def test_a_run_that_was_killed_before_it_could_record_checksums_is_told_apart(make_run) -> None:
+def test_a_run_killed_before_its_checksums_were_recorded_has_a_remark(make_run) -> None:
     run = ended(make_run(), [], "run.stopped", who="agent")
     assert check_model(run).problems == ()
     assert "killed before it had recorded their checksums" in check_model(run).remarks[0]
 
 
 @pytest.mark.parametrize("kind", ["run.failed", "run.resumed", "worker.died"])
-def test_what_an_earlier_attempt_has_left_is_not_taken_for_the_result(make_run, kind) -> None:
+def test_files_of_an_earlier_attempt_are_not_taken_for_the_result(make_run, kind) -> None:
     run = ended(make_run(), ["model.safetensors"], "run.stopped")
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=2.0, kind="run.resumed")))
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))
@@ -128,7 +128,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_the_result(make_run, 
     assert "has not come to its end since they were written" in check_model(run).remarks[0]
 
 
-def test_a_file_that_cannot_be_read_is_bad_input(make_run) -> None:
+def test_an_unreadable_file_is_bad_input(make_run) -> None:
     run = ended(make_run(), ["model.safetensors"])
     run.run_dir.model_files.weights.unlink()
     run.run_dir.model_files.weights.mkdir()

@@ -18,7 +18,7 @@ def card_of(run, optimizer):
     return write_card_text(run, compute_metrics(run), model)
 
 
-def test_each_group_has_its_parameters_and_what_differs(make_run) -> None:
+def test_each_group_has_its_parameters_and_its_own_settings(make_run) -> None:
     card = card_of(make_run(), GROUPS)
     assert "| group | parameters | weight\\_decay |" in card
     assert "| 0 | 4: a.weight, b\\|c, d and 1 more | 0.1 |" in card
@@ -27,5 +27,5 @@ def test_each_group_has_its_parameters_and_what_differs(make_run) -> None:
     assert "AdamW(lr=0.001)" not in card, "the defaults were never used by these groups"
 
 
-def test_a_run_that_did_not_record_them_shows_what_it_began_with(make_run) -> None:
+def test_a_run_without_recorded_groups_shows_the_initial_ones(make_run) -> None:
     assert "AdamW(lr=0.001)" in card_of(make_run(), None)

@@ -34,7 +34,7 @@ def test_each_number_of_workers_has_its_own_speed() -> None:
     assert (pace.step, pace.samples) == (3, 64)
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_steps_no_longer_decide_the_speed() -> None:
     slow = [line(step, 1, 10.0) for step in range(1, 50)]
     fast = [line(step, 1, 1.0) for step in range(50, 250)]
     assert folded(*slow, *fast).speeds[1].samples_per_s == pytest.approx(64, rel=0.01)
@@ -62,30 +62,30 @@ def test_one_noisy_minute_does_not_change_the_speed(before_s: int, slower: float
     assert told == pytest.approx(64 / step_s, rel=0.02)
 
 
-def test_one_noisy_minute_right_after_a_change_of_size_is_passed_over_before_it_is_compared() -> None:
+def test_a_noisy_minute_after_a_change_of_size_is_skipped() -> None:
     assert folded(*[line(step, 2, 1.0) for step in range(1, 110)]).speeds[2].is_brief
     told = measured((MINUTE_S, 4.0), (2 * MINUTE_S - MINUTE_S + 8, 1.0))
     assert told == pytest.approx(128, rel=0.02)
 
 
 @pytest.mark.parametrize("slower", [0.5, 2.0])
-def test_a_speed_that_has_changed_for_good_is_told_within_minutes(slower: float) -> None:
+def test_a_lasting_change_of_speed_shows_within_minutes(slower: float) -> None:
     told = measured((1800, 1.0), (4 * MINUTE_S, slower))
     assert told == pytest.approx(128 / slower, rel=0.02)
 
 
-def test_one_step_that_was_held_up_makes_no_job_of_fast_steps_look_slow() -> None:
+def test_one_stalled_step_does_not_make_a_job_of_fast_steps_look_slow() -> None:
     fast = [line(step, 1, 0.01) for step in range(1, 1500)]
     assert folded(*fast, line(1500, 1, 1.0)).speeds[1].samples_per_s == pytest.approx(6400, rel=0.12)
 
 
-def test_what_was_measured_long_ago_with_another_number_of_workers_is_measured_again() -> None:
+def test_an_old_speed_of_another_number_of_workers_is_forgotten() -> None:
     pace = folded(line(1, 2, 1.0), line(1700, 1, 1.0))
     assert set(pace.speeds) == {1, 2}
     assert set(add_line_to_pace(pace, line(1802, 1, 1.0)).speeds) == {1}
 
 
-def test_a_step_of_no_known_length_says_nothing_about_speed() -> None:
+def test_a_step_of_unknown_duration_does_not_count() -> None:
     pace = folded(line(1, 1, 0.0), line(2, 1, float("nan")))
     assert pace.speeds == {}
     assert pace.step == 2
@@ -95,7 +95,7 @@ def test_the_short_last_step_of_an_epoch_is_not_the_global_batch() -> None:
     assert folded(line(1, 1, 1.0, samples=64), line(2, 1, 1.0, samples=10)).samples == 64
 
 
-def test_a_change_costs_what_the_healthy_worker_that_waited_longest_lost() -> None:
+def test_a_resize_costs_the_longest_pause_of_a_healthy_worker() -> None:
     pace = Pace()
     assert pace.resize_s is None
     for longest in (100.0, 300.0):
@@ -106,7 +106,7 @@ def test_a_change_costs_what_the_healthy_worker_that_waited_longest_lost() -> No
     assert pace.saved_s == 2.0
 
 
-def test_a_loss_is_averaged_over_twenty_steps_in_a_row_or_not_at_all() -> None:
+def test_the_recent_loss_is_a_mean_over_twenty_consecutive_steps() -> None:
     def losing(*losses: tuple[int, float | None]) -> Pace:
         lines = (msgspec.structs.replace(line(step, 1, 1.0), loss=loss) for step, loss in losses)
         return folded(*lines)

@@ -44,13 +44,13 @@ def test_an_event_without_a_step_belongs_to_the_newest_commit(make_run) -> None:
     assert "step 4: coordinator died (signal 9)" in page
 
 
-def test_nothing_is_loaded_from_elsewhere(make_run) -> None:
+def test_the_page_loads_nothing_from_elsewhere(make_run) -> None:
     page = render_report(make_run(events=EVENTS))
     assert "http" not in page
     assert not re.search(r"<(link|img|iframe)|\ssrc=|@import|url\(", page)
 
 
-def test_every_word_of_a_run_is_escaped(make_run) -> None:
+def test_every_text_of_a_run_is_escaped(make_run) -> None:
     evil = "</script><script>alert('&')</script>"
     run = make_run(
         events=(
@@ -66,14 +66,14 @@ def test_every_word_of_a_run_is_escaped(make_run) -> None:
     assert page.count("</script>") == 2
 
 
-def test_the_key_numbers_are_there(make_run, rules) -> None:
+def test_the_page_has_the_key_numbers(make_run, rules) -> None:
     run = make_run(events=EVENTS)
     page = render_report(run, verify_ledger(run.record.pinned, run.ledger, rules, finished=True))
     for text in ("finished", "1\u20132", "e" * 12, "AdamW(lr=0.001)", "The ledger holds"):
         assert text in page
 
 
-def test_a_loss_that_is_no_number_lifts_the_pen(make_run) -> None:
+def test_a_loss_that_is_not_finite_leaves_a_gap(make_run) -> None:
     run = make_run(change=lambda line: msgspec.structs.replace(line, loss=None) if line.step == 3 else line)
     curve = re.search(r'class="curve" d="([^"]*)"', render_report(run))
     assert curve
@@ -81,11 +81,11 @@ def test_a_loss_that_is_no_number_lifts_the_pen(make_run) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_run_that_hardly_began_has_a_page_too(make_run, steps) -> None:
+def test_a_run_without_steps_has_a_page_too(make_run, steps) -> None:
     assert "<h1>trial</h1>" in render_report(make_run(steps=steps, events=()))
 
 
-def test_a_long_run_stays_small_and_keeps_its_spikes(make_run) -> None:
+def test_the_page_of_a_long_run_is_small_and_keeps_the_spikes(make_run) -> None:
     run = make_run()
     line = run.ledger[0]
     ledger = tuple(
@@ -106,7 +106,7 @@ def test_a_long_run_stays_small_and_keeps_its_spikes(make_run) -> None:
     assert points[-1][0] == 100_000
 
 
-def test_the_page_is_written_in_one_move(make_run) -> None:
+def test_the_page_is_replaced_atomically(make_run) -> None:
     run = make_run()
     path = write_report(run).report
     assert path.read_text().startswith("<!doctype html>")

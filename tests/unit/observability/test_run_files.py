@@ -11,18 +11,18 @@ from elastane.observability.run_files import decode_ledger_line, is_live, read_r
 from elastane.observability.tail import Tail
 
 
-def test_what_was_written_is_read_back(make_run) -> None:
+def test_a_written_run_is_read_back(make_run) -> None:
     run = make_run()
     make_run.write(run)
     assert read_run(run.run_dir) == run
 
 
-def test_a_directory_without_run_json_is_no_run(tmp_path) -> None:
+def test_a_directory_without_run_json_is_not_a_run(tmp_path) -> None:
     with pytest.raises(NoSuchRun, match=r"no run\.json"):
         read_run(RunDir(tmp_path))
 
 
-def test_a_run_that_has_only_begun_is_empty(make_run) -> None:
+def test_a_run_that_has_just_begun_is_empty(make_run) -> None:
     run_dir = make_run.write(make_run())
     run_dir.ledger.unlink()
     assert read_run(run_dir).ledger == ()
@@ -37,7 +37,7 @@ def test_a_damaged_line_is_named(make_run) -> None:
         read_run(run_dir)
 
 
-def test_a_torn_last_line_is_forgiven_while_the_run_lives_and_not_after(make_run) -> None:
+def test_a_torn_last_line_is_ignored_only_while_the_run_is_live(make_run) -> None:
     run_dir = make_run.write(make_run())
     run_dir.ledger.write_bytes(run_dir.ledger.read_bytes()[:-5])
     with run_dir.lock.open("w") as lock:

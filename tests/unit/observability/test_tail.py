@@ -7,7 +7,7 @@ from elastane.observability.tail import Tail
 from tests.hostile import replaced
 
 
-def test_only_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path) -> None:
+def test_of_a_long_file_only_the_last_whole_lines_are_read(tmp_path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"".join(b"%03d\n" % number for number in range(100)))
     tail = Tail(path, within_bytes=10)
@@ -17,7 +17,7 @@ def test_only_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path) -> N
     assert tail.new_lines() == [b"100"]
 
 
-def test_a_file_shorter_than_that_is_read_whole(tmp_path) -> None:
+def test_a_short_file_is_read_whole(tmp_path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"1\n2\n")
     assert Tail(path, within_bytes=10).new_lines() == [b"1", b"2"]
@@ -41,7 +41,7 @@ def test_a_file_that_grows_faster_than_it_is_read_is_followed_from_its_end(tmp_p
     assert tail.new_lines() == [b"098", b"099"]
 
 
-def test_a_line_that_is_too_long_is_left_out_and_those_after_it_are_read(tmp_path) -> None:
+def test_a_line_that_is_too_long_is_skipped(tmp_path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"1\n")
     tail = Tail(path, within_bytes=10)
@@ -56,7 +56,7 @@ def test_a_line_that_is_too_long_is_left_out_and_those_after_it_are_read(tmp_pat
 
 
 @pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device"])
-def test_what_is_not_a_file_is_not_followed(tmp_path, stand_in) -> None:
+def test_other_than_regular_files_are_not_followed(tmp_path, stand_in) -> None:
     replaced(tmp_path / "lines", stand_in)
     with pytest.raises(BadInput, match="cannot be followed"):
         Tail(tmp_path / "lines").new_lines()

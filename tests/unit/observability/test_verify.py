@@ -41,7 +41,7 @@ def test_an_honest_run_is_proved(make_run, judge) -> None:
     assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [(20, 0, 0, True)] * 2
 
 
-def test_an_unfinished_epoch_owes_nothing(make_run, rules) -> None:
+def test_an_unfinished_epoch_needs_no_samples(make_run, rules) -> None:
     run = make_run(steps=4)
     verdict = verify_ledger(run.record.pinned, run.ledger, rules, finished=False)
     assert verdict.ok
@@ -54,7 +54,7 @@ def test_a_finished_run_has_all_its_steps(make_run, judge) -> None:
     assert [p.text for p in verdict.problems] == ["the run finished, but 4 of its 6 steps are in the ledger"]
 
 
-def test_a_run_that_its_script_has_ended_has_all_steps_up_to_there(make_run, rules) -> None:
+def test_a_run_that_its_script_ended_needs_the_steps_up_to_there(make_run, rules) -> None:
     run = make_run(steps=4)
     assert verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=4).ok
     torn = verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=5)
@@ -122,7 +122,7 @@ def test_a_skipped_epoch_is_noticed(make_run, judge) -> None:
     }
 
 
-def test_a_loss_that_is_no_number_is_reported_but_breaks_no_promise(make_run, judge) -> None:
+def test_a_loss_that_is_not_finite_is_reported_but_is_no_problem(make_run, judge) -> None:
     verdict = judge(make_run(change=at(4, loss=None, loss_hex="nan")))
     assert verdict.ok
     assert verdict.not_finite == (4,)
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number_is_reported_but_breaks_no_promise(make_run, ju
         ({"loss": 0.0, "loss_hex": "-0x0.0p+0"}, "loss_hex -0x0.0p+0"),
     ],
 )
-def test_the_two_forms_of_a_loss_are_one_number(make_run, judge, changes, said) -> None:
+def test_both_forms_of_a_loss_must_be_the_same_number(make_run, judge, changes, said) -> None:
     verdict = judge(make_run(change=at(4, **changes)))
     assert [(p.kind, p.step) for p in verdict.problems] == [("loss", 4)]
     assert said in verdict.problems[0].text
@@ -148,7 +148,7 @@ def test_the_two_forms_of_a_loss_are_one_number(make_run, judge, changes, said) 
 
 @pytest.mark.parametrize("part", ["parameter_blocks", "optimizer_blocks"])
 @pytest.mark.parametrize("blocks", [("a1", "a2"), ("a1", "a2", "a3", "a4")])
-def test_a_digest_has_every_block(make_run, judge, part, blocks) -> None:
+def test_a_digest_must_have_every_block(make_run, judge, part, blocks) -> None:
     whole = {"parameters": "e" * 64, "optimizer": "f" * 64}
     parts = dict.fromkeys(("parameter_blocks", "optimizer_blocks"), ("b1", "b2", "b3")) | {part: blocks}
     verdict = judge(make_run(change=at(4, digest=Digest(**whole, **parts))))
@@ -159,12 +159,12 @@ def test_a_digest_has_every_block(make_run, judge, part, blocks) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"skipped": True, "grad_norm": 1.0}, {"grad_norm": -1.0}])
-def test_a_gradient_norm_fits_its_step(make_run, judge, changes) -> None:
+def test_a_gradient_norm_must_fit_its_step(make_run, judge, changes) -> None:
     assert [(p.kind, p.step) for p in judge(make_run(change=at(4, **changes))).problems] == [("norm", 4)]
     assert judge(make_run(change=at(4, grad_norm=1.0))).ok
 
 
-def test_steps_that_have_changed_places_are_noticed(make_run, judge) -> None:
+def test_swapped_steps_are_noticed(make_run, judge) -> None:
     run = make_run()
     one, two = run.ledger[0].samples, run.ledger[1].samples
     ledger = tuple(
@@ -176,12 +176,12 @@ def test_steps_that_have_changed_places_are_noticed(make_run, judge) -> None:
     assert kinds(verdict) == {"samples"}
 
 
-def test_a_line_of_a_stream_does_not_belong_to_a_dataset_with_a_length(make_run, judge) -> None:
+def test_a_line_of_a_stream_is_a_problem_for_a_dataset_with_a_length(make_run, judge) -> None:
     for changes in ({"ended": True}, {"shards": {0: (0, 8)}}):
         assert kinds(judge(make_run(change=resampled(1, **changes)))) == {"samples"}
 
 
-def test_steps_without_pinned_choices_cannot_be_proved(make_run, judge) -> None:
+def test_steps_without_pinned_options_cannot_be_proved(make_run, judge) -> None:
     assert not judge(make_run(pinned=None)).ok
     assert judge(make_run(pinned=None, steps=0)).ok
 
