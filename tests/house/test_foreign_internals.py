@@ -1,4 +1,4 @@
-"""The private names of libraries that Elastane uses, and whether the installed versions have them."""
+"""The private names of libraries that Elastane uses; the installed versions must have them."""
 
 import ast
 import os
@@ -19,7 +19,7 @@ OURS = {"_arenas", "_found", "_parameter_views"}
 DOCUMENTED = {(os, "_exit")}
 
 
-def an_optimizer_that_has_stepped():
+def make_stepped_optimizer():
     parameter = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([parameter])
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -28,22 +28,22 @@ def an_optimizer_that_has_stepped():
     return optimizer
 
 
-def a_scaler_that_has_scaled():
+def make_used_scaler():
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
     return scaler
 
 
-def a_row():
+def make_row():
     with sqlalchemy.create_engine("sqlite://").connect() as connection:
         return connection.execute(sqlalchemy.text("select 1 as one")).one()
 
 
-def a_class_whose_step_is_fused():
+def make_fused_optimizer():
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], fused=True)
 
 
-def a_compiled_module():
+def make_compiled_module():
     return torch.compile(torch.nn.Linear(1, 1), backend="eager")
 
 
@@ -56,17 +56,17 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_C": ("torch", lambda: torch),
     "_current_graph_task_id": ("torch", lambda: torch._C),
     "_foreach_mul_": ("torch", lambda: torch),
-    "_opt_called": ("torch", an_optimizer_that_has_stepped),
-    "_scale": ("torch", a_scaler_that_has_scaled),
-    "_per_optimizer_states": ("torch", a_scaler_that_has_scaled),
+    "_opt_called": ("torch", make_stepped_optimizer),
+    "_scale": ("torch", make_used_scaler),
+    "_per_optimizer_states": ("torch", make_used_scaler),
     "_worker_info": ("torch", lambda: torch.utils.data._utils.worker),
-    "_mapping": ("sqlalchemy", a_row),
+    "_mapping": ("sqlalchemy", make_row),
     # Only by name, in a string:
-    "_orig_mod": ("torch", a_compiled_module),
+    "_orig_mod": ("torch", make_compiled_module),
     "_has_compatible_shallow_copy_type": ("torch", lambda: torch),
-    "_need_device_dtype_check_for_fused": ("torch", a_class_whose_step_is_fused),
-    "_step_supports_amp_scaling": ("torch", a_class_whose_step_is_fused),
-    "_warned_capturable_if_run_uncaptured": ("torch", an_optimizer_that_has_stepped),
+    "_need_device_dtype_check_for_fused": ("torch", make_fused_optimizer),
+    "_step_supports_amp_scaling": ("torch", make_fused_optimizer),
+    "_warned_capturable_if_run_uncaptured": ("torch", make_stepped_optimizer),
 }
 """Each attribute, the library that has it, and an object that shows it."""
 
@@ -83,14 +83,14 @@ def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
-def trees():
+def parse_sources():
     return [ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))]
 
 
 def test_the_list_of_private_attributes_is_complete():
     used = {
         node.attr
-        for tree in trees()
+        for tree in parse_sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and is_private(node.attr)
@@ -102,7 +102,7 @@ def test_the_list_of_private_attributes_is_complete():
 def test_the_list_of_private_imports_is_complete():
     used = {
         (node.module, alias.name)
-        for tree in trees()
+        for tree in parse_sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__"
         for alias in node.names
@@ -115,7 +115,7 @@ def test_the_list_of_private_imports_is_complete():
 def test_each_private_attribute_exists(name):
     library, make = INTERNALS[name]
     assert hasattr(make(), name), (
-        f"{library} {version(library)} has no {name} any more: look in its source for what took its place, "
+        f"{library} {version(library)} has no {name} any more: find its replacement in the library, "
         "and change each use of it in src/elastane"
     )
 
@@ -134,7 +134,7 @@ def test_metadata_of_distributed_checkpoints_has_the_fields_that_we_write():
 
 
 def test_a_scaler_keeps_its_findings_where_the_run_puts_them():
-    scaler = a_scaler_that_has_scaled()
+    scaler = make_used_scaler()
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.full((1,), float("inf"))
     optimizer = torch.optim.SGD([parameter])

@@ -1,4 +1,4 @@
-"""What the tree says of itself agrees: metadata, constraints, documents."""
+"""Metadata, constraints and documents agree with each other."""
 
 import re
 import tomllib

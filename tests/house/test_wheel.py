@@ -1,4 +1,4 @@
-"""The wheel, as a user installs it: into an empty environment, extra by extra, and then used."""
+"""The wheel, installed into an empty environment extra by extra as a user does, and used."""
 
 import json
 import os
@@ -43,8 +43,8 @@ def run(*command, check=True, **kwargs):
     return done
 
 
-def pip(python, *arguments):
-    """Run pip, or skip the test in words if there is no package index here."""
+def run_pip(python, *arguments):
+    """Run pip, or skip the test if no package index can be reached."""
     done = run(python, "-m", "pip", "--disable-pip-version-check", *arguments, check=False)
     if done.returncode and any(text in done.stderr for text in NO_INDEX):
         pytest.skip(f"no package index can be reached from here: {done.stderr.strip()[-300:]}")
@@ -63,13 +63,13 @@ class Environment:
         self.variables = inherited | {"ELASTANE_HOME": str(where / "home"), "COLUMNS": "200"}
 
     def install(self, extra=""):
-        pip(self.python, "install", *CONSTRAINTS, f"{self.wheel}[{extra}]" if extra else self.wheel)
+        run_pip(self.python, "install", *CONSTRAINTS, f"{self.wheel}[{extra}]" if extra else self.wheel)
 
-    def elastane(self, *arguments, check=True):
+    def run_elastane(self, *arguments, check=True):
         command = self.python.with_name("elastane"), *arguments
         return run(*command, check=check, cwd=self.where, env=self.variables)
 
-    def imports(self, extra):
+    def check_extra(self, extra):
         return run(
             self.python,
             "-c",
@@ -82,7 +82,7 @@ class Environment:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     where = tmp_path_factory.mktemp("wheel")
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", where, ROOT)
+    run_pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", where, ROOT)
     [built] = where.glob("elastane-*.whl")
     return built
 
@@ -95,26 +95,26 @@ def environment(wheel, tmp_path_factory):
 
 
 def test_the_wheel_trains_and_runs_a_cluster_after_its_extras_are_installed(environment):
-    assert environment.elastane("--version").stdout.strip()
+    assert environment.run_elastane("--version").stdout.strip()
     assert set(get_args(Extra)) | {"examples", "dev", "docs"} == set(read_extras())
     for extra, command in (("torch", ("run", "train.py")), ("controller", ("up",))):
         (environment.where / "train.py").write_text(SCRIPT)
-        refused = environment.elastane(*command, check=False)
+        refused = environment.run_elastane(*command, check=False)
         assert refused.returncode != 0
         assert f"pip install 'elastane[{extra}]'" in refused.stdout + refused.stderr
     for extra in get_args(Extra):
         environment.install(extra)
-        installed = environment.imports(extra)
+        installed = environment.check_extra(extra)
         assert installed.returncode == 0, f"{extra}: {installed.stderr}"
-    environment.elastane("run", "--workers", "1", "--name", "first", "train.py")
-    environment.elastane("verify", "first")
-    environment.elastane("up", "--detach")
+    environment.run_elastane("run", "--workers", "1", "--name", "first", "train.py")
+    environment.run_elastane("verify", "first")
+    environment.run_elastane("up", "--detach")
     try:
-        environment.elastane("submit", "train.py", "--workers", "1", "--name", "second", "--wait")
-        described = json.loads(environment.elastane("describe", "second", "--json").stdout)
+        environment.run_elastane("submit", "train.py", "--workers", "1", "--name", "second", "--wait")
+        described = json.loads(environment.run_elastane("describe", "second", "--json").stdout)
         assert "finished" in json.dumps(described)
     finally:
-        environment.elastane("down")
+        environment.run_elastane("down")
 
 
 def read_extras():

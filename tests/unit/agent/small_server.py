@@ -1,7 +1,7 @@
-"""An honest small stand-in for the fork server: forks workers that take part in everything but train.
+"""A small stand-in for the fork server: its workers take part in the protocol and do not train.
 
 A worker reports ready, adopts what is proposed, finishes when told to stop, and leaves when dismissed. A file
-``hang-N`` in the run directory makes worker N stop its heart within a step.
+``hang-N`` in the run directory makes worker N stop its heartbeats within a step.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What has become of a run's directory is found out by what it is, not by its name."""
+"""A run directory is recognised by its identity on the disk, not by its name."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_another_directory_in_its_place_is_noticed(run_dir, guard, tmp_path, mov
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_removed_or_replaced_file_is_noticed(run_dir, guard, name, replaced):
     path = run_dir.root / name
-    kept = path.open("rb")  # as its run has it, so that its inode is not used again
+    kept = path.open("rb")  # keep it open as the run does, so that its inode is not reused
     path.unlink()
     if replaced:
         path.touch()

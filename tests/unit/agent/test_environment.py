@@ -1,4 +1,4 @@
-"""Every process of a run has the same hash seed, whatever the user's shell or a job's file says."""
+"""Every process of a run has the same hash seed, for any shell and any job file."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ SEEDS = (None, "random", "0", "12345")
 
 
 class Started(Exception):
-    """A process would have been started with this environment."""
+    """Raised in place of a start; has the environment of the process."""
 
     def __init__(self, environment) -> None:
         self.environment = environment
@@ -35,13 +35,13 @@ def run_dir(tmp_path):
     return run_dir
 
 
-def environment_started_with(monkeypatch, module, start):
-    """What a function hands to Popen; nothing is started."""
+def capture_environment(monkeypatch, module, start):
+    """Return the environment that a function passes to Popen; start nothing."""
 
-    def refused(*_arguments, env=None, **_options):
+    def refuse(*_arguments, env=None, **_options):
         raise Started(env)
 
-    monkeypatch.setattr(module.subprocess, "Popen", refused)
+    monkeypatch.setattr(module.subprocess, "Popen", refuse)
     with pytest.raises(Started) as started:
         start()
     return started.value.environment
@@ -65,7 +65,7 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
             partial(start_agent, run_dir, order, (), build_job_environment(wishes, os.environ), run_dir.root),
         ),
     }[process]
-    assert environment_started_with(monkeypatch, module, start)["PYTHONHASHSEED"] == "0"
+    assert capture_environment(monkeypatch, module, start)["PYTHONHASHSEED"] == "0"
 
 
 @pytest.mark.parametrize("shell", ["random", "1", "2"])

@@ -1,4 +1,4 @@
-"""The real fork server: it forks workers out of one process that has imported everything."""
+"""The real fork server, which forks workers from one process that has imported everything."""
 
 import json
 import os

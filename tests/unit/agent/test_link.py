@@ -1,4 +1,4 @@
-"""The agent and the command line bear a coordinator, or a fork server, that sends what none sends."""
+"""The agent and the command line withstand a coordinator, or a fork server, that sends malformed messages."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from elastane.api.rundir import RunDir
 from elastane.client import channel
 from elastane.client.line import Line
 
-from .test_agent import SMALL, members, staged
+from .test_agent import SMALL, find_members, play_run
 
-__all__ = ["staged"]
+__all__ = ["play_run"]
 
 WAIT_S = 20
 GARBAGE = (
@@ -69,8 +69,8 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
 
 
 @pytest.fixture
-def babbled(tmp_path, monkeypatch):
-    """Plays a story beside a coordinator that answers any question with these bytes."""
+def malformed_coordinator(tmp_path, monkeypatch):
+    """Run a story beside a coordinator that answers each request with the given bytes."""
     monkeypatch.setattr(channel, "is_live", lambda run_dir: True)
 
     def play(garbage, story):
@@ -93,34 +93,34 @@ def babbled(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_command_line_reports_a_malformed_answer_as_no_answer(babbled, garbage):
+def test_the_command_line_reports_a_malformed_answer_as_no_answer(malformed_coordinator, garbage):
     async def story(run_dir):
         with pytest.raises(RunFailed):
             await asyncio.to_thread(channel.ask, run_dir, AskStatus(), 0.5)
 
-    babbled(garbage, story)
+    malformed_coordinator(garbage, story)
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_controller_takes_a_malformed_answer_for_no_answer(babbled, garbage):
+def test_the_controller_takes_a_malformed_answer_for_no_answer(malformed_coordinator, garbage):
     async def story(run_dir):
         line = Line(run_dir)
         assert await line.ask(AskStatus(), WAIT_S) is None
         await line.close()
 
-    babbled(garbage, story)
+    malformed_coordinator(garbage, story)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("said", ["no json", '{"ready": 1}', '{"started": "x"}', "[" * 3000, "y" * 10_000])
-def test_a_fork_server_that_writes_malformed_lines_is_replaced(staged, tmp_path, said):
+def test_a_fork_server_that_writes_malformed_lines_is_replaced(play_run, tmp_path, said):
     script = 'if mkdir "$0" 2>/dev/null; then printf "%s\\n" "$1"; sleep 60; else shift; exec "$@"; fi'
-    babbling = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)
+    malformed = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)
 
     async def story(running):
-        await running.until(lambda answer: members(answer) == {0})
+        await running.wait_until(lambda answer: find_members(answer) == {0})
         running.agent.stop()
 
-    over, running = staged(story, fork_server=babbling, start=1)
+    over, running = play_run(story, fork_server=malformed, start=1)
     assert over.code == 130
     assert "ended the fork server" in running.run_dir.log("fork-server").read_text()

@@ -1,4 +1,4 @@
-"""Who is there, by a lock that dies with its holders."""
+"""The presence of processes, by a lock that ends with its holders."""
 
 import os
 import signal

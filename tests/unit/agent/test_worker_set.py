@@ -1,4 +1,4 @@
-"""As many workers as wanted, under numbers never used twice."""
+"""The agent keeps the target number of workers, and uses no number twice."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Unproven connections are few, and do not stay long; what is said about them is bounded too."""
+"""The number, the time and the log lines of unproven connections are bounded."""
 
 import resource
 
@@ -7,7 +7,7 @@ from elastane.api.unproven_connections import REPORT_EVERY_S, AdmissionRules, Re
 RULES = AdmissionRules(most=3, deadline_s=10, least_s=1, descriptor_ceiling=100)
 
 
-def three() -> UnprovenConnections[str]:
+def make_three() -> UnprovenConnections[str]:
     unproven: UnprovenConnections[str] = UnprovenConnections(RULES)
     for moment, name in enumerate("abc"):
         assert unproven.add(name, float(moment), descriptor=5) is None
@@ -15,7 +15,7 @@ def three() -> UnprovenConnections[str]:
 
 
 def test_one_connection_too_many_displaces_the_oldest() -> None:
-    unproven = three()
+    unproven = make_three()
     assert unproven.add("d", 5.0, descriptor=5) == "a"
     assert list(unproven) == ["b", "c", "d"]
 
@@ -27,21 +27,21 @@ def test_a_lack_of_descriptors_displaces_the_oldest_connection() -> None:
 
 
 def test_a_proven_connection_is_never_displaced() -> None:
-    unproven = three()
+    unproven = make_three()
     unproven.discard("a")
     assert unproven.add("d", 5.0, descriptor=5) is None
     assert unproven.add("e", 5.0, descriptor=5) == "b"
 
 
 def test_full_slots_stay_closed_until_the_oldest_connection_has_had_its_minimum() -> None:
-    unproven = three()
+    unproven = make_three()
     assert unproven.opens_at_s() == 1.0
     unproven.discard("b")
     assert unproven.opens_at_s() == 0.0
 
 
 def test_every_connection_has_the_same_deadline() -> None:
-    unproven = three()
+    unproven = make_three()
     assert unproven.expires_at_s() == 10.0
     assert unproven.expired(9.9) == ()
     assert unproven.expired(11.5) == ("a", "b")

@@ -1,4 +1,4 @@
-"""A file that is replaced holds the old content or the new, whatever fails in between."""
+"""A replaced file has its old or its new content, at whatever point the replacement fails."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def path(tmp_path):
     return path
 
 
-def names(folder):
+def list_names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
@@ -26,7 +26,7 @@ def names(folder):
 def test_a_replacement_leaves_no_other_file(path, durable):
     replace_file(path, b"new", durable=durable)
     assert path.read_bytes() == b"new"
-    assert names(path.parent) == ["run.json"]
+    assert list_names(path.parent) == ["run.json"]
 
 
 def test_a_file_that_does_not_exist_yet_is_created(tmp_path):
@@ -45,7 +45,7 @@ def test_a_write_that_fails_halfway_keeps_the_old_file(path, durable):
     with pytest.raises(OSError, match="disk full"):
         write_half()
     assert path.read_bytes() == b"old"
-    assert names(path.parent) == ["run.json"]
+    assert list_names(path.parent) == ["run.json"]
 
 
 def test_a_failed_sync_keeps_the_old_file(path, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_failed_sync_keeps_the_old_file(path, monkeypatch):
     with pytest.raises(OSError, match="input/output error"):
         replace_file(path, b"new", durable=True)
     assert path.read_bytes() == b"old"
-    assert names(path.parent) == ["run.json"]
+    assert list_names(path.parent) == ["run.json"]
 
 
 def test_a_kill_during_a_write_keeps_the_old_file_beside_a_partial_one(path):
@@ -68,9 +68,9 @@ def test_a_kill_during_a_write_keeps_the_old_file_beside_a_partial_one(path):
             os._exit(9)
     os.waitpid(child, 0)
     assert path.read_bytes() == b"old"
-    assert len(names(path.parent)) == 2
+    assert len(list_names(path.parent)) == 2
     remove_partials(path)
-    assert names(path.parent) == ["run.json"]
+    assert list_names(path.parent) == ["run.json"]
 
 
 def test_a_durable_replacement_syncs_the_content_before_the_move_and_the_directory_after_it(
@@ -121,7 +121,7 @@ def test_of_two_writers_at_once_the_whole_content_of_one_remains(path):
     for thread in threads:
         thread.join()
     assert path.read_bytes() in contents
-    assert names(path.parent) == ["run.json"]
+    assert list_names(path.parent) == ["run.json"]
 
 
 def test_a_file_system_that_cannot_sync_directories_is_no_error(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What people write about jobs and clusters, and what they are told when it is wrong."""
+"""Documents of jobs and clusters, and the errors for invalid ones."""
 
 import math
 from datetime import UTC, datetime, time

@@ -1,4 +1,4 @@
-"""Whatever arrives on a connection of a run is a message, or malformed; nothing else can come of it."""
+"""Any bytes on a connection of a run are a message or malformed; there is no third outcome."""
 
 import contextlib
 
@@ -37,8 +37,8 @@ VALUES = st.recursive(
 
 
 @st.composite
-def changed(draw):
-    """A message of which some fields are wrong, or some bytes."""
+def changed_messages(draw):
+    """Messages with some wrong fields or bytes."""
     document = msgspec.to_builtins(draw(st.sampled_from(MESSAGES)))
     for field in draw(st.lists(st.sampled_from(sorted(document)), max_size=3)):
         document[field] = draw(VALUES)
@@ -50,7 +50,7 @@ def changed(draw):
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 @settings(derandomize=True, max_examples=200, deadline=None)
-@given(document=st.one_of(changed(), st.binary(max_size=200), st.text(max_size=200)))
+@given(document=st.one_of(changed_messages(), st.binary(max_size=200), st.text(max_size=200)))
 def test_a_document_is_a_message_or_malformed(decode, document):
     with contextlib.suppress(Malformed):
         decode(document)

@@ -1,4 +1,4 @@
-"""Files that say how to reach a coordinator are checked before anything is sent there."""
+"""The files with the address and the secret of a coordinator are checked before they are used."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bytes from outside become a value, or one error; nothing else."""
+"""Bytes from outside become a value, or raise one error."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ class Known(msgspec.Struct):
     data: dict[str, object] = {}
 
 
-def nested(levels: int) -> bytes:
+def make_nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
@@ -24,7 +24,7 @@ def nested(levels: int) -> bytes:
 def test_a_deeply_nested_document_is_refused_whether_its_field_is_known_or_not(levels: int) -> None:
     for field in (b"data", b"unknown"):
         with pytest.raises(Malformed, match="nested"):
-            Decoder(Known)(b'{"%s":{"x":%s}}' % (field, nested(levels)))
+            Decoder(Known)(b'{"%s":{"x":%s}}' % (field, make_nested(levels)))
 
 
 def test_a_deeply_nested_message_is_refused() -> None:
@@ -34,7 +34,7 @@ def test_a_deeply_nested_message_is_refused() -> None:
 
 
 def test_a_wide_document_is_not_a_deep_one() -> None:
-    many = b",".join([nested(3)] * 1_000)
+    many = b",".join([make_nested(3)] * 1_000)
     assert Decoder(Known)(b'{"data":{"x":[%s]}}' % many).data
 
 

@@ -1,4 +1,4 @@
-"""A server that lacks descriptors waits for them; it neither fails, nor spins, nor fills its log."""
+"""A server without free descriptors waits for them; it does not fail, spin or fill its log."""
 
 import asyncio
 import itertools
@@ -15,22 +15,24 @@ WAIT_S = 20
 
 
 @pytest.fixture
-def no_descriptors():
-    """Calls with True leave this process none, calls with False all that it had."""
+def limit_descriptors():
+    """Return a function that takes all free descriptors from this process, or returns them."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    def lack(lacking: bool) -> None:
+    def set_limit(exhausted: bool) -> None:
         most = limits[0]
-        if lacking:
+        if exhausted:
             most = os.dup(0)
             os.close(most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
 
-    yield lack
-    lack(lacking=False)
+    yield set_limit
+    set_limit(exhausted=False)
 
 
-def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has_them(no_descriptors, caplog):
+def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has_them(
+    limit_descriptors, caplog
+):
     async def story() -> None:
         served = asyncio.Event()
 
@@ -43,24 +45,24 @@ def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has
         accepts = itertools.count()
         original = type(listening).accept
 
-        def counted(self: socket.socket) -> object:
+        def accept_and_count(self: socket.socket) -> object:
             next(accepts)
             return original(self)
 
-        type(listening).accept = counted
+        type(listening).accept = accept_and_count
         visitor = socket.socket()
         try:
-            no_descriptors(True)
+            limit_descriptors(True)
             visitor.connect(listening.getsockname())
             await asyncio.sleep(2.5)
             assert not served.is_set()
             assert next(accepts) < 20, "asyncio alone tries as often as its backlog is long"
-            no_descriptors(False)
+            limit_descriptors(False)
             async with asyncio.timeout(WAIT_S):
                 await served.wait()
         finally:
             type(listening).accept = original
-            no_descriptors(False)
+            limit_descriptors(False)
             visitor.close()
             server.close()
             await server.wait_closed()

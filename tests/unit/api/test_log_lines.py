@@ -1,4 +1,4 @@
-"""What others have written forges no line of a log, and repeated lines fill no disk."""
+"""Foreign text cannot forge a line of a log, and repeated lines do not fill the disk."""
 
 import io
 import logging
@@ -22,20 +22,20 @@ def logger():
     found.propagate = True
 
 
-def entries(logger):
-    """Lines that begin an entry."""
+def list_entries(logger):
+    """Return the lines that begin an entry."""
     return [line for line in logger.written.getvalue().splitlines() if not line.startswith("  ")]
 
 
 def test_a_message_and_its_arguments_are_one_entry(logger):
     logger.warning("job %s: %s", EVIL, EVIL)
-    assert len(entries(logger)) == 1
+    assert len(list_entries(logger)) == 1
     assert logger.written.getvalue().replace("\n", "").isprintable()
 
 
 def test_a_traceback_whose_error_is_hostile_is_one_entry(logger):
     logger.error("it failed", exc_info=ValueError(EVIL))
-    (first,) = entries(logger)
+    (first,) = list_entries(logger)
     assert first.endswith("it failed")
     assert "ValueError" in logger.written.getvalue()
     assert logger.written.getvalue().replace("\n", "").isprintable()

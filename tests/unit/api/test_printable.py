@@ -1,4 +1,4 @@
-"""A text from outside moves no cursor, forges no line and fills no disk."""
+"""A text from outside cannot move the cursor, forge a line or fill the disk."""
 
 from hypothesis import given
 from hypothesis import strategies as st

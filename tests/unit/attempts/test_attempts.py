@@ -1,4 +1,4 @@
-"""An attempt without a terminal, around an agent that trains nothing: when it begins and what it leaves."""
+"""An attempt without a terminal, with an agent that trains nothing: when it begins, and its files."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ SPEC = RunSpec(name="j", script="/train.py", max_workers=4, checkpoints=Checkpoi
 
 
 class PretendAgent:
-    """Writes an event, and ends as its class was told to."""
+    """An agent that writes an event and ends with the outcome of its class."""
 
     over = RunOver(code=0, why="all steps are made")
     target = 1

@@ -1,4 +1,4 @@
-"""The file that ``python -m`` would run, compared with what it does run."""
+"""The file found for a module, compared with the file that ``python -m`` runs."""
 
 import subprocess
 import sys

@@ -12,7 +12,7 @@ from elastane.cli.runs.watcher import Watcher
 from elastane.cli.words import event_text, restored_event
 
 
-def restored(worker, seconds):
+def make_restored(worker, seconds):
     return EventLine(
         time=10.0,
         kind="checkpoint.restored",
@@ -24,11 +24,11 @@ def restored(worker, seconds):
 
 
 def test_the_restores_of_all_workers_are_one_line():
-    together = restored_event([restored(3, 0.5), restored(4, 0.8), restored(5, 0.7)])
+    together = restored_event([make_restored(3, 0.5), make_restored(4, 0.8), make_restored(5, 0.7)])
     assert event_text(together).plain == (
         " step 1500  checkpoint.restored  step-00001500: 1.2 GB in 0.80 s (1.50 GB/s) on 3 workers"
     )
-    assert event_text(restored_event([restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
+    assert event_text(restored_event([make_restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
 
 
 def test_a_watcher_of_a_new_attempt_does_not_print_the_old_one_again(finished_run, lines):
@@ -42,7 +42,7 @@ def test_a_watcher_of_a_new_attempt_does_not_print_the_old_one_again(finished_ru
     assert screen.getvalue() == ""
     began = EventLine(time=11.0, kind="generation.started", step=5, workers=(1, 2), why="they begin")
     with run_dir.events.open("ab") as file:
-        for event in (restored(1, 0.5), restored(2, 0.8), began):
+        for event in (make_restored(1, 0.5), make_restored(2, 0.8), began):
             file.write(msgspec.json.encode(event) + b"\n")
     with run_dir.ledger.open("ab") as file:
         file.write(msgspec.json.encode(lines(5)) + b"\n")

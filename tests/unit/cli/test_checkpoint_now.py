@@ -33,12 +33,12 @@ class Live:
             raise NoSuchRun("over")
         return Answer(ok=True, step=40, term=self.term)
 
-    def happens(self, kind, why="", **detail):
+    def record_event(self, kind, why="", **detail):
         with self.run_dir.events.open("ab") as file:
             file.write(msgspec.json.encode(EventLine(time=1.0, kind=kind, why=why, detail=detail)) + b"\n")
 
-    def saved(self, step):
-        self.happens("checkpoint.saved", name=f"step-{step:08d}", step=step, bytes=1500)
+    def save_checkpoint(self, step):
+        self.record_event("checkpoint.saved", name=f"step-{step:08d}", step=step, bytes=1500)
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def test_without_wait_the_command_returns_when_the_run_has_accepted(elastane, li
 
 
 def test_with_wait_the_command_waits_for_a_checkpoint_of_that_step_and_prints_failures(elastane, live):
-    live.saved(45)  # before the request
+    live.save_checkpoint(45)  # before the request
     live.looks = [
-        lambda: live.saved(39),
-        lambda: live.happens("checkpoint.failing", why="step-00000041: no room left"),
-        lambda: live.saved(41),
+        lambda: live.save_checkpoint(39),
+        lambda: live.record_event("checkpoint.failing", why="step-00000041: no room left"),
+        lambda: live.save_checkpoint(41),
     ]
     result = elastane("checkpoint", "now", "done", "--wait")
     assert result.exit_code == 0
@@ -72,7 +72,7 @@ def test_with_wait_the_command_waits_for_a_checkpoint_of_that_step_and_prints_fa
 
 
 def test_the_request_is_repeated_to_the_next_coordinator(elastane, live):
-    live.looks = [lambda: setattr(live, "term", 2), lambda: None, lambda: live.saved(40)]
+    live.looks = [lambda: setattr(live, "term", 2), lambda: None, lambda: live.save_checkpoint(40)]
     result = elastane("checkpoint", "now", "done", "--wait", "--json")
     assert json.loads(result.stdout) == {"ok": True, "name": "step-00000040", "step": 40, "bytes": 1500}
     assert live.asks.count(AskCheckpoint()) == 2
@@ -80,7 +80,7 @@ def test_the_request_is_repeated_to_the_next_coordinator(elastane, live):
 
 def test_the_last_checkpoint_of_a_run_counts(elastane, live):
     def end():
-        live.saved(50)
+        live.save_checkpoint(50)
         live.live = False
 
     live.looks = [end]

@@ -68,7 +68,7 @@ IMPORTS = [
 
 
 @pytest.fixture
-def without(tmp_path):
+def run_without(tmp_path):
     """Run Python, and its child processes, without one of the installed modules."""
     (tmp_path / "train.py").write_text("import elastane\nelastane.join()\n")
     (tmp_path / "job.yaml").write_text(JOB)
@@ -97,24 +97,24 @@ def without(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "words", "extra"), WITHOUT)
-def test_a_command_names_the_extra_that_it_lacks(without, module, words, extra) -> None:
-    done = without(module, "-m", "elastane", *words)
+def test_a_command_names_the_extra_that_it_lacks(run_without, module, words, extra) -> None:
+    done = run_without(module, "-m", "elastane", *words)
     assert f"pip install 'elastane[{extra}]'" in done.stderr, done.stdout + done.stderr
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("module", "code", "extra"), IMPORTS)
-def test_an_import_names_the_extra_that_it_lacks(without, module, code, extra) -> None:
-    done = without(module, "-c", code)
+def test_an_import_names_the_extra_that_it_lacks(run_without, module, code, extra) -> None:
+    done = run_without(module, "-c", code)
     assert done.returncode == 1
     assert f"pip install 'elastane[{extra}]'" in done.stderr, done.stderr
     assert "MissingExtra" in done.stderr
 
 
-def test_the_command_itself_needs_no_extra(without) -> None:
+def test_the_command_itself_needs_no_extra(run_without) -> None:
     for module in (module for modules in MODULES.values() for module in modules):
-        done = without(module, "-m", "elastane", "--help")
+        done = run_without(module, "-m", "elastane", "--help")
         assert done.returncode == 0, done.stderr
 
 

@@ -10,7 +10,7 @@ from elastane.client.permissions import OF_STRANGERS, restrict_permissions
 from elastane.controller.store.database import files_of
 
 
-def mode(path: Path) -> int:
+def read_mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
@@ -20,14 +20,14 @@ def test_permissions_of_others_are_removed_once(tmp_path) -> None:
     file.touch()
     file.chmod(0o664)
     assert restrict_permissions(file)
-    assert mode(file) == 0o600
+    assert read_mode(file) == 0o600
     assert not restrict_permissions(file)
 
 
 def test_a_group_keeps_its_read_permission_of_a_folder(tmp_path) -> None:
     tmp_path.chmod(0o775)
     assert restrict_permissions(tmp_path, OF_STRANGERS)
-    assert mode(tmp_path) == 0o750
+    assert read_mode(tmp_path) == 0o750
     assert not restrict_permissions(tmp_path, OF_STRANGERS)
 
 
@@ -39,14 +39,14 @@ def test_a_file_of_another_user_is_refused_and_stays_as_it_is(tmp_path, monkeypa
     with pytest.raises(BadInput, match="open to others") as refused:
         restrict_permissions(file)
     assert "ELASTANE_HOME" in refused.value.do
-    assert mode(file) == 0o644
+    assert read_mode(file) == 0o644
 
 
 def test_a_folder_that_everybody_can_write_to_is_refused_as_a_home(tmp_path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(BadInput, match="open to others"):
         restrict_permissions(tmp_path, OF_STRANGERS)
-    assert mode(tmp_path) == 0o1777
+    assert read_mode(tmp_path) == 0o1777
 
 
 def test_a_database_of_sqlite_has_files_beside_it(tmp_path) -> None:

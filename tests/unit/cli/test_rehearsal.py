@@ -19,7 +19,7 @@ OTHER = msgspec.structs.replace(DIGEST, optimizer="ef" * 32)
 
 
 @pytest.fixture
-def kept(finished_run):
+def saved_run(finished_run):
     """Make a run with checkpoints of steps 2, 4 and 6; its ledger has two of these steps."""
     run_dir = finished_run()
     record = read_record(run_dir)
@@ -35,7 +35,7 @@ def kept(finished_run):
 
 
 @pytest.fixture
-def rehearsing(tmp_path, monkeypatch):
+def pretend_rehearsal(tmp_path, monkeypatch):
     """Put a module in place of the rehearsing process: it records its arguments and returns a digest."""
 
     def install(digest=DIGEST):
@@ -54,21 +54,21 @@ def rehearsing(tmp_path, monkeypatch):
     return install
 
 
-def test_a_restored_state_equals_the_digest_in_the_ledger(elastane, kept, rehearsing):
-    notes = rehearsing()
-    before = sorted(kept.root.rglob("*"))
+def test_a_restored_state_equals_the_digest_in_the_ledger(elastane, saved_run, pretend_rehearsal):
+    notes = pretend_rehearsal()
+    before = sorted(saved_run.root.rglob("*"))
     result = elastane("verify", "--restore", "done", "4")
     assert result.exit_code == 0
     assert "step-00000004 verified: 1.0 kB in" in result.stdout
     assert "restored on 3 workers: 2.0 MB in 0.50 s (0.00 GB/s)" in result.stdout
     assert "the digests that the ledger has of step 4" in result.stdout
-    expected = f"--checkpoints {kept.checkpoints} --checkpoint step-00000004 --workers 3 --copies 2"
+    expected = f"--checkpoints {saved_run.checkpoints} --checkpoint step-00000004 --workers 3 --copies 2"
     assert notes.read_text() == expected
-    assert sorted(kept.root.rglob("*")) == before
+    assert sorted(saved_run.root.rglob("*")) == before
 
 
-def test_a_restored_state_with_another_digest_is_a_failure(elastane, kept, rehearsing):
-    rehearsing(OTHER)
+def test_a_restored_state_with_another_digest_is_a_failure(elastane, saved_run, pretend_rehearsal):
+    pretend_rehearsal(OTHER)
     result = elastane("verify", "--restore", "done", "4", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
@@ -76,46 +76,46 @@ def test_a_restored_state_with_another_digest_is_a_failure(elastane, kept, rehea
     assert "the checkpoint does NOT restore the state" in result.stderr
 
 
-def test_a_step_without_a_digest_in_the_ledger_is_restored_too(elastane, kept, rehearsing):
-    notes = rehearsing(OTHER)
+def test_a_step_without_a_digest_in_the_ledger_is_restored_too(elastane, saved_run, pretend_rehearsal):
+    notes = pretend_rehearsal(OTHER)
     result = elastane("verify", "--restore", "done", "--workers", "5")
     assert result.exit_code == 0
     assert "no digest of step 6" in result.stdout
     assert "--workers 5" in notes.read_text()
 
 
-def test_a_damaged_checkpoint_is_named_and_not_restored(elastane, kept, rehearsing):
-    notes = rehearsing()
-    with (kept.checkpoints / format_checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
+def test_a_damaged_checkpoint_is_named_and_not_restored(elastane, saved_run, pretend_rehearsal):
+    notes = pretend_rehearsal()
+    with (saved_run.checkpoints / format_checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
         file.write(b"y")
     result = elastane("verify", "--restore", "done")
     assert result.exit_code == 1
     assert "step-00000006/part-0.distcp: its checksum is" in result.stdout
     assert not notes.exists()
-    (kept.checkpoints / format_checkpoint_name(4) / "COMPLETE").unlink()
+    (saved_run.checkpoints / format_checkpoint_name(4) / "COMPLETE").unlink()
     assert "never finished" in elastane("verify", "--restore", "done", "4").stdout
 
 
 def test_a_checkpoint_that_a_live_run_deletes_meanwhile_is_not_called_damaged(
-    elastane, kept, rehearsing, monkeypatch
+    elastane, saved_run, pretend_rehearsal, monkeypatch
 ):
-    rehearsing()
+    pretend_rehearsal()
     verify = Catalog.verify
 
-    def deleted_first(catalog, name):
+    def delete_first(catalog, name):
         catalog.storage.delete(f"{name}/part-0.distcp")
         damages = verify(catalog, name)
         catalog.delete(name)
         return damages
 
-    monkeypatch.setattr(Catalog, "verify", deleted_first)
+    monkeypatch.setattr(Catalog, "verify", delete_first)
     result = elastane("verify", "--restore", "done", "2")
     assert result.exit_code == 2
     assert "step-00000002 was deleted while it was read" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("--restore", "done", "999"), ("done", "--workers", "2")])
-def test_invalid_arguments_are_refused(elastane, kept, words):
+def test_invalid_arguments_are_refused(elastane, saved_run, words):
     assert elastane("verify", *words).exit_code == 2
 
 

@@ -39,7 +39,7 @@ def damage(catalog, step):
         file.write(b"y")
 
 
-class Died:
+class DeadRun:
     """A run of four steps without a process left, with checkpoints after the second and third step."""
 
     def __init__(self, run_dir, script):
@@ -54,7 +54,7 @@ class Died:
         )
         self.write_events(EVENTS)
         self.catalog = Catalog(LocalStorage(run_dir.checkpoints))
-        self.said = []
+        self.messages = []
         for step in (2, 3):
             publish(self.catalog, step)
 
@@ -70,7 +70,7 @@ class Died:
         self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
     def resume(self, **options):
-        return prepare_resumption(self.run_dir, self.record.spec, self.said.append, **options)
+        return prepare_resumption(self.run_dir, self.record.spec, self.messages.append, **options)
 
     @property
     def steps(self):
@@ -80,133 +80,136 @@ class Died:
     def events(self):
         return read_lines(self.run_dir.events, decode_event_line, torn_tail=False)
 
-    def contents(self):
+    def read_contents(self):
         return {path: path.read_bytes() for path in self.run_dir.root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def died(finished_run, script):
-    return Died(finished_run(), script)
+def dead_run(finished_run, script):
+    return DeadRun(finished_run(), script)
 
 
-def test_the_ledger_is_cut_at_the_checkpoint_and_the_lost_lines_are_kept(died):
-    before = died.run_dir.ledger.read_bytes().splitlines()
-    record = died.resume()
-    assert died.steps == [1, 2, 3]
-    assert died.run_dir.lost_ledger.read_bytes().splitlines() == before[3:]
-    assert record == died.record
+def test_the_ledger_is_cut_at_the_checkpoint_and_the_lost_lines_are_kept(dead_run):
+    before = dead_run.run_dir.ledger.read_bytes().splitlines()
+    record = dead_run.resume()
+    assert dead_run.steps == [1, 2, 3]
+    assert dead_run.run_dir.lost_ledger.read_bytes().splitlines() == before[3:]
+    assert record == dead_run.record
     assert (record.resumed.checkpoint, record.resumed.step, record.resumed.times) == (
         format_checkpoint_name(3),
         3,
         1,
     )
-    assert died.said[-1] == f"resuming from {format_checkpoint_name(3)}; 1 later steps are made again"
+    assert dead_run.messages[-1] == f"resuming from {format_checkpoint_name(3)}; 1 later steps are made again"
 
 
-def test_numbers_of_workers_and_terms_are_not_used_twice(died):
-    record = died.resume()
+def test_numbers_of_workers_and_terms_are_not_used_twice(dead_run):
+    record = dead_run.resume()
     assert (record.resumed.first_worker, record.resumed.first_term) == (5, 3)
 
 
-def test_a_resume_is_recorded_as_an_event(died):
-    died.resume(why="every copy of the state died")
-    event = died.events[-1]
+def test_a_resume_is_recorded_as_an_event(dead_run):
+    dead_run.resume(why="every copy of the state died")
+    event = dead_run.events[-1]
     assert (event.kind, event.step) == ("run.resumed", 3)
     assert event.why.startswith(f"every copy of the state died: from {format_checkpoint_name(3)}")
     assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
 
 
-def test_a_second_resume_keeps_the_lines_that_the_first_one_lost(died):
-    died.resume()
-    damage(died.catalog, 3)
-    record = died.resume()
+def test_a_second_resume_keeps_the_lines_that_the_first_one_lost(dead_run):
+    dead_run.resume()
+    damage(dead_run.catalog, 3)
+    record = dead_run.resume()
     assert (record.resumed.times, record.resumed.step) == (2, 2)
-    lost = read_lines(died.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
+    lost = read_lines(dead_run.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
     assert [line.step for line in lost] == [4, 3]
-    assert died.steps == [1, 2]
+    assert dead_run.steps == [1, 2]
 
 
-def test_torn_lines_are_not_counted(died):
-    for path in (died.run_dir.ledger, died.run_dir.events):
+def test_torn_lines_are_not_counted(dead_run):
+    for path in (dead_run.run_dir.ledger, dead_run.run_dir.events):
         path.write_bytes(path.read_bytes() + b'{"step": 5, "gene')
-    died.resume()
-    assert died.steps == [1, 2, 3]
-    assert died.events[-1].kind == "run.resumed"
-    assert len(died.events) == len(EVENTS) + 1
+    dead_run.resume()
+    assert dead_run.steps == [1, 2, 3]
+    assert dead_run.events[-1].kind == "run.resumed"
+    assert len(dead_run.events) == len(EVENTS) + 1
 
 
-def test_a_resume_may_change_the_copies_and_no_other_pinned_option(died):
-    spec = msgspec.structs.replace(died.record.spec, copies=2)
-    pinned = died.record.pinned
-    record = prepare_resumption(died.run_dir, spec, died.said.append)
+def test_a_resume_may_change_the_copies_and_no_other_pinned_option(dead_run):
+    spec = msgspec.structs.replace(dead_run.record.spec, copies=2)
+    pinned = dead_run.record.pinned
+    record = prepare_resumption(dead_run.run_dir, spec, dead_run.messages.append)
     assert record.pinned == msgspec.structs.replace(pinned, copies=2)
 
 
-def test_a_damaged_checkpoint_is_skipped_by_name(died):
-    damage(died.catalog, 3)
-    assert died.resume().resumed.step == 2
-    (named,) = [line for line in died.said if "skipping" in line]
+def test_a_damaged_checkpoint_is_skipped_by_name(dead_run):
+    damage(dead_run.catalog, 3)
+    assert dead_run.resume().resumed.step == 2
+    (named,) = [line for line in dead_run.messages if "skipping" in line]
     assert f"skipping checkpoint {format_checkpoint_name(3)}: part-0.distcp: its checksum is" in named
 
 
-def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
-    publish(died.catalog, 1, resumed=1)
-    assert died.resume().resumed.checkpoint == format_checkpoint_name(1, 1)
+def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(dead_run):
+    publish(dead_run.catalog, 1, resumed=1)
+    assert dead_run.resume().resumed.checkpoint == format_checkpoint_name(1, 1)
 
 
-def test_a_checkpoint_past_the_end_of_the_ledger_is_skipped(died):
-    """An earlier attempt left it behind when it went back to an older checkpoint."""
-    publish(died.catalog, 9)
-    assert died.resume().resumed.step == 3
-    assert f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4" in died.said[0]
+def test_a_checkpoint_past_the_end_of_the_ledger_is_skipped(dead_run):
+    """An earlier attempt wrote it, then went back to an older checkpoint."""
+    publish(dead_run.catalog, 9)
+    assert dead_run.resume().resumed.step == 3
+    assert (
+        f"skipping checkpoint {format_checkpoint_name(9)}: ledger.jsonl: ends at step 4"
+        in dead_run.messages[0]
+    )
 
 
-def test_a_checkpoint_past_the_ledger_is_valid_if_the_run_is_not_resumed(died):
-    publish(died.catalog, 9)
-    assert find_newest_valid(died.run_dir, died.record.spec, died.said.append).step == 9
+def test_a_checkpoint_past_the_ledger_is_valid_if_the_run_is_not_resumed(dead_run):
+    publish(dead_run.catalog, 9)
+    assert find_newest_valid(dead_run.run_dir, dead_run.record.spec, dead_run.messages.append).step == 9
 
 
 # -- refused, and nothing changed ----------------------------------------------------------------------------
 
 
-def refused(died, error, words, **options):
-    before = died.contents()
+def check_refused(dead_run, error, words, **options):
+    before = dead_run.read_contents()
     with pytest.raises(error, match=words):
-        died.resume(**options)
-    assert died.contents() == before
+        dead_run.resume(**options)
+    assert dead_run.read_contents() == before
 
 
-def test_a_finished_run_cannot_be_resumed(died):
-    died.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished")))
-    refused(died, BadInput, "has finished")
+def test_a_finished_run_cannot_be_resumed(dead_run):
+    dead_run.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished")))
+    check_refused(dead_run, BadInput, "has finished")
 
 
-def test_a_run_without_checkpoints_cannot_be_resumed(died):
-    died.write(spec=msgspec.structs.replace(died.record.spec, checkpoints=None))
-    refused(died, BadInput, "--checkpoint-every never")
+def test_a_run_without_checkpoints_cannot_be_resumed(dead_run):
+    dead_run.write(spec=msgspec.structs.replace(dead_run.record.spec, checkpoints=None))
+    check_refused(dead_run, BadInput, "--checkpoint-every never")
 
 
-def test_an_unfinished_checkpoint_does_not_count(died):
+def test_an_unfinished_checkpoint_does_not_count(dead_run):
     for step in (2, 3):
-        died.catalog.storage.delete(f"{format_checkpoint_name(step)}/COMPLETE")
-    refused(died, NoSuchFile, "holds no finished checkpoint")
+        dead_run.catalog.storage.delete(f"{format_checkpoint_name(step)}/COMPLETE")
+    check_refused(dead_run, NoSuchFile, "holds no finished checkpoint")
 
 
-def test_if_all_checkpoints_are_damaged_the_newest_is_named(died):
+def test_if_all_checkpoints_are_damaged_the_newest_is_named(dead_run):
     for step in (2, 3):
-        damage(died.catalog, step)
-    refused(died, Damaged, f"checkpoint {format_checkpoint_name(3)} is damaged: part-0.distcp")
+        damage(dead_run.catalog, step)
+    check_refused(dead_run, Damaged, f"checkpoint {format_checkpoint_name(3)} is damaged: part-0.distcp")
 
 
-def test_a_run_without_its_ledger_cannot_be_resumed(died):
-    died.run_dir.ledger.write_bytes(b"")
-    refused(died, Damaged, "ledger.jsonl: ends at step 0")
+def test_a_run_without_its_ledger_cannot_be_resumed(dead_run):
+    dead_run.run_dir.ledger.write_bytes(b"")
+    check_refused(dead_run, Damaged, "ledger.jsonl: ends at step 0")
 
 
-def test_a_changed_script_is_refused_unless_the_user_accepts_it(died, script):
+def test_a_changed_script_is_refused_unless_the_user_accepts_it(dead_run, script):
     script.write_text("import elastane  # better\n")
-    refused(died, BadInput, "has changed since the run done began")
-    record = died.resume(adapted=True)
+    check_refused(dead_run, BadInput, "has changed since the run done began")
+    record = dead_run.resume(adapted=True)
     assert record.pinned is None, "the first worker says what is pinned now"
     assert record.resumed.step == 3
 
@@ -216,7 +219,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_killed_resume_can_be_repeated(died, monkeypatch, at):
+def test_a_killed_resume_can_be_repeated(dead_run, monkeypatch, at):
     """The kill comes just before each of the writes to the disk."""
     real, calls = os.fsync, []
 
@@ -228,14 +231,14 @@ def test_a_killed_resume_can_be_repeated(died, monkeypatch, at):
 
     monkeypatch.setattr(os, "fsync", fsync)
     try:
-        died.resume()
+        dead_run.resume()
     except Killed:
         monkeypatch.undo()
-        died.resume()
+        dead_run.resume()
     else:
         assert at == 6, "the lost lines, the ledger and run.json, with their directory"
-    assert died.steps == [1, 2, 3]
-    lost = read_lines(died.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
+    assert dead_run.steps == [1, 2, 3]
+    lost = read_lines(dead_run.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
     assert {line.step for line in lost} == {4}
-    assert (died.record.resumed.step, died.events[-1].kind) == (3, "run.resumed")
-    assert died.record.resumed.first_term == 3
+    assert (dead_run.record.resumed.step, dead_run.events[-1].kind) == (3, "run.resumed")
+    assert dead_run.record.resumed.first_term == 3

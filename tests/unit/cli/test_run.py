@@ -53,8 +53,8 @@ class PretendAgent:
             ledger.write(self.torn)
         event = EventLine(time=102.5, kind="worker.joined", who="worker 0", why="[red]first[/red]", step=1)
         saved = EventLine(time=102.6, kind="checkpoint.saved", step=1)
-        told = (event, saved) if self.kept else (event,)
-        self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in told))
+        events = (event, saved) if self.kept else (event,)
+        self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
         for count in range(self.interrupts):
             self.called.clear()
             os.kill(os.getpid(), signal.SIGINT)
@@ -189,10 +189,10 @@ def test_a_name_cannot_be_used_twice(agent, elastane, script, home) -> None:
 def test_a_card_that_cannot_be_written_is_reported_and_the_run_still_succeeds(
     agent, elastane, script, home, monkeypatch
 ) -> None:
-    def full(*_args: object) -> None:
+    def fail_with_full_disk(*_args: object) -> None:
         raise BadInput("cannot write metrics.json: No space left on device")
 
-    monkeypatch.setattr("elastane.observability.finished._replace", full)
+    monkeypatch.setattr("elastane.observability.finished._replace", fail_with_full_disk)
     result = elastane("run", "--name", "trial", "--json", script)
     assert result.exit_code == 0
     assert "no metrics and no card: cannot write metrics.json" in result.stderr
@@ -241,10 +241,10 @@ def test_a_run_that_loses_its_state_goes_on_with_its_latest_number_of_workers(
 def test_a_run_that_cannot_be_resumed_prints_why(agent, elastane, script, monkeypatch) -> None:
     agent.over = RunOver(code=1, why="every copy died", lost=True)
 
-    def no_attempt(*_: object, **__: object) -> RunRecord:
+    def refuse_attempt(*_: object, **__: object) -> RunRecord:
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", no_attempt)
+    monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", refuse_attempt)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert "cannot resume: there is no checkpoint" in result.stdout

@@ -79,10 +79,10 @@ def test_a_directory_that_cannot_be_made_is_refused(home, script) -> None:
 
 
 def test_a_full_disk_is_reported_and_leaves_no_partial_run(home, tmp_path, monkeypatch) -> None:
-    def full(_descriptor: int) -> None:
+    def fail_with_full_disk(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail_with_full_disk)
     with pytest.raises(BadInput, match="No space left"), claim_run_directory(SPEC, tmp_path / "full"):
         pass
     assert not RunDir(tmp_path / "full").run.exists()

@@ -37,13 +37,13 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=BERLIN)
 HERE = Invocation(directory=Path("/home/ada"), environment={"HOME": "/home/ada"}, now=NOW)
 
 
-def field_names(kind) -> list[str]:
+def list_field_names(kind) -> list[str]:
     """Return the names of the fields of a type and of its parts, as files have them."""
     found = []
     for field in msgspec.structs.fields(kind):
         found.append(field.encode_name)
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            found += field_names(field.type)
+            found += list_field_names(field.type)
     return found
 
 
@@ -212,7 +212,7 @@ def test_the_script_of_each_example_exists(path) -> None:
 
 def test_the_page_of_jobs_has_every_field() -> None:
     page = (ROOT / "docs" / "concepts" / "job.md").read_text()
-    assert [name for name in field_names(JobSpec) if name not in page] == []
+    assert [name for name in list_field_names(JobSpec) if name not in page] == []
 
 
 def test_a_missing_file_is_named(tmp_path) -> None:

@@ -29,14 +29,14 @@ ELASTANE = (sys.executable, "-m", "elastane.cli.main")
 WAIT_S = 120
 
 
-def elastane(*args: str) -> subprocess.CompletedProcess[str]:
+def run_elastane(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*ELASTANE, *args], capture_output=True, text=True, check=False, timeout=WAIT_S, env=os.environ
     )
 
 
 @pytest.fixture(autouse=True)
-def cleaned(home: Path) -> Iterator[None]:
+def cleanup(home: Path) -> Iterator[None]:
     """End all processes that a test leaves running."""
     yield
     found = read_running()
@@ -44,14 +44,14 @@ def cleaned(home: Path) -> Iterator[None]:
         subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
 
 
-def up(*args: str) -> ControllerReady:
-    started = elastane("up", "--detach", "--json", "--listen=127.0.0.1:0", *args)
+def start_controller(*args: str) -> ControllerReady:
+    started = run_elastane("up", "--detach", "--json", "--listen=127.0.0.1:0", *args)
     assert started.returncode == 0, started.stderr
     return msgspec.json.decode(started.stdout, type=ControllerReady)
 
 
 def test_up_prints_its_address_and_stores_the_token_for_other_commands(home):
-    ready = up()
+    ready = start_controller()
     assert ready.token.startswith("ela_")
     assert (home / "cluster.json").stat().st_mode & 0o777 == 0o600
     assert (home / "controller.log").stat().st_mode & 0o777 == 0o600
@@ -67,36 +67,36 @@ def test_files_that_others_could_read_are_closed_and_named(home):
         path.chmod(0o644)
     (home / "cluster.json").write_text('{"url": "http://127.0.0.1:1", "token": "ela_x"}')
     home.chmod(0o755)
-    started = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    started = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert started.returncode == 0, started.stderr
     said = next(line for line in started.stdout.splitlines() if "taken from others" in line)
     assert all(str(path) in said for path in (home, *secrets))
     assert home.stat().st_mode & 0o777 == 0o750
     assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
-    elastane("down")
-    assert up().narrowed == ()
+    run_elastane("down")
+    assert start_controller().narrowed == ()
 
 
 def test_the_url_of_the_store_is_in_no_command_line_because_it_may_have_a_password(home):
-    ready = up(f"--store=sqlite:///{home}/hunter2.db")
+    ready = start_controller(f"--store=sqlite:///{home}/hunter2.db")
     assert "hunter2" in ready.store
-    for process in family(ready.pid):
+    for process in list_family(ready.pid):
         assert b"hunter2" not in Path(f"/proc/{process}/cmdline").read_bytes()
 
 
-def family(pid: int) -> list[int]:
+def list_family(pid: int) -> list[int]:
     """Return a process and all its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
         for child in (task / "children").read_text().split()
     ]
-    return [pid, *(one for child in children for one in family(child))]
+    return [pid, *(one for child in children for one in list_family(child))]
 
 
 def test_a_second_up_is_refused_and_leaves_the_first_controller_alone(home):
-    first = up()
-    second = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    first = start_controller()
+    second = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert second.returncode == 2
     assert f"a controller already runs here ({first.url}" in second.stderr
     assert "elastane down" in second.stderr
@@ -108,7 +108,7 @@ def test_a_second_up_is_refused_and_leaves_the_first_controller_alone(home):
 def test_a_port_in_use_is_reported_before_anything_else_happens(home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = elastane("up", "--detach", f"--listen=127.0.0.1:{port}")
+        refused = run_elastane("up", "--detach", f"--listen=127.0.0.1:{port}")
     assert refused.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
     assert "another --listen" in refused.stderr
@@ -116,19 +116,19 @@ def test_a_port_in_use_is_reported_before_anything_else_happens(home):
 
 
 def test_listening_to_other_machines_needs_tls(home):
-    refused = elastane("up", "--detach", "--listen=0.0.0.0:0")
+    refused = run_elastane("up", "--detach", "--listen=0.0.0.0:0")
     assert refused.returncode == 2
     assert "whoever sees the network would see tokens" in refused.stderr
     assert "--tls-cert" in refused.stderr
 
 
 def test_after_down_the_same_port_and_token_can_be_used_again(home):
-    first = up()
+    first = start_controller()
     port = first.url.rpartition(":")[2]
-    down = elastane("down")
+    down = run_elastane("down")
     assert down.returncode == 0, down.stderr
     assert "jobs go on" in down.stdout + down.stderr
-    again = elastane("up", "--detach", "--json", f"--listen=127.0.0.1:{port}")
+    again = run_elastane("up", "--detach", "--json", f"--listen=127.0.0.1:{port}")
     assert again.returncode == 0, again.stderr
     assert msgspec.json.decode(again.stdout, type=ControllerReady).token == ""
     with connect() as cluster:
@@ -137,17 +137,17 @@ def test_after_down_the_same_port_and_token_can_be_used_again(home):
 
 def test_the_token_of_each_store_is_valid_after_a_restart(home, tmp_path):
     other = f"--store=sqlite:///{tmp_path / 'other.db'}"
-    tokens = [up().token]
-    elastane("down")
-    tokens.append(up(other).token)
-    elastane("down")
+    tokens = [start_controller().token]
+    run_elastane("down")
+    tokens.append(start_controller(other).token)
+    run_elastane("down")
     assert all(tokens)
     for store, token in (((), tokens[0]), ((other,), tokens[1])):
-        assert up(*store).token == ""
+        assert start_controller(*store).token == ""
         assert read_context().token == token
         with connect() as cluster:
             assert cluster.version().elastane
-        elastane("down")
+        run_elastane("down")
 
 
 def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
@@ -206,7 +206,9 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_with_a_certificate_other_machines_may_connect_and_clients_check_it(home, certificate):
-    ready = up("--listen=0.0.0.0:0", f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}")
+    ready = start_controller(
+        "--listen=0.0.0.0:0", f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}"
+    )
     assert ready.url.startswith("https://")
     url = f"https://127.0.0.1:{ready.url.rpartition(':')[2]}"
     with Cluster(url, ready.token, verify=str(certificate[0])) as cluster:
@@ -221,7 +223,7 @@ def test_with_a_certificate_other_machines_may_connect_and_clients_check_it(home
 
 @pytest.mark.parametrize("half", ["--tls-cert", "--tls-key"])
 def test_a_certificate_without_its_key_is_refused(home, certificate, half):
-    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", f"{half}={certificate[0]}")
+    refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0", f"{half}={certificate[0]}")
     assert refused.returncode == 2
     assert "give both" in refused.stderr
 
@@ -240,14 +242,14 @@ def test_an_invalid_certificate_or_key_is_refused_before_the_controller_is_repor
         key.write_bytes(other.private_bytes(pem, pkcs8, serialization.NoEncryption()))
     else:
         key.write_bytes(own.private_bytes(pem, pkcs8, serialization.BestAvailableEncryption(b"secret")))
-    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", f"--tls-cert={cert}", f"--tls-key={key}")
+    refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0", f"--tls-cert={cert}", f"--tls-key={key}")
     assert refused.returncode == 2
     assert "not a certificate and its key" in refused.stderr
     assert "nothing was started" in refused.stderr
 
 
 def test_down_without_a_controller_is_an_error(home):
-    refused = elastane("down")
+    refused = run_elastane("down")
     assert refused.returncode == BadInput.exit_code
     assert "elastane up" in refused.stderr
 
@@ -283,22 +285,22 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_names_the
     (small_home / "controller.log").touch()
     (small_home / "controller.lock").touch()
     fill(small_home)
-    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", store)
+    refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0", store)
     assert refused.returncode == 1
     assert "No space left" in refused.stderr
     assert "was ended again" in refused.stderr
     assert "free some space" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert find_lock_holder(small_home) is None, "its process is still there"
-    assert elastane("down").returncode == 2
+    assert run_elastane("down").returncode == 2
 
     (small_home / "ballast").unlink()
     # The first token was never printed.
     assert "elastane up --new-token" in refused.stderr
-    again = up(store, "--new-token")
+    again = start_controller(store, "--new-token")
     assert again.token
     assert read_running().pid == again.pid == find_lock_holder(small_home)
-    assert elastane("down").returncode == 0
+    assert run_elastane("down").returncode == 0
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["no log can be made", "the log is there"])
@@ -307,7 +309,7 @@ def test_a_full_disk_is_reported_even_if_nothing_can_be_logged(small_home, logge
         (small_home / "controller.log").touch()
         (small_home / "controller.lock").touch()
     fill(small_home)
-    refused = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert refused.returncode != 0
     assert "is full" in refused.stderr or "No space left" in refused.stderr
     assert "do: " in refused.stderr
@@ -317,7 +319,7 @@ def test_a_full_disk_is_reported_even_if_nothing_can_be_logged(small_home, logge
 
 @pytest.mark.parametrize("record", ["missing", "of the one before", "cut off"])
 def test_down_and_up_find_the_controller_even_if_its_record_is_wrong(home, record):
-    first = up()
+    first = start_controller()
     path = home / "controller.json"
     recorded = path.read_bytes()
     if record == "missing":
@@ -327,10 +329,10 @@ def test_down_and_up_find_the_controller_even_if_its_record_is_wrong(home, recor
         path.write_bytes(msgspec.json.encode(before))
     if record == "cut off":
         path.write_bytes(recorded[:10])
-    second = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    second = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert second.returncode == 2
     assert f"process {first.pid}" in second.stderr
-    down = elastane("down", "--json")
+    down = run_elastane("down", "--json")
     assert down.returncode == 0, down.stderr
     assert msgspec.json.decode(down.stdout) == {"pid": first.pid, "ended": True}
     assert find_lock_holder(home) is None

@@ -192,92 +192,96 @@ def test_list_shows_finished_runs_too(elastane, finished_run) -> None:
     assert (row["name"], row["state"], row["step"], row["steps"]) == ("done", "finished", 4, 4)
 
 
-def worker(number: int, generation: int, state: str = "member") -> ProcessInfo:
+def make_row(number: int, generation: int, state: str = "member") -> ProcessInfo:
     return ProcessInfo(
         role="worker", pid=100 + number, worker=number, generation=generation, virtual_ranks=2, state=state
     )
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def live_run(monkeypatch):
     """Make a live run that answers from a list and records the requests."""
-    heard: list = []
+    requests: list = []
     answers: list[Answer] = []
 
     def ask(run_dir: RunDir, message, timeout_s: float = 10) -> Answer:
-        heard.append(message)
+        requests.append(message)
         return answers.pop(0)
 
     monkeypatch.setattr("elastane.client.channel.ask", ask)
-    return heard, answers
+    return requests, answers
 
 
-def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, asked) -> None:
+def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, live_run) -> None:
     finished_run()
-    heard, answers = asked
-    answers.append(Answer(ok=True, generation=1, target=2, processes=(worker(0, 1),)))
+    requests, answers = live_run
+    answers.append(Answer(ok=True, generation=1, target=2, processes=(make_row(0, 1),)))
     result = elastane("resize", "done", "2")
     assert result.exit_code == 0
-    assert heard == [AskResize(workers=2)]
+    assert requests == [AskResize(workers=2)]
     assert "accepted: 2 workers (now 1)" in result.stdout
 
 
 def test_resize_with_wait_returns_when_the_new_workers_train(
-    elastane, finished_run, asked, monkeypatch
+    elastane, finished_run, live_run, monkeypatch
 ) -> None:
     monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
-    heard, answers = asked
+    requests, answers = live_run
     for generation, second in ((1, "starting"), (2, "ready"), (2, "member")):
-        rows = (worker(0, generation), worker(1, generation, second))
+        rows = (make_row(0, generation), make_row(1, generation, second))
         answers.append(Answer(ok=True, generation=generation, target=2, processes=rows))
     result = elastane("resize", "done", "2", "--wait", "--json")
     assert json.loads(result.stdout) == {"ok": True, "target": 2, "workers": [0, 1], "generation": 2}
-    assert heard == [AskResize(workers=2), AskStatus(), AskStatus()]
+    assert requests == [AskResize(workers=2), AskStatus(), AskStatus()]
 
 
-def test_resize_with_wait_fails_if_the_run_changes_its_target(elastane, finished_run, asked) -> None:
+def test_resize_with_wait_fails_if_the_run_changes_its_target(elastane, finished_run, live_run) -> None:
     finished_run()
-    _, answers = asked
-    rows = (worker(0, 1),)
+    _, answers = live_run
+    rows = (make_row(0, 1),)
     answers += [Answer(ok=True, generation=1, target=target, processes=rows) for target in (2, 1)]
     result = elastane("resize", "done", "2", "--wait")
     assert result.exit_code == 1
     assert "now aims at 1 worker," in result.stderr
 
 
-def test_drain_with_wait_returns_when_the_worker_has_left(elastane, finished_run, asked, monkeypatch) -> None:
+def test_drain_with_wait_returns_when_the_worker_has_left(
+    elastane, finished_run, live_run, monkeypatch
+) -> None:
     monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
-    heard, answers = asked
-    both = (worker(0, 1), worker(1, 1, "draining"))
+    requests, answers = live_run
+    both = (make_row(0, 1), make_row(1, 1, "draining"))
     answers += [Answer(ok=True, generation=1, target=1, processes=both)] * 2
-    answers.append(Answer(ok=True, generation=2, target=1, processes=(worker(0, 2), worker(1, 1, "leaving"))))
+    answers.append(
+        Answer(ok=True, generation=2, target=1, processes=(make_row(0, 2), make_row(1, 1, "leaving")))
+    )
     assert elastane("drain", "done", "1", "--wait").exit_code == 0
-    assert heard == [AskDrain(worker=1), AskStatus(), AskStatus()]
+    assert requests == [AskDrain(worker=1), AskStatus(), AskStatus()]
 
 
-def test_a_refusal_is_exit_code_2_and_prints_the_reason_of_the_run(elastane, finished_run, asked) -> None:
+def test_a_refusal_is_exit_code_2_and_prints_the_reason_of_the_run(elastane, finished_run, live_run) -> None:
     finished_run()
-    _, answers = asked
+    _, answers = live_run
     answers.append(Answer(ok=False, why="9 workers are outside this run's limits of 1 to 4"))
     result = elastane("resize", "done", "9")
     assert result.exit_code == 2
     assert "outside this run's limits of 1 to 4" in result.stderr
 
 
-def test_stop_sends_a_request(elastane, finished_run, asked) -> None:
+def test_stop_sends_a_request(elastane, finished_run, live_run) -> None:
     finished_run()
-    heard, answers = asked
+    requests, answers = live_run
     answers.append(Answer(ok=True, step=3))
     assert elastane("stop", "done").exit_code == 0
-    assert heard == [AskStop()]
+    assert requests == [AskStop()]
 
 
-def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, asked) -> None:
+def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_run) -> None:
     finished_run()
-    _, answers = asked
-    rows = (ProcessInfo(role="agent", pid=7, state="running"), worker(0, 3))
+    _, answers = live_run
+    rows = (ProcessInfo(role="agent", pid=7, state="running"), make_row(0, 3))
     answers += [Answer(ok=True, state="training", step=9, steps=10, generation=3, processes=rows)] * 2
     shown = elastane("ps", "done").stdout
     assert "done: training, step 9 of 10, generation 3" in shown
@@ -308,10 +312,10 @@ def test_a_mistyped_command_is_json_on_request(elastane, words, what):
     answer = elastane(*words)
     assert answer.exit_code == 2
     (line,) = answer.stdout.splitlines()
-    told = json.loads(line)
-    assert told["exit_code"] == 2
-    assert what in told["error"]["what"]
-    assert "--help" in told["error"]["do"]
+    answer_object = json.loads(line)
+    assert answer_object["exit_code"] == 2
+    assert what in answer_object["error"]["what"]
+    assert "--help" in answer_object["error"]["do"]
     assert answer.stderr
 
 

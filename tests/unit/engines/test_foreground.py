@@ -1,4 +1,4 @@
-"""The engine of ``elastane run``, whose only order is another number of workers."""
+"""The engine of ``elastane run``; the only order that it carries out is a resize."""
 
 import asyncio
 
@@ -33,60 +33,60 @@ def engine(tmp_path) -> ForegroundEngine:
     return engine
 
 
-def observed(engine, *jobs):
+def observe(engine, *jobs):
     return asyncio.run(engine.observe(jobs))
 
 
-def told(engine, *orders):
+def carry_out(engine, *orders):
     return asyncio.run(engine.carry_out(orders))
 
 
 def test_the_run_is_present_from_the_first_observation(engine) -> None:
-    seen = observed(engine, "trial")["trial"]
+    seen = observe(engine, "trial")["trial"]
     assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, 2, 2)
     engine._watched.line.answer = None
-    seen = observed(engine, "trial")["trial"]
+    seen = observe(engine, "trial")["trial"]
     assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, None, None)
 
 
 def test_workers_that_train_are_counted_apart_from_those_that_exist(engine) -> None:
     trains = msgspec.structs.replace(WORKERS[0], generation=3, state="member")
     engine._watched.line.answer = Answer(ok=True, target=2, processes=(trains, *WORKERS[1:]))
-    seen = observed(engine, "trial")["trial"]
+    seen = observe(engine, "trial")["trial"]
     assert (seen.workers, seen.members, seen.arrived, seen.fixed) == (2, 1, 1, False)
 
 
 @pytest.mark.parametrize("how", [{"by_hand": True}, {"state": "finishing"}, {"state": "stopping"}])
 def test_the_number_of_workers_can_be_fixed_by_the_run(engine, how) -> None:
     engine._watched.line.answer = Answer(ok=True, target=2, processes=WORKERS, **how)
-    assert observed(engine, "trial")["trial"].fixed
+    assert observe(engine, "trial")["trial"].fixed
 
 
 def test_an_earlier_job_of_the_run_is_over(engine) -> None:
-    seen = observed(engine, "trial", "before")["before"]
+    seen = observe(engine, "trial", "before")["before"]
     assert not seen.present
     assert seen.outcome is not None
 
 
 def test_a_resize_carries_the_limits_of_the_controller(engine) -> None:
-    assert told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
-    # What a human has set meanwhile is the coordinator's to know.
+    assert carry_out(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
+    # The coordinator decides whether a user has set the number meanwhile.
     assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4), unless_by_hand=True)]
 
 
 def test_a_refusal_of_the_coordinator_is_returned(engine) -> None:
     engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
-    refused = told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4)))
+    refused = carry_out(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4)))
     assert refused == {"trial": "its number of workers was set by hand"}
 
 
 @pytest.mark.parametrize("order", [StopAttempt(job="trial", attempt=1), KillAttempt(job="trial", attempt=1)])
 def test_a_controller_never_ends_the_run(engine, order) -> None:
-    assert "is stopped there" in told(engine, order)["trial"]
+    assert "is stopped there" in carry_out(engine, order)["trial"]
     assert engine._watched.line.asked == []
 
 
 def test_an_order_to_start_does_nothing(engine) -> None:
     start = StartAttempt(job="trial", attempt=1, workers=1, spec=JobSpec(name="trial", team="local"))
-    assert told(engine, start) == {}
+    assert carry_out(engine, start) == {}
     assert engine._watched.line.asked == []

@@ -1,4 +1,4 @@
-"""The files of a run directory are its job's: whatever it puts there costs only the job itself."""
+"""A job can write into its run directory; hostile files there harm only the job itself."""
 
 import asyncio
 import logging
@@ -69,8 +69,8 @@ RECORD = RunRecord(
 FILES = ("run", "attempt", "ledger", "events", "presence", "lock", "endpoint", "secret")
 
 
-def written(run_dir: RunDir) -> RunDir:
-    """A run that has gone a little way."""
+def write_run(run_dir: RunDir) -> RunDir:
+    """Write the files of a run after its seventh step."""
     run_dir.logs.mkdir(parents=True)
     run_dir.presence.touch()
     run_dir.run.write_bytes(msgspec.json.encode(RECORD))
@@ -80,7 +80,7 @@ def written(run_dir: RunDir) -> RunDir:
     return run_dir
 
 
-def observed(engine: LocalEngine, *jobs: str):
+def observe(engine: LocalEngine, *jobs: str):
     async def story():
         async with asyncio.timeout(20):
             return await engine.observe(jobs)
@@ -92,13 +92,13 @@ def observed(engine: LocalEngine, *jobs: str):
 @pytest.mark.parametrize("stand_in", STAND_INS)
 def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, caplog) -> None:
     places = EngineDirectories(tmp_path)
-    bad = written(places.run_dir("bad"))
-    written(places.run_dir("good"))
+    bad = write_run(places.run_dir("bad"))
+    write_run(places.run_dir("good"))
     replaced(getattr(bad, file), stand_in)
     engine = LocalEngine(tmp_path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            seen = observed(engine, "bad", "good")
+            seen = observe(engine, "bad", "good")
     assert (seen["good"].attempt, seen["good"].progress.step, seen["good"].outcome) == (3, 7, OVER.outcome)
     assert seen["good"].progress.steps == 100
     # Each file is complained about once, not at every look.
@@ -108,9 +108,9 @@ def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, cap
 @pytest.mark.parametrize("stand_in", [*STAND_INS, "a link to another job's"])
 @pytest.mark.parametrize("file", ["attempt", "presence"])
 def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stand_in) -> None:
-    """Else it would hold its devices for ever, and nobody could cancel it."""
-    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
-    other = written(EngineDirectories(tmp_path).run_dir("other"))
+    """Otherwise it would keep its devices for ever, and could not be cancelled."""
+    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
+    other = write_run(EngineDirectories(tmp_path).run_dir("other"))
     there = hold_presence(other)
     try:
         if stand_in in STAND_INS:
@@ -119,18 +119,18 @@ def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stan
             getattr(run_dir, file).unlink()
             getattr(run_dir, file).symlink_to(getattr(other, file))
         engine = LocalEngine(tmp_path)
-        seen = observed(engine, "bad")["bad"]
+        seen = observe(engine, "bad")["bad"]
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
-        assert not observed(engine, "bad")["bad"].present
+        assert not observe(engine, "bad")["bad"].present
         assert is_any_process_present(other)
     finally:
         os.close(there)
 
 
 def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
-    """The job names a process of somebody else as its agent, such as another job's or the controller."""
-    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
-    other = written(EngineDirectories(tmp_path).run_dir("other"))
+    """The job names a foreign process as its agent, such as that of another job or the controller."""
+    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
+    other = write_run(EngineDirectories(tmp_path).run_dir("other"))
     presence = hold_presence(other)
     stranger = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
@@ -140,10 +140,10 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
         run_dir.presence.unlink()
         run_dir.presence.symlink_to(other.presence)
         engine = LocalEngine(tmp_path)
-        seen = observed(engine, "bad")["bad"]
+        seen = observe(engine, "bad")["bad"]
         assert not seen.agent
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
-        assert not observed(engine, "bad")["bad"].present
+        assert not observe(engine, "bad")["bad"].present
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -151,19 +151,19 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
 
 
 def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -> None:
-    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
+    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
     presence = hold_presence(run_dir)
     process = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
     try:
         engine = LocalEngine(tmp_path)
         replaced(run_dir.presence, "a pipe")
-        seen = observed(engine, "bad")["bad"]
+        seen = observe(engine, "bad")["bad"]
         assert seen.present
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert process.wait(20) == -signal.SIGKILL
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
-        assert not observed(engine, "bad")["bad"].present
+        assert not observe(engine, "bad")["bad"].present
     finally:
         process.kill()
         process.wait()
@@ -171,7 +171,7 @@ def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -
 
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
 def test_starting_an_attempt_does_not_write_through_links_of_the_job(tmp_path, place) -> None:
-    run_dir = written(EngineDirectories(tmp_path / "home").run_dir("bad"))
+    run_dir = write_run(EngineDirectories(tmp_path / "home").run_dir("bad"))
     EngineDirectories(tmp_path / "home").mark_unsettled("bad")
     folder = tmp_path / "somebody's"
     folder.mkdir()
@@ -190,7 +190,7 @@ def test_starting_an_attempt_does_not_write_through_links_of_the_job(tmp_path, p
     assert victim.read_text() == "mine"
     assert bool(refused) == (place != ".room")
     give_up_s = time.monotonic() + 20
-    while not refused and "exit code 1" not in observed(engine, "bad")["bad"].outcome.why:
+    while not refused and "exit code 1" not in observe(engine, "bad")["bad"].outcome.why:
         assert time.monotonic() < give_up_s
         time.sleep(0.02)
 
@@ -215,7 +215,7 @@ fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_heal
 def test_progress_from_hostile_files_is_finite_and_within_bounds(
     tmp_path_factory, line, event, record, saved
 ) -> None:
-    run_dir = written(EngineDirectories(tmp_path_factory.mktemp("run")).run_dir("j"))
+    run_dir = write_run(EngineDirectories(tmp_path_factory.mktemp("run")).run_dir("j"))
     run_dir.run.write_bytes(record)
     with run_dir.ledger.open("ab") as file:
         file.write((line + b"\n") * 2 + msgspec.json.encode(LINE) + b"\n" + line + b"\n")
@@ -235,14 +235,14 @@ def test_progress_from_hostile_files_is_finite_and_within_bounds(
 @given(attempt=damaged(msgspec.json.encode(OVER)))
 def test_a_hostile_attempt_file_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
-    written(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)
-    seen = observed(LocalEngine(home), "j")["j"]
+    write_run(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)
+    seen = observe(LocalEngine(home), "j")["j"]
     assert 0 <= seen.attempt <= LARGEST_COUNT
     assert not seen.present
 
 
 def test_a_file_that_has_grown_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
-    run_dir = written(EngineDirectories(tmp_path).run_dir("j"))
+    run_dir = write_run(EngineDirectories(tmp_path).run_dir("j"))
     watched = JobWatcher(run_dir)
     assert watched.progress().step == 7
     begun_s = time.monotonic()

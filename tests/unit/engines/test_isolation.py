@@ -1,4 +1,4 @@
-"""As which user a job runs, and what keeps it from running as another one."""
+"""The system user of a job, and the checks that keep jobs from running as another one."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take anoth
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that others can pass through: else they would be refused for that alone."""
+    """Make a folder that other users can enter, so that a refusal has another reason."""
     found = Path(tempfile.mkdtemp(prefix="elastane-isolation-"))
     found.chmod(0o755)
     yield found
@@ -95,7 +95,7 @@ def test_only_a_controller_of_root_can_start_processes_of_other_users(monkeypatc
         user_isolation.check_users(parse_run_as(["el-red"]))
 
 
-# -- what it finds -----------------------------------------------------------------------------------------
+# -- environment and directories ---------------------------------------------------------------------------
 
 
 def test_a_job_has_the_environment_of_its_user_without_variables_of_the_controller() -> None:

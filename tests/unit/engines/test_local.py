@@ -44,7 +44,7 @@ OVER = Attempt(
 
 @pytest.fixture(autouse=True)
 def known_here(tmp_path, monkeypatch) -> None:
-    """Names of runs lead to them from a home of this test's own."""
+    """Give each test its own home for the names of runs."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
 
 
@@ -65,9 +65,9 @@ def test_a_run_has_the_limits_and_arguments_of_its_job() -> None:
 
 
 def test_a_run_has_the_training_settings_of_its_job() -> None:
-    keeping = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
+    checkpoints = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
     training = JobTraining(
-        seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=keeping
+        seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=checkpoints
     )
     run = make_run_spec("j", msgspec.structs.replace(SPEC, training=training), PYTHON)
     assert (run.seed, run.threads, run.virtual_ranks, run.convergence, run.copies) == (7, 2, 12, "fast", 2)
@@ -164,7 +164,7 @@ def test_a_damaged_job_does_not_hide_other_jobs(tmp_path) -> None:
     assert (seen["good"].attempt, seen["bad"].attempt) == (3, 0)
 
 
-def damaged(how: str, run_dir: RunDir) -> None:
+def damage(how: str, run_dir: RunDir) -> None:
     match how:
         case "ledger" | "events" | "attempt" | "presence" | "run":
             path = getattr(run_dir, how)
@@ -197,7 +197,7 @@ def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, k
     async def story():
         if known:
             await engine.observe(["good", "bad"])
-        damaged(how, places.run_dir("bad"))
+        damage(how, places.run_dir("bad"))
         seen = await engine.observe(["good", "bad"])
         orders = (
             StartAttempt(job="bad", attempt=4, workers=1, spec=spec),
@@ -209,7 +209,7 @@ def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, k
 
     seen = asyncio.run(story())
     assert (seen["good"].attempt, seen["good"].present) == (3, False)
-    # Whoever cannot be seen gone still has the devices.
+    # A job that cannot be observed as absent still has its devices.
     assert seen["bad"].present == (how == "presence")
 
 
@@ -220,18 +220,18 @@ def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, m
     write_attempt(run_dir, msgspec.structs.replace(OVER, outcome=None))
     engine = LocalEngine(tmp_path)
 
-    def seen():
+    def observe():
         return asyncio.run(engine.observe(["j"]))["j"]
 
-    assert (seen().attempt, seen().present) == (3, False)
+    assert (observe().attempt, observe().present) == (3, False)
     write_attempt(run_dir, OVER)
     with monkeypatch.context() as patched:
-        patched.setattr("elastane.engines.local.job_watcher.read_attempt", out_of_descriptors)
-        assert seen().present
-    assert (seen().present, seen().outcome) == (False, OVER.outcome)
+        patched.setattr("elastane.engines.local.job_watcher.read_attempt", fail_without_descriptors)
+        assert observe().present
+    assert (observe().present, observe().outcome) == (False, OVER.outcome)
 
 
-def out_of_descriptors(_run_dir: RunDir) -> Attempt:
+def fail_without_descriptors(_run_dir: RunDir) -> Attempt:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -248,7 +248,7 @@ def test_an_agent_that_ended_at_once_is_reported_even_if_its_log_is_gone(tmp_pat
 
 
 def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
-    """They are seen, and no attempt that they are of: they would keep their devices for ever."""
+    """Otherwise they would keep their devices for ever."""
     run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = hold_presence(run_dir)
@@ -270,7 +270,7 @@ def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
 
 
 def test_an_agent_without_its_directory_is_present_until_it_ends(tmp_path) -> None:
-    """Else its devices would be given to others, or the same attempt would begin beside it."""
+    """Otherwise other jobs would get its devices, or the same attempt would begin beside it."""
     run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = hold_presence(run_dir)
@@ -320,7 +320,7 @@ def test_a_job_does_not_continue_a_run_of_the_same_name(tmp_path, monkeypatch) -
 
 
 def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_path, monkeypatch) -> None:
-    """It had finished, and so had this one at once."""
+    """The earlier job had finished, so the new one would count as finished at once."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     (tmp_path / "train.py").touch()
     run_dir = EngineDirectories(tmp_path).run_dir("j")
@@ -330,20 +330,20 @@ def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_p
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     order = StartAttempt(job="j", attempt=1, workers=1, spec=spec, submitted_s=100.0)
 
-    def begun(submitted_s):
+    def start(submitted_s):
         engine = LocalEngine(tmp_path)
         asyncio.run(engine.carry_out([msgspec.structs.replace(order, submitted_s=submitted_s)]))
         return asyncio.run(engine.observe(["j"]))["j"]
 
-    assert "has a run of another job" in begun(100.0).outcome.why
-    assert is_permanent(begun(100.0).outcome)
+    assert "has a run of another job" in start(100.0).outcome.why
+    assert is_permanent(start(100.0).outcome)
     # The store is an older backup: this job has begun, and has been settled, since.
-    assert begun(98.0).outcome == OVER.outcome
+    assert start(98.0).outcome == OVER.outcome
 
 
 @pytest.mark.parametrize("where", [{"script": "/\ud800.py"}, {"env": {"WHO": "\ud800"}}])
 def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp_path, where) -> None:
-    """As every name beyond ASCII where the controller's locale has no others: its turns failed, for all."""
+    """Such as a name beyond ASCII if the locale of the controller is C; its turns failed for all jobs."""
     (tmp_path / "train.py").touch()
     good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     bad = msgspec.structs.replace(good, **where)
@@ -354,7 +354,7 @@ def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp
     refused = asyncio.run(engine.carry_out(starts))
     assert list(refused) == ["bad"]
     assert "can't encode" in refused["bad"]
-    eventually(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
+    wait_until(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
 
 
 def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(tmp_path, small_disk_of) -> None:
@@ -363,33 +363,33 @@ def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(tmp_
     home = small_disk_of(1 << 20)
     engine = LocalEngine(home, agent=("false",))
 
-    def refused(attempt):
+    def start(attempt):
         return asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=attempt, workers=1, spec=spec)]))
 
-    def ended(attempt):
+    def has_ended(attempt):
         seen = asyncio.run(engine.observe(["j"]))["j"]
         return seen.attempt == attempt and seen.outcome is not None
 
-    assert refused(1) == {}
-    eventually(lambda: ended(1))
+    assert start(1) == {}
+    wait_until(lambda: has_ended(1))
     with (home / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(bytes(1 << 12))
-    assert "No space left" in refused(2)["j"]
-    assert not ended(2)
+    assert "No space left" in start(2)["j"]
+    assert not has_ended(2)
     (home / "ballast").unlink()
-    assert refused(2) == {}
-    eventually(lambda: ended(2))
+    assert start(2) == {}
+    wait_until(lambda: has_ended(2))
 
 
-def eventually(done) -> None:
+def wait_until(done) -> None:
     give_up_s = time.monotonic() + 10
     while not done():
         assert time.monotonic() < give_up_s
 
 
-def begun_and_seen(home, spec, *, attempt=1):
-    """What an engine says of an attempt that it was told to begin."""
+def start_and_observe(home, spec, *, attempt=1):
+    """Order an engine to start an attempt, and return its observation."""
     engine = LocalEngine(home)
     asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=attempt, workers=1, spec=spec)]))
     return asyncio.run(engine.observe(["j"]))["j"]
@@ -413,7 +413,7 @@ def test_a_job_that_can_never_start_fails_at_once(tmp_path, script, working_dir,
     os.mkfifo(tmp_path / "pipe")
     where = str(tmp_path / working_dir) if working_dir else ""
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / script), working_dir=where)
-    seen = begun_and_seen(tmp_path / "home", spec, attempt=attempt)
+    seen = start_and_observe(tmp_path / "home", spec, attempt=attempt)
     assert (seen.attempt, seen.present) == (attempt, False)
     assert is_permanent(seen.outcome)
     assert said in seen.outcome.why
@@ -423,7 +423,7 @@ def test_a_job_that_can_never_start_fails_at_once(tmp_path, script, working_dir,
 def test_an_impossible_environment_fails_at_once(tmp_path) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"), env={"TABLE": "x" * 200_000})
-    outcome = begun_and_seen(tmp_path / "home", spec).outcome
+    outcome = start_and_observe(tmp_path / "home", spec).outcome
     assert is_permanent(outcome)
     assert "its env is larger than the kernel allows" in outcome.why
 
@@ -432,12 +432,12 @@ def test_an_impossible_environment_fails_at_once(tmp_path) -> None:
 def test_a_script_or_folder_without_permission_fails_at_once(tmp_path, monkeypatch, shut) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "here").mkdir()
-    # To root, whom tests may run as, nothing is forbidden.
+    # Tests may run as root, which may access everything.
     monkeypatch.setattr(os, "access", lambda path, _right: path.name != shut)
     spec = msgspec.structs.replace(
         SPEC, script=str(tmp_path / "train.py"), working_dir=str(tmp_path / "here")
     )
-    outcome = begun_and_seen(tmp_path / "home", spec).outcome
+    outcome = start_and_observe(tmp_path / "home", spec).outcome
     assert is_permanent(outcome)
     assert "by the user of its engine" in outcome.why
 
@@ -473,7 +473,7 @@ def test_a_written_attempt_is_read_back(tmp_path) -> None:
 
 
 def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path, monkeypatch) -> None:
-    """Each answer takes a while of the engine's own time, as decoding it does."""
+    """The engine needs time to decode each answer."""
     at_once = most = 0
 
     async def answer(_engine, _watched, _question):

@@ -1,4 +1,4 @@
-"""Run directories written by hand, whole or with one thing wrong."""
+"""Run directories made by hand, correct or with one mistake."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,8 +38,8 @@ PINNED = Pinned(
 )
 
 
-def honest_line(step: int, pinned: Pinned = PINNED) -> LedgerLine:
-    """The line an exact run writes: two workers from step 3 on, a digest every second step."""
+def make_honest_line(step: int, pinned: Pinned = PINNED) -> LedgerLine:
+    """Return the line that an exact run writes: two workers from step 3, a digest every second step."""
     place = find_step_samples(step, pinned.dataset_length, pinned.global_batch)
     total = sum(
         hash_sample(find_sample_index(position, pinned.dataset_length, pinned.seed, place.epoch))
@@ -60,7 +60,7 @@ def honest_line(step: int, pinned: Pinned = PINNED) -> LedgerLine:
 
 
 class RunMaker:
-    """Makes runs in memory, and writes them where a test asks for files."""
+    """Makes runs in memory, and writes their files on request."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class RunMaker:
         return Recorded(
             run_dir=run_dir,
             record=RunRecord(spec=spec, pinned=pinned, created="2026-01-01T00:00:00Z"),
-            ledger=tuple(change(honest_line(step)) for step in range(1, steps + 1)),
+            ledger=tuple(change(make_honest_line(step)) for step in range(1, steps + 1)),
             events=events,
             live=False,
         )

@@ -1,4 +1,4 @@
-"""A run that went on from a checkpoint says what it lost, what it read and how long it was away."""
+"""The reports of a resumed run: lost steps, restored bytes and the time without training."""
 
 import shlex
 
@@ -21,7 +21,7 @@ from elastane.observability.report import format_command, render_report
 from elastane.observability.series import find_step
 
 
-def restored(worker: int, seconds: float, *, nbytes: int = 500) -> EventLine:
+def make_restored(worker: int, seconds: float, *, nbytes: int = 500) -> EventLine:
     return EventLine(
         time=1003.2,
         kind="checkpoint.restored",
@@ -31,7 +31,7 @@ def restored(worker: int, seconds: float, *, nbytes: int = 500) -> EventLine:
     )
 
 
-def saved(step: int, name: str, at: float) -> EventLine:
+def make_saved(step: int, name: str, at: float) -> EventLine:
     detail = {"name": name, "step": step, "bytes": 1000, "copy_s": 0.002, "seconds": 0.25, "writers": 2}
     return EventLine(time=at, kind="checkpoint.saved", step=step + 1, detail=detail)
 
@@ -47,15 +47,15 @@ RESUMED = EventLine(
 EVENTS = (
     EventLine(time=1000.0, kind="run.started"),
     EventLine(time=1000.5, kind="worker.joined", who="worker 0", step=0),
-    saved(2, "step-00000002", 1002.1),
+    make_saved(2, "step-00000002", 1002.1),
     EventLine(time=1002.2, kind="worker.died", who="worker 0", step=5),
     EventLine(time=1002.3, kind="run.stopped"),
     RESUMED,
     EventLine(time=1002.95, kind="worker.joined", who="worker 1", step=2),
-    restored(1, 0.5),
-    restored(2, 0.25),
+    make_restored(1, 0.5),
+    make_restored(2, 0.25),
     EventLine(time=1004.5, kind="worker.joined", who="worker 3", step=4),
-    saved(6, "step-00000006.r1", 1006.1),
+    make_saved(6, "step-00000006.r1", 1006.1),
     EventLine(time=1006.2, kind="run.finished"),
 )
 
@@ -79,7 +79,9 @@ def test_the_cost_of_an_attempt_has_its_checkpoint_lost_steps_and_pause(run):
 
 
 def test_workers_restore_in_parallel_and_a_repeated_restore_counts_once():
-    assert find_restored([restored(1, 0.5), restored(2, 0.1), restored(1, 0.2)]) == Restored(1000, 0.2, 2)
+    assert find_restored([make_restored(1, 0.5), make_restored(2, 0.1), make_restored(1, 0.2)]) == Restored(
+        1000, 0.2, 2
+    )
     assert find_restored([]) is None
 
 

@@ -1,4 +1,4 @@
-"""The card tells how a model was trained, the same for equal ledgers, and nothing a run says can break it."""
+"""The card shows how a model was trained, alike for equal ledgers; texts of a run cannot break it."""
 
 import re
 
@@ -110,38 +110,38 @@ load_model(model, "model.safetensors")  # model: as the script builds it
 """
 
 
-def card(run, model=WHOLE):
+def write_card(run, model=WHOLE):
     return write_card_text(run, compute_metrics(run), model)
 
 
 def test_the_card_shows_how_the_model_was_trained(make_run):
-    assert card(make_run(events=EVENTS)) == CARD
+    assert write_card(make_run(events=EVENTS)) == CARD
 
 
 def test_the_card_names_the_checkpoint_that_a_run_was_resumed_from(make_run):
     resumed = EventLine(time=1000.1, kind="run.resumed", detail={"name": "step-40", "step": 40})
-    text = card(make_run(events=(resumed, *EVENTS)))
+    text = write_card(make_run(events=(resumed, *EVENTS)))
     assert "1 written, training went on from:\n- `step-40`, step 40" in text
 
 
 def test_the_card_of_a_stopped_run_has_its_last_step(make_run):
-    text = card(make_run(steps=4, events=(EventLine(time=1007.0, kind="run.stopped"),)))
+    text = write_card(make_run(steps=4, events=(EventLine(time=1007.0, kind="run.stopped"),)))
     assert "trained for 4 steps" in text
     assert "stopped after step 4 of 6" in text
 
 
 def test_the_card_loads_transformers_and_shards_in_their_own_way(make_run):
     theirs = msgspec.structs.replace(WHOLE, architecture="LlamaForCausalLM")
-    assert 'model = LlamaForCausalLM.from_pretrained(".")' in card(make_run(), theirs)
+    assert 'model = LlamaForCausalLM.from_pretrained(".")' in write_card(make_run(), theirs)
     shards = FinishedModel(files=(("model.safetensors.index.json", 10),))
-    assert "load_state_dict(load_file(shard), strict=False)" in card(make_run(), shards)
+    assert "load_state_dict(load_file(shard), strict=False)" in write_card(make_run(), shards)
 
 
 def test_texts_of_a_run_cannot_break_the_card(make_run):
     evil = "a|b`c`\n# <script>"
     run = make_run(events=(EventLine(time=1002.5, kind="worker.died", who=evil, why=evil, step=2),))
     spec = RunSpec(name=evil, script="/home/somebody/" + evil, args=(evil,))
-    text = card(
+    text = write_card(
         msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec)),
         msgspec.structs.replace(WHOLE, architecture="x\nimport os"),
     )

@@ -1,4 +1,4 @@
-"""Two runs are the same bit for bit, or the first difference is named."""
+"""Two runs are equal bit for bit, or their first difference is named."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ from elastane.observability.compare import Comparison, compare_runs
 from elastane.observability.tensors import TensorFile, compare_tensors
 
 
-def safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> Path:
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> Path:
     header, body = {}, b""
     for name, (dtype, shape, raw) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(raw)]}
@@ -23,7 +23,7 @@ def safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) ->
     return path
 
 
-def floats(*values: float) -> bytes:
+def pack_floats(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
@@ -32,18 +32,18 @@ def pair(make_run):
     def build(**changes) -> Comparison:
         first, second = make_run(name="a"), make_run(name="b", **changes)
         for run in (first, second):
-            safetensors(run.run_dir.model_files.weights, {"w": ("F32", [2], floats(1.0, 2.0))})
+            write_safetensors(run.run_dir.model_files.weights, {"w": ("F32", [2], pack_floats(1.0, 2.0))})
         return compare_runs(first, second)
 
     return build
 
 
-def at(step: int, **changes):
+def change_step(step: int, **changes):
     return lambda line: msgspec.structs.replace(line, **changes) if line.step == step else line
 
 
 def test_equal_runs_are_equal_with_different_workers(pair) -> None:
-    found = pair(change=at(5, workers={3: ((0, 4),)}, generation=9, time=0.0, seconds={}))
+    found = pair(change=change_step(5, workers={3: ((0, 4),)}, generation=9, time=0.0, seconds={}))
     assert found.equal
     assert (found.same_steps, found.digests, found.tensors_compared) == (6, 3, 1)
 
@@ -60,25 +60,27 @@ def test_the_first_differing_loss_is_named(pair) -> None:
 def test_the_first_differing_block_is_named(pair, make_run) -> None:
     digest = make_run().ledger[3].digest
     changed = msgspec.structs.replace(digest, optimizer="0" * 64, optimizer_blocks=("b1", "XX", "YY"))
-    found = pair(change=at(4, digest=changed))
+    found = pair(change=change_step(4, digest=changed))
     assert [(d.what, d.step, d.block) for d in found.ledger] == [("optimizer", 4, 1)]
 
 
 def test_a_loss_that_differs_in_one_of_its_forms_is_named(pair) -> None:
-    found = pair(change=at(3, loss=1.0))
+    found = pair(change=change_step(3, loss=1.0))
     assert not found.equal
     assert [(d.what, d.step) for d in found.ledger] == [("loss", 3)]
     assert [(problem.kind, problem.step) for problem in found.problems] == [("loss", 3)]
 
 
 def test_a_digest_that_only_one_run_has_is_a_difference(pair) -> None:
-    found = pair(change=at(4, digest=None))
+    found = pair(change=change_step(4, digest=None))
     assert not found.equal
     assert [(d.what, d.step, d.second) for d in found.ledger] == [("digest", 4, "none")]
 
 
 def test_a_due_digest_that_both_runs_lack_is_a_problem_of_both(make_run) -> None:
-    first, second = (digesting(make_run(name=name, change=at(4, digest=None)), 2) for name in "ab")
+    first, second = (
+        set_digest_every(make_run(name=name, change=change_step(4, digest=None)), 2) for name in "ab"
+    )
     found = compare_runs(first, second)
     assert not found.equal
     assert [(problem.run, problem.step) for problem in found.problems] == [
@@ -89,23 +91,23 @@ def test_a_due_digest_that_both_runs_lack_is_a_problem_of_both(make_run) -> None
 @pytest.mark.parametrize(("parameters", "equal"), [("e" * 64, True), ("0" * 64, False)])
 def test_the_last_digests_of_runs_that_their_scripts_ended_are_compared(make_run, parameters, equal) -> None:
     detail = {"parameters_sha256": parameters, "optimizer_sha256": "f" * 64}
-    told = EventLine(time=1.0, kind="digest", step=6, detail=detail)
+    digest = EventLine(time=1.0, kind="digest", step=6, detail=detail)
     ended = EventLine(time=2.0, kind="run.finished", who=SCRIPT, step=6)
-    first = make_run(name="a", change=at(6, digest=None), events=(told, ended))
+    first = make_run(name="a", change=change_step(6, digest=None), events=(digest, ended))
     second = make_run(name="b")
     for run in (first, second):
-        safetensors(run.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
+        write_safetensors(run.run_dir.model_files.weights, {"w": ("F32", [1], pack_floats(1.0))})
     found = compare_runs(first, second)
     assert (found.equal, found.digests) == (equal, 3)
     assert [(d.what, d.step) for d in found.ledger] == ([] if equal else [("parameters", 6)])
 
 
-def digesting(run, every):
+def set_digest_every(run, every):
     spec = msgspec.structs.replace(run.record.spec, digest_every=every)
     return msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec))
 
 
-def without_digests(*steps):
+def remove_digests(*steps):
     return lambda line: msgspec.structs.replace(line, digest=None) if line.step in steps else line
 
 
@@ -113,25 +115,25 @@ def without_digests(*steps):
 def test_runs_may_have_digests_at_different_steps(make_run, lost, named) -> None:
     """The first has one every two steps, the second every three: they meet at step 6."""
     digest = make_run().ledger[1].digest
-    first = digesting(make_run(name="a"), 2)
+    first = set_digest_every(make_run(name="a"), 2)
     at_three = {3: digest, 6: digest}
-    second = digesting(
+    second = set_digest_every(
         make_run(name="b", change=lambda line: msgspec.structs.replace(line, digest=at_three.get(line.step))),
         3,
     )
     assert compare_runs(first, second).equal
-    second = msgspec.structs.replace(second, ledger=tuple(map(without_digests(*lost), second.ledger)))
+    second = msgspec.structs.replace(second, ledger=tuple(map(remove_digests(*lost), second.ledger)))
     found = compare_runs(first, second)
     assert [d.step for d in found.ledger if d.what == "digest"] == named
-    # At step 3 the first run has none; that the second lacks its own is its problem.
+    # Only the second run has a digest at step 3; if it is missing, that is a problem of this run.
     assert [problem.step for problem in found.problems] == [step for step in lost if step not in named]
 
 
 def test_a_digest_at_the_end_of_an_attempt_is_due_in_that_run_only(make_run) -> None:
     """The second run was stopped after step 4 and resumed; it has a digest there that the first has not."""
-    first = digesting(make_run(name="a", change=at(4, digest=None)), 6)
-    first = msgspec.structs.replace(first, ledger=tuple(map(without_digests(2), first.ledger)))
-    second = digesting(make_run(name="b", change=without_digests(2)), 6)
+    first = set_digest_every(make_run(name="a", change=change_step(4, digest=None)), 6)
+    first = msgspec.structs.replace(first, ledger=tuple(map(remove_digests(2), first.ledger)))
+    second = set_digest_every(make_run(name="b", change=remove_digests(2)), 6)
     assert [d.step for d in compare_runs(first, second).ledger] == [4]
     stopped = (
         EventLine(time=1.0, kind="run.stopped", step=4),
@@ -142,23 +144,25 @@ def test_a_digest_at_the_end_of_an_attempt_is_due_in_that_run_only(make_run) -> 
 
 
 def test_a_gradient_norm_or_a_skipped_step_that_differs_is_named(make_run) -> None:
-    def measured(line):
+    def add_norm(line):
         return msgspec.structs.replace(line, grad_norm=float(line.step))
 
-    first = make_run(name="a", change=measured)
+    first = make_run(name="a", change=add_norm)
     for what, changes in (
         ("norm", {"grad_norm": 2.0}),
         ("norm", {"grad_norm": None}),
         ("skipped", {"skipped": True}),
     ):
-        second = make_run(name="b", change=lambda line, changes=changes: at(5, **changes)(measured(line)))
+        second = make_run(
+            name="b", change=lambda line, changes=changes: change_step(5, **changes)(add_norm(line))
+        )
         assert what in {d.what for d in compare_runs(first, second).ledger if d.step == 5}
-    assert compare_runs(first, make_run(name="c")).equal, "norms are measured only by a script that clips"
+    assert compare_runs(first, make_run(name="c")).equal, "only a script that clips measures norms"
 
 
 def test_differing_samples_are_named(pair, make_run) -> None:
     samples = msgspec.structs.replace(make_run().ledger[1].samples, checksum="0" * 16)
-    assert [(d.what, d.step) for d in pair(change=at(2, samples=samples)).ledger] == [("samples", 2)]
+    assert [(d.what, d.step) for d in pair(change=change_step(2, samples=samples)).ledger] == [("samples", 2)]
 
 
 @pytest.mark.parametrize("change", [{"threads": 2}, {"seed": 8}, {"convergence": "fast"}])
@@ -194,7 +198,7 @@ def test_a_comparison_says_which_run_ended_first(pair) -> None:
 def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
     first, second = make_run(name="a"), make_run(name="b")
     assert compare_runs(first, second).equal
-    safetensors(first.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
+    write_safetensors(first.run_dir.model_files.weights, {"w": ("F32", [1], pack_floats(1.0))})
     found = compare_runs(first, second)
     assert not found.equal
     assert "holds no finished model" in found.remarks[0]
@@ -203,15 +207,15 @@ def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
 def test_shards_are_compared_with_a_whole_model(pair, make_run) -> None:
     assert pair().equal
     cut, whole = make_run(name="cut"), make_run(name="a")
-    two = {"v": ("F32", [1], floats(3.0)), "w": ("F32", [2], floats(1.0, 2.0))}
-    safetensors(whole.run_dir.model_files.weights, two)
+    two = {"v": ("F32", [1], pack_floats(3.0)), "w": ("F32", [2], pack_floats(1.0, 2.0))}
+    write_safetensors(whole.run_dir.model_files.weights, two)
     files = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
     for name, file in files.items():
-        safetensors(cut.run_dir.root / file, {name: two[name]})
+        write_safetensors(cut.run_dir.root / file, {name: two[name]})
     cut.run_dir.model_files.weight_index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
     found = compare_runs(cut, whole)
     assert (found.equal, found.tensors_compared) == (True, 2)
-    safetensors(cut.run_dir.root / files["v"], {"v": ("F32", [1], floats(-3.0))})
+    write_safetensors(cut.run_dir.root / files["v"], {"v": ("F32", [1], pack_floats(-3.0))})
     assert [difference.name for difference in compare_runs(cut, whole).tensors] == ["v"]
     (cut.run_dir.root / files["v"]).unlink()
     with pytest.raises(BadInput, match="00002-of-00002"):
@@ -220,27 +224,27 @@ def test_shards_are_compared_with_a_whole_model(pair, make_run) -> None:
 
 def test_tensors_are_compared_by_their_bits(tmp_path) -> None:
     a = TensorFile(
-        safetensors(
+        write_safetensors(
             tmp_path / "a",
             {
-                "same": ("F32", [2], floats(float("nan"), -0.0)),
-                "values": ("F32", [3], floats(1.0, 2.0, 3.0)),
-                "zero": ("F32", [1], floats(0.0)),
+                "same": ("F32", [2], pack_floats(float("nan"), -0.0)),
+                "values": ("F32", [3], pack_floats(1.0, 2.0, 3.0)),
+                "zero": ("F32", [1], pack_floats(0.0)),
                 "half": ("BF16", [2], bytes.fromhex("803f0040")),  # 1, 2
-                "shape": ("F32", [1, 2], floats(1.0, 2.0)),
+                "shape": ("F32", [1, 2], pack_floats(1.0, 2.0)),
                 "gone": ("I64", [1], bytes(8)),
             },
         )
     )
     b = TensorFile(
-        safetensors(
+        write_safetensors(
             tmp_path / "b",
             {
-                "same": ("F32", [2], floats(float("nan"), -0.0)),
-                "values": ("F32", [3], floats(1.0, 2.5, 3.25)),
-                "zero": ("F32", [1], floats(-0.0)),
+                "same": ("F32", [2], pack_floats(float("nan"), -0.0)),
+                "values": ("F32", [3], pack_floats(1.0, 2.5, 3.25)),
+                "zero": ("F32", [1], pack_floats(-0.0)),
                 "half": ("BF16", [2], bytes.fromhex("803f8040")),  # 1, 4
-                "shape": ("F32", [2, 1], floats(1.0, 2.0)),
+                "shape": ("F32", [2, 1], pack_floats(1.0, 2.0)),
             },
         )
     )
@@ -262,7 +266,7 @@ def test_a_damaged_model_is_bad_input(tmp_path, text) -> None:
 
 
 def test_a_truncated_model_is_bad_input(tmp_path) -> None:
-    whole = safetensors(tmp_path / "model", {"w": ("F32", [2], floats(1.0, 2.0))})
+    whole = write_safetensors(tmp_path / "model", {"w": ("F32", [2], pack_floats(1.0, 2.0))})
     whole.write_bytes(whole.read_bytes()[:-4])
     with pytest.raises(BadInput, match="4 of 8 bytes"):
         TensorFile(whole)

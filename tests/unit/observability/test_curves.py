@@ -1,4 +1,4 @@
-"""Whatever a run has as a number per step becomes a chart, and the loss is drawn where it matters."""
+"""Each number that a run has per step becomes a chart; the chart of the loss shows the range that matters."""
 
 import json
 import math
@@ -16,11 +16,11 @@ from elastane.observability.drawing import Axis, add_margin, compute_robust_rang
 from elastane.observability.report import render_report
 
 
-def named(run):
+def collect_series(run):
     return {series.name: series for series in build_series(run.ledger, run.events)}
 
 
-def with_all(line):
+def add_all_numbers(line):
     return msgspec.structs.replace(
         line,
         grad_norm=1.0 / line.step,
@@ -29,12 +29,12 @@ def with_all(line):
     )
 
 
-def evaluation(step, **detail):
+def make_evaluation(step, **detail):
     return EventLine(time=1000.0 + step, kind="evaluation", step=step, detail=detail)
 
 
 def test_each_kind_of_number_has_a_chart(make_run) -> None:
-    run = make_run(change=with_all, events=(evaluation(3, loss=30.0, seen=10.0, correct=5.0),))
+    run = make_run(change=add_all_numbers, events=(make_evaluation(3, loss=30.0, seen=10.0, correct=5.0),))
     page = render_report(run)
     charts = re.findall(r'<svg class="small"[^>]*aria-label="([^"]*)"', page)
     assert charts == [
@@ -49,17 +49,17 @@ def test_each_kind_of_number_has_a_chart(make_run) -> None:
 
 
 def test_an_empty_chart_is_not_drawn(make_run) -> None:
-    assert list(named(make_run())) == ["samples per second"]
+    assert list(collect_series(make_run())) == ["samples per second"]
 
 
 def test_each_group_has_a_line(make_run) -> None:
-    series = named(make_run(change=with_all))["learning rate"]
+    series = collect_series(make_run(change=add_all_numbers))["learning rate"]
     assert [line[-1] for line in series.lines] == [(6, 0.1), (6, pytest.approx(1.2))]
     assert series.labels == ("group 0", "group 1")
 
 
 def test_the_numbers_under_the_pointer_are_those_of_the_ledger(make_run) -> None:
-    page = render_report(make_run(change=with_all))
+    page = render_report(make_run(change=add_all_numbers))
     data = re.search(r'aria-label="accuracy"[^>]*data-lines="([^"]*)"', page)
     assert data
     assert json.loads(unescape(data[1]))[0][3] == [4, 0.5]
@@ -67,32 +67,32 @@ def test_the_numbers_under_the_pointer_are_those_of_the_ledger(make_run) -> None
 
 def test_evaluations_are_means(make_run) -> None:
     events = (
-        evaluation(2, loss=30.0, seen=10.0),
-        evaluation(4, loss=20.0, seen=10.0),
-        msgspec.structs.replace(evaluation(5, loss=8.0), samples=4),
+        make_evaluation(2, loss=30.0, seen=10.0),
+        make_evaluation(4, loss=20.0, seen=10.0),
+        msgspec.structs.replace(make_evaluation(5, loss=8.0), samples=4),
     )
     means = collect_evaluation_means(events, make_run().ledger)
     assert means == {"loss": [(2, 3.0), (4, 2.0), (5, 2.0)]}
 
 
 def test_the_loss_of_evaluations_is_drawn_with_the_losses(make_run) -> None:
-    page = render_report(make_run(events=(evaluation(3, loss=7.0, seen=10.0),)))
+    page = render_report(make_run(events=(make_evaluation(3, loss=7.0, seen=10.0),)))
     assert re.search(r'<circle class="score"[^>]*><title>step 3: evaluation, loss 0.7', page)
 
 
 def test_an_evaluation_in_other_units_is_drawn_apart_from_the_losses(make_run) -> None:
     quiet = render_report(make_run(events=()))
-    page = render_report(make_run(events=(evaluation(3, loss=70_000.0),)))
+    page = render_report(make_run(events=(make_evaluation(3, loss=70_000.0),)))
     axis = r'"views":\{"focus":\[([^\]]*)\]'
     assert re.search(axis, page)[1] == re.search(axis, quiet)[1]
     assert "evaluation: loss" in page
 
 
-def views(page):
+def read_views(page):
     return json.loads(re.search(r'id="hover">(.*?)</script>', page)[1])["views"]
 
 
-def long_run(make_run, loss_at, steps=1000):
+def make_long_run(make_run, loss_at, steps=1000):
     run = make_run()
     line = run.ledger[0]
     return msgspec.structs.replace(
@@ -114,18 +114,18 @@ def long_run(make_run, loss_at, steps=1000):
     ids=["the first steps", "one spike", "rare spikes"],
 )
 def test_outliers_do_not_squeeze_the_loss(make_run, loss_at) -> None:
-    page = render_report(long_run(make_run, loss_at))
-    low, high, _ = views(page)["focus"]
+    page = render_report(make_long_run(make_run, loss_at))
+    low, high, _ = read_views(page)["focus"]
     assert low <= 2.0
     assert high < 4.0
-    assert views(page)["all"][1] > 11.0, "everything can still be seen"
-    assert views(page)["log"][2]
+    assert read_views(page)["all"][1] > 11.0, "everything can still be seen"
+    assert read_views(page)["log"][2]
     assert "above: up to" in page
 
 
 def test_a_loss_without_outliers_has_one_view_and_no_buttons(make_run) -> None:
-    page = render_report(long_run(make_run, lambda step: 2.5 - step / 2000))
-    assert list(views(page)) == ["focus"]
+    page = render_report(make_long_run(make_run, lambda step: 2.5 - step / 2000))
+    assert list(read_views(page)) == ["focus"]
     assert 'type="radio"' not in page
 
 
@@ -159,7 +159,7 @@ def test_the_numbers_of_a_hostile_run_do_not_break_the_page(make_run, losses, ot
             seconds={"step": abs(other)},
         )
 
-    run = make_run(change=change, events=(evaluation(2, loss=others[0], seen=others[1]),))
+    run = make_run(change=change, events=(make_evaluation(2, loss=others[0], seen=others[1]),))
     assert "<h1>trial</h1>" in render_report(run)
 
 

@@ -1,4 +1,4 @@
-"""Digests that are due are there, and the ledger ends where the run did."""
+"""A ledger has every digest that is due, and ends with the last step of its run."""
 
 import msgspec
 import pytest
@@ -10,8 +10,8 @@ from elastane.protocol.cursors import hash_stream_sample
 
 
 @pytest.fixture
-def digesting(make_run):
-    """A run with a digest every so many steps, of which some are lost."""
+def make_digesting_run(make_run):
+    """Return a builder of runs with a digest every N steps, of which some are missing."""
 
     def build(every, *, lost=(), resumed=None, **wishes):
         run = make_run(
@@ -26,67 +26,72 @@ def digesting(make_run):
     return build
 
 
-def ending(kind, who="coordinator", step=None, **detail):
+def make_ending(kind, who="coordinator", step=None, **detail):
     return (EventLine(time=1.0, kind=kind, who=who, step=step, detail=detail),)
 
 
-TOLD = ending("digest", step=4, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
+TOLD = make_ending("digest", step=4, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
 
 
-def missing(run):
+def list_missing(run):
     return [problem.step for problem in verify_samples(run).problems if problem.kind == "digest"]
 
 
 @pytest.mark.parametrize(
     ("every", "lost", "named"), [(2, (), []), (2, (4,), [4]), (2, (2, 6), [2, 6]), (0, (2,), [])]
 )
-def test_a_missing_digest_is_named(digesting, every, lost, named) -> None:
-    assert missing(digesting(every, lost=lost)) == named
+def test_a_missing_digest_is_named(make_digesting_run, every, lost, named) -> None:
+    assert list_missing(make_digesting_run(every, lost=lost)) == named
 
 
-def test_the_last_step_always_has_a_digest(digesting) -> None:
-    assert missing(digesting(50, lost=(2, 4), events=ending("run.finished"))) == []
-    assert missing(digesting(50, lost=(2, 4, 6), events=ending("run.finished"))) == [6]
-    assert missing(digesting(50, lost=(4,), steps=4, events=ending("run.stopped", "user", 4))) == [4]
+def test_the_last_step_always_has_a_digest(make_digesting_run) -> None:
+    assert list_missing(make_digesting_run(50, lost=(2, 4), events=make_ending("run.finished"))) == []
+    assert list_missing(make_digesting_run(50, lost=(2, 4, 6), events=make_ending("run.finished"))) == [6]
+    assert list_missing(
+        make_digesting_run(50, lost=(4,), steps=4, events=make_ending("run.stopped", "user", 4))
+    ) == [4]
 
 
 @pytest.mark.parametrize(
     "events",
     [
         (),
-        ending("run.failed"),
-        ending("run.stopped", "agent"),
-        (*TOLD, *ending("run.finished", SCRIPT, 4)),
-        (*ending("run.stopped", "user", 4), EventLine(time=2.0, kind="run.resumed")),
+        make_ending("run.failed"),
+        make_ending("run.stopped", "agent"),
+        (*TOLD, *make_ending("run.finished", SCRIPT, 4)),
+        (*make_ending("run.stopped", "user", 4), EventLine(time=2.0, kind="run.resumed")),
     ],
 )
-def test_a_run_that_did_not_finish_needs_no_digest_of_its_last_step(digesting, events) -> None:
-    assert missing(digesting(50, lost=(4,), steps=4, events=events)) == []
-    assert missing(digesting(2, lost=(4,), steps=4, events=events)) == [4]
+def test_a_run_that_did_not_finish_needs_no_digest_of_its_last_step(make_digesting_run, events) -> None:
+    assert list_missing(make_digesting_run(50, lost=(4,), steps=4, events=events)) == []
+    assert list_missing(make_digesting_run(2, lost=(4,), steps=4, events=events)) == [4]
 
 
-def test_the_last_digest_of_a_run_that_its_script_ended_is_in_an_event(digesting) -> None:
-    ended = ending("run.finished", SCRIPT, 4)
-    assert missing(digesting(50, lost=(4,), steps=4, events=ended)) == [4]
-    assert missing(digesting(50, steps=4, events=ended)) == [], "the line has it"
+def test_the_last_digest_of_a_run_that_its_script_ended_is_in_an_event(make_digesting_run) -> None:
+    ended = make_ending("run.finished", SCRIPT, 4)
+    assert list_missing(make_digesting_run(50, lost=(4,), steps=4, events=ended)) == [4]
+    assert list_missing(make_digesting_run(50, steps=4, events=ended)) == [], "the line has it"
 
 
-def test_an_attempt_without_steps_needs_no_digest(digesting) -> None:
+def test_an_attempt_without_steps_needs_no_digest(make_digesting_run) -> None:
     resumed = Resumed("step-00000006", 6, 1, 3, 2)
-    assert missing(digesting(50, lost=(6,), resumed=resumed, events=ending("run.finished"))) == []
+    assert (
+        list_missing(make_digesting_run(50, lost=(6,), resumed=resumed, events=make_ending("run.finished")))
+        == []
+    )
 
 
-def test_the_event_of_a_script_that_ended_the_run_must_agree_with_the_ledger(digesting) -> None:
-    ended = ending("run.finished", SCRIPT, 6)
-    told = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
-    wrong = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="0" * 64)
-    assert missing(digesting(2, events=told + ended)) == []
-    assert missing(digesting(2, events=wrong + ended)) == [6]
+def test_the_event_of_a_script_that_ended_the_run_must_agree_with_the_ledger(make_digesting_run) -> None:
+    ended = make_ending("run.finished", SCRIPT, 6)
+    told = make_ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
+    wrong = make_ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="0" * 64)
+    assert list_missing(make_digesting_run(2, events=told + ended)) == []
+    assert list_missing(make_digesting_run(2, events=wrong + ended)) == [6]
 
 
-def test_the_ledger_of_a_stopped_run_ends_with_its_last_step(digesting) -> None:
-    assert verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 4))).ok
-    verdict = verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 5)))
+def test_the_ledger_of_a_stopped_run_ends_with_its_last_step(make_digesting_run) -> None:
+    assert verify_samples(make_digesting_run(2, steps=4, events=make_ending("run.stopped", "user", 4))).ok
+    verdict = verify_samples(make_digesting_run(2, steps=4, events=make_ending("run.stopped", "user", 5)))
     assert [p.text for p in verdict.problems] == [
         "the run stopped after step 5, but its ledger ends with step 4"
     ]
@@ -97,8 +102,8 @@ POSITIONS = ((0, 4), (4, 7), (7, 8), (0, 4))
 
 
 @pytest.fixture
-def stream(make_run, pinned):
-    """A stream's four steps, an epoch of three and one of the next; the positions of some are changed."""
+def make_stream(make_run, pinned):
+    """Return a builder of a stream's run: an epoch of three steps, and a step with changed positions."""
 
     def build(*, events=(), **changed):
         run, ledger = make_run(steps=4, events=events), []
@@ -122,18 +127,18 @@ def stream(make_run, pinned):
 
 
 @pytest.mark.parametrize("positions", [(0, 3), (5, 8), (0, 0)])
-def test_the_positions_of_a_stream_must_be_those_of_its_shards(stream, positions) -> None:
-    assert verify_samples(stream()).ok
-    verdict = verify_samples(stream(step2=positions))
+def test_the_positions_of_a_stream_must_be_those_of_its_shards(make_stream, positions) -> None:
+    assert verify_samples(make_stream()).ok
+    verdict = verify_samples(make_stream(step2=positions))
     start, stop = positions
     assert [(p.step, p.text) for p in verdict.problems] == [
         (2, f"positions [{start}, {stop}), but its shards say [4, 7)")
     ]
 
 
-def test_a_run_that_ends_with_its_stream_ends_with_an_epoch(stream) -> None:
-    assert verify_samples(stream(events=ending("run.finished", SCRIPT, 4))).ok
-    verdict = verify_samples(stream(events=ending("run.finished", step=5)))
+def test_a_run_that_ends_with_its_stream_ends_with_an_epoch(make_stream) -> None:
+    assert verify_samples(make_stream(events=make_ending("run.finished", SCRIPT, 4))).ok
+    verdict = verify_samples(make_stream(events=make_ending("run.finished", step=5)))
     assert [p.text for p in verdict.problems] == [
         "the run finished after step 5, but its ledger ends with step 4",
         "the run finished with its stream, but the last step does not end an epoch",

@@ -1,4 +1,4 @@
-"""Evaluations are told as means over their samples, in every place that tells of them."""
+"""Evaluations are shown as means over their samples, in every place."""
 
 import math
 

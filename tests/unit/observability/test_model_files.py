@@ -1,4 +1,4 @@
-"""A finished model is what its run wrote, to the byte, or the file that is not is named."""
+"""A finished model has the bytes that its run wrote, or the file with other bytes is named."""
 
 import json
 
@@ -18,8 +18,8 @@ SET = (*SHARDS, INDEX, "optimizer.safetensors", "environment.json")
 ENDS = ("run.finished", "run.stopped")
 
 
-def ended(run, names, kind="run.finished", **changes):
-    """The run, with these files in its directory and recorded."""
+def end_run(run, names, kind="run.finished", **changes):
+    """Write and record these files, and return the run with its last event."""
     files = {}
     for name in names:
         raw = name.encode() * 100
@@ -31,10 +31,10 @@ def ended(run, names, kind="run.finished", **changes):
 
 @pytest.fixture(params=ENDS)
 def finished(request, make_run):
-    return ended(make_run(), SET, request.param)
+    return end_run(make_run(), SET, request.param)
 
 
-def problems(run):
+def list_problems(run):
     return [(problem.kind, problem.text) for problem in check_model(run).problems]
 
 
@@ -63,44 +63,44 @@ def test_a_missing_or_shortened_file_is_noticed(finished, name) -> None:
     path = finished.run_dir.root / name
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
-    assert problems(finished) == [("model", f"{name} has {size - 1:,} bytes; the run wrote {size:,}")]
+    assert list_problems(finished) == [("model", f"{name} has {size - 1:,} bytes; the run wrote {size:,}")]
     path.unlink()
-    assert problems(finished) == [("model", f"{name} is missing; the run wrote {size:,} bytes")]
+    assert list_problems(finished) == [("model", f"{name} is missing; the run wrote {size:,} bytes")]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00003-of-00003.safetensors"])
 def test_an_additional_file_of_another_set_is_noticed(finished, name) -> None:
     (finished.run_dir.root / name).write_bytes(b"another run's")
-    assert problems(finished) == [("model", f"{name} is not one of the files that this run wrote")]
+    assert list_problems(finished) == [("model", f"{name} is not one of the files that this run wrote")]
 
 
 def test_the_file_of_another_run_is_noticed(make_run) -> None:
-    mine, other = ended(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
+    mine, other = end_run(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
     other.run_dir.model_files.weights.write_bytes(b"x" * mine.run_dir.model_files.weights.stat().st_size)
     other.run_dir.model_files.weights.replace(mine.run_dir.model_files.weights)
-    assert "is not what the run wrote" in problems(mine)[0][1]
+    assert "is not what the run wrote" in list_problems(mine)[0][1]
 
 
 def test_a_missing_record_of_the_optimizer_is_noticed(make_run) -> None:
     run = make_run()
     spec = msgspec.structs.replace(run.record.spec, save_optimizer=True)
     run = msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec))
-    assert "--save-optimizer was given" in problems(ended(run, ["model.safetensors"]))[0][1]
+    assert "--save-optimizer was given" in list_problems(end_run(run, ["model.safetensors"]))[0][1]
 
 
 def test_a_recorded_path_outside_the_run_is_not_followed(make_run) -> None:
-    run = ended(make_run(), ["model.safetensors"])
+    run = end_run(make_run(), ["model.safetensors"])
     (event,) = run.events
     files = {**event.files, "../secret": WrittenFile(1, "00")}
     run = msgspec.structs.replace(run, events=(msgspec.structs.replace(event, files=files),))
-    assert problems(run) == [
+    assert list_problems(run) == [
         ("model", "the record names '../secret', which is not the name of a file in the run")
     ]
 
 
 def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
-    run = ended(make_run(), ["environment.json"], files={})
-    assert problems(run) == [("model", "the run finished, but model.safetensors is missing")]
+    run = end_run(make_run(), ["environment.json"], files={})
+    assert list_problems(run) == [("model", "the run finished, but model.safetensors is missing")]
     write_weights(run.run_dir.model_files.weights)
     verdict = verify_run(run)
     assert (verdict.ok, verdict.files) == (True, 0)
@@ -109,18 +109,18 @@ def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
     run.run_dir.model_files.weight_index.write_text(
         json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))})
     )
-    assert SHARDS[1] in problems(run)[0][1]
+    assert SHARDS[1] in list_problems(run)[0][1]
 
 
 def test_a_run_killed_before_its_checksums_were_recorded_has_a_remark(make_run) -> None:
-    run = ended(make_run(), [], "run.stopped", who="agent")
+    run = end_run(make_run(), [], "run.stopped", who="agent")
     assert check_model(run).problems == ()
     assert "killed before it had recorded their checksums" in check_model(run).remarks[0]
 
 
 @pytest.mark.parametrize("kind", ["run.failed", "run.resumed", "worker.died"])
 def test_files_of_an_earlier_attempt_are_not_taken_for_the_result(make_run, kind) -> None:
-    run = ended(make_run(), ["model.safetensors"], "run.stopped")
+    run = end_run(make_run(), ["model.safetensors"], "run.stopped")
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=2.0, kind="run.resumed")))
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))
     run.run_dir.model_files.weights.write_bytes(b"being replaced")
@@ -129,7 +129,7 @@ def test_files_of_an_earlier_attempt_are_not_taken_for_the_result(make_run, kind
 
 
 def test_an_unreadable_file_is_bad_input(make_run) -> None:
-    run = ended(make_run(), ["model.safetensors"])
+    run = end_run(make_run(), ["model.safetensors"])
     run.run_dir.model_files.weights.unlink()
     run.run_dir.model_files.weights.mkdir()
     with pytest.raises(BadInput, match="cannot be read"):

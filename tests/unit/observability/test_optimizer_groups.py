@@ -1,4 +1,4 @@
-"""The card shows the optimizer's groups as they were at the end."""
+"""The card shows the groups of the optimizer as they were at the end."""
 
 from elastane.observability.card import FinishedModel, write_card_text
 from elastane.observability.metrics import compute_metrics
@@ -13,13 +13,13 @@ GROUPS = OptimizerGroups(
 )
 
 
-def card_of(run, optimizer):
+def write_card(run, optimizer):
     model = FinishedModel(files=(("model.safetensors", 1400),), optimizer=optimizer)
     return write_card_text(run, compute_metrics(run), model)
 
 
 def test_each_group_has_its_parameters_and_its_own_settings(make_run) -> None:
-    card = card_of(make_run(), GROUPS)
+    card = write_card(make_run(), GROUPS)
     assert "| group | parameters | weight\\_decay |" in card
     assert "| 0 | 4: a.weight, b\\|c, d and 1 more | 0.1 |" in card
     assert "| 1 | 1: a.bias | 0 |" in card
@@ -28,4 +28,4 @@ def test_each_group_has_its_parameters_and_its_own_settings(make_run) -> None:
 
 
 def test_a_run_without_recorded_groups_shows_the_initial_ones(make_run) -> None:
-    assert "AdamW(lr=0.001)" in card_of(make_run(), None)
+    assert "AdamW(lr=0.001)" in write_card(make_run(), None)

@@ -1,4 +1,4 @@
-"""The page tells everything that happened, and nothing a run says can break it."""
+"""The report shows all events of a run; texts of a run cannot break the page."""
 
 import json
 import re

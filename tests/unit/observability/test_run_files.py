@@ -1,4 +1,4 @@
-"""Run directories are read back whole, or the damaged line is named."""
+"""A run directory is read completely, or the damaged line is named."""
 
 import fcntl
 

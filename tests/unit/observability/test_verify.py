@@ -1,4 +1,4 @@
-"""What a ledger proves, and what it cannot hide."""
+"""Proofs from a ledger, and the mistakes that it reveals."""
 
 from collections.abc import Callable
 
@@ -16,16 +16,16 @@ def judge(rules) -> Callable[[Recorded], Verdict]:
     return lambda run: verify_ledger(run.record.pinned, run.ledger, rules, finished=True)
 
 
-def kinds(verdict: Verdict) -> set[str]:
+def list_kinds(verdict: Verdict) -> set[str]:
     return {problem.kind for problem in verdict.problems}
 
 
-def at(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
+def change_step(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
     """Change one line of the ledger."""
     return lambda line: msgspec.structs.replace(line, **changes) if line.step == step else line
 
 
-def resampled(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
+def change_samples(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
     def change(line: LedgerLine) -> LedgerLine:
         if line.step != step:
             return line
@@ -76,11 +76,11 @@ def test_a_step_written_twice_repeats_its_samples(make_run, judge) -> None:
     run = msgspec.structs.replace(run, ledger=run.ledger[:2] + run.ledger[1:])
     verdict = judge(run)
     assert verdict.epochs[0].repeated == 8
-    assert kinds(verdict) == {"steps", "samples"}
+    assert list_kinds(verdict) == {"steps", "samples"}
 
 
 def test_generations_never_go_back(make_run, judge) -> None:
-    verdict = judge(make_run(change=at(5, generation=1)))
+    verdict = judge(make_run(change=change_step(5, generation=1)))
     assert [(p.step, p.text) for p in verdict.problems] == [(5, "generation 1 after generation 2")]
 
 
@@ -93,29 +93,29 @@ def test_generations_never_go_back(make_run, judge) -> None:
     ],
 )
 def test_virtual_ranks_are_computed_once_each(make_run, judge, workers, said) -> None:
-    verdict = judge(make_run(change=at(4, workers=workers)))
+    verdict = judge(make_run(change=change_step(4, workers=workers)))
     assert said in {p.text for p in verdict.problems}
-    assert kinds(verdict) == {"shares"}
+    assert list_kinds(verdict) == {"shares"}
 
 
 def test_a_sample_loaded_in_place_of_another_breaks_the_checksum(make_run, judge) -> None:
-    verdict = judge(make_run(change=resampled(2, checksum="00" * 8)))
+    verdict = judge(make_run(change=change_samples(2, checksum="00" * 8)))
     assert [(p.kind, p.step) for p in verdict.problems] == [("checksum", 2)]
 
 
 def test_a_wrong_count_is_named(make_run, judge) -> None:
-    verdict = judge(make_run(change=resampled(2, count=7)))
+    verdict = judge(make_run(change=change_samples(2, count=7)))
     assert [p.text for p in verdict.problems] == ["7 samples were loaded for the 8 positions [8, 16)"]
 
 
 def test_positions_outside_the_epoch_are_refused(make_run, judge) -> None:
-    verdict = judge(make_run(change=resampled(3, stop=24)))
+    verdict = judge(make_run(change=change_samples(3, stop=24)))
     assert "positions [16, 24) are outside an epoch of 20 samples" in {p.text for p in verdict.problems}
 
 
 def test_a_skipped_epoch_is_noticed(make_run, judge) -> None:
     run = make_run()
-    later = tuple(resampled(line.step, epoch=2)(line) if line.step > 3 else line for line in run.ledger)
+    later = tuple(change_samples(line.step, epoch=2)(line) if line.step > 3 else line for line in run.ledger)
     verdict = judge(msgspec.structs.replace(run, ledger=later))
     assert "epochs 0, 2 were trained on: some before the last are missing" in {
         p.text for p in verdict.problems
@@ -123,7 +123,7 @@ def test_a_skipped_epoch_is_noticed(make_run, judge) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_reported_but_is_no_problem(make_run, judge) -> None:
-    verdict = judge(make_run(change=at(4, loss=None, loss_hex="nan")))
+    verdict = judge(make_run(change=change_step(4, loss=None, loss_hex="nan")))
     assert verdict.ok
     assert verdict.not_finite == (4,)
 
@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_is_reported_but_is_no_problem(make_run, judge
     ],
 )
 def test_both_forms_of_a_loss_must_be_the_same_number(make_run, judge, changes, said) -> None:
-    verdict = judge(make_run(change=at(4, **changes)))
+    verdict = judge(make_run(change=change_step(4, **changes)))
     assert [(p.kind, p.step) for p in verdict.problems] == [("loss", 4)]
     assert said in verdict.problems[0].text
 
@@ -151,7 +151,7 @@ def test_both_forms_of_a_loss_must_be_the_same_number(make_run, judge, changes, 
 def test_a_digest_must_have_every_block(make_run, judge, part, blocks) -> None:
     whole = {"parameters": "e" * 64, "optimizer": "f" * 64}
     parts = dict.fromkeys(("parameter_blocks", "optimizer_blocks"), ("b1", "b2", "b3")) | {part: blocks}
-    verdict = judge(make_run(change=at(4, digest=Digest(**whole, **parts))))
+    verdict = judge(make_run(change=change_step(4, digest=Digest(**whole, **parts))))
     what = part.partition("_")[0].replace("parameter", "parameters")
     assert [(p.step, p.text) for p in verdict.problems] == [
         (4, f"the digest has {len(blocks)} blocks of {what}; the state has 3")
@@ -160,8 +160,10 @@ def test_a_digest_must_have_every_block(make_run, judge, part, blocks) -> None:
 
 @pytest.mark.parametrize("changes", [{"skipped": True, "grad_norm": 1.0}, {"grad_norm": -1.0}])
 def test_a_gradient_norm_must_fit_its_step(make_run, judge, changes) -> None:
-    assert [(p.kind, p.step) for p in judge(make_run(change=at(4, **changes))).problems] == [("norm", 4)]
-    assert judge(make_run(change=at(4, grad_norm=1.0))).ok
+    assert [(p.kind, p.step) for p in judge(make_run(change=change_step(4, **changes))).problems] == [
+        ("norm", 4)
+    ]
+    assert judge(make_run(change=change_step(4, grad_norm=1.0))).ok
 
 
 def test_swapped_steps_are_noticed(make_run, judge) -> None:
@@ -173,12 +175,12 @@ def test_swapped_steps_are_noticed(make_run, judge) -> None:
     )
     verdict = judge(msgspec.structs.replace(run, ledger=ledger))
     assert "positions [8, 16) of epoch 0, expected [0, 8) of epoch 0" in {p.text for p in verdict.problems}
-    assert kinds(verdict) == {"samples"}
+    assert list_kinds(verdict) == {"samples"}
 
 
 def test_a_line_of_a_stream_is_a_problem_for_a_dataset_with_a_length(make_run, judge) -> None:
     for changes in ({"ended": True}, {"shards": {0: (0, 8)}}):
-        assert kinds(judge(make_run(change=resampled(1, **changes)))) == {"samples"}
+        assert list_kinds(judge(make_run(change=change_samples(1, **changes)))) == {"samples"}
 
 
 def test_steps_without_pinned_options_cannot_be_proved(make_run, judge) -> None:
@@ -189,7 +191,7 @@ def test_steps_without_pinned_options_cannot_be_proved(make_run, judge) -> None:
 # -- streams ---------------------------------------------------------------------------------------------
 
 
-def stream_line(line: LedgerLine, shards: dict[int, tuple[int, int]], **changes) -> LedgerLine:
+def make_stream_line(line: LedgerLine, shards: dict[int, tuple[int, int]], **changes) -> LedgerLine:
     checksum = (
         sum(hash_stream_sample(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
     )
@@ -203,14 +205,14 @@ STREAM = ({0: (0, 2), 1: (0, 2)}, {0: (2, 4), 1: (2, 3)}, {0: (4, 5)}, {0: (0, 2
 
 @pytest.fixture
 def judge_stream(make_run, rules, pinned):
-    """The verdict on a stream's four steps: an epoch of three and one of the next; some changed."""
+    """Return a function that verifies a stream: an epoch of three steps, then one step; some are changed."""
 
     def judged(**changed: dict) -> Verdict:
         ledger = []
         for place, line in enumerate(make_run(steps=4).ledger):
             usual = {"shards": STREAM[place], "epoch": place // 3, "ended": place == 2}
             wished = usual | changed.get(f"step{place + 1}", {})
-            ledger.append(stream_line(line, wished.pop("shards"), **wished))
+            ledger.append(make_stream_line(line, wished.pop("shards"), **wished))
         choices = msgspec.structs.replace(pinned, dataset_length=0, steps=0)
         return verify_ledger(choices, ledger, rules, finished=True)
 
