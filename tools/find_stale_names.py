@@ -103,7 +103,7 @@ class Index:
         return any(path.parts[-len(wanted) :] == wanted for path in self.paths)
 
     def find_modules(self, name: tuple[str, ...]) -> list[set[str]]:
-        """Return what the modules define whose full names end with these parts."""
+        """Return the names in each module with a full name that ends with these parts."""
         return [names for full, names in self.modules.items() if full[-len(name) :] == name]
 
 

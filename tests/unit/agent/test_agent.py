@@ -53,11 +53,11 @@ class Running:
                     return answer
                 await asyncio.sleep(0.02)
 
-    def events(self) -> list[EventLine]:
+    def read_events(self) -> list[EventLine]:
         lines = self.run_dir.events.read_bytes().splitlines()
         return [msgspec.json.decode(line, type=EventLine) for line in lines]
 
-    def kinds(self) -> list[str]:
+    def list_kinds(self) -> list[str]:
         return [event.kind for event in self.read_events()]
 
 
