@@ -28,7 +28,7 @@ from elastane.controller.access.rates import Rate
 from elastane.controller.bootstrap import make_first_token
 from elastane.controller.jobs.observation_record import close_job
 from elastane.controller.jobs.requests import create_job
-from elastane.controller.rest.app import application
+from elastane.controller.rest.app import build_application
 from elastane.controller.rest.context import Controller, Settings
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import jobs
@@ -43,7 +43,7 @@ def fill(store: Store, count: int) -> None:
     """Store jobs of many teams, of which a third has run and ended."""
     drawn = random.Random(1)  # noqa: S311 - the same jobs each time
     for begin in range(0, count, IN_ONE_TRANSACTION):
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             for number in range(begin, min(begin + IN_ONE_TRANSACTION, count)):
                 spec = JobSpec(
                     name=f"job-{number}",
@@ -67,11 +67,11 @@ def serve(url: str, listening: socket.socket) -> None:
     """Serve the API on this socket, until the process is ended."""
     unhurried = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
     controller = Controller(
-        Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda *_: (), settings=unhurried
+        Store(url), wake=lambda: None, plan=lambda _: Plan(), explain=lambda *_: (), settings=unhurried
     )
     # Longer than in the client: otherwise a request may meet a connection that has just been closed.
     config = uvicorn.Config(
-        application(controller), log_level="warning", access_log=False, timeout_keep_alive=75
+        build_application(controller), log_level="warning", access_log=False, timeout_keep_alive=75
     )
     server = uvicorn.Server(config)
     server.run(sockets=[listening])
@@ -132,12 +132,12 @@ def main() -> None:
         url = asked.store or f"sqlite:///{Path(folder) / 'store.db'}"
         store = Store(url)
         fill(store, asked.jobs)
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             token = make_first_token(tx, "benchmark", time.time())
         if token is None:
             parser.error("the store is not empty")
         begin_s = time.monotonic()
-        with store.reading() as tx:
+        with store.begin_read() as tx:
             alive = len(take_cluster_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()

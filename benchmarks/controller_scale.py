@@ -175,7 +175,7 @@ def many_files() -> None:
 def fill(store: Store, count: int, running: int, home: Path) -> None:
     """Store this many jobs; the oldest ones run, the others wait."""
     for begin in range(0, count, IN_ONE_TRANSACTION):
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             numbers = range(begin, min(begin + IN_ONE_TRANSACTION, count))
             for number in numbers:
                 job = jobs.insert_job(tx, create_job(spec_of(number), "ada", time.time()))
@@ -210,13 +210,13 @@ def spec_of(number: int) -> JobSpec:
 
 def planned(store: Store, name: str) -> bool:
     """Return whether a plan has decided about a job."""
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         text = tx.execute(select(tables.jobs.c.explained).where(tables.jobs.c.name == name)).scalar_one()
     return msgspec.json.decode(text, type=Explanation).decided_s > 0
 
 
 def crashed(store: Store, names: list[str]) -> set[str]:
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         found = tx.execute(select(tables.jobs.c.name).where(tables.jobs.c.crashes > 0))
         return {row.name for row in found} & set(names)
 

@@ -16,13 +16,13 @@ from elastane.api.controller_start import ControllerSettings
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
 from elastane.api.tokens import NewToken
-from elastane.controller.access.secrets import compute_digest, new_id, new_secret
-from elastane.controller.rest.app import application
+from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id
+from elastane.controller.rest.app import build_application
 from elastane.controller.rest.context import Controller
 from elastane.controller.server import configure_server
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .postgres import NotInstalled, postgres_server
@@ -96,23 +96,23 @@ class Clock:
 class Api:
     """The API as its users see it, one token a user, without a network."""
 
-    def __init__(self, store, plan=lambda _: Plan(), words=lambda *_: (), **settings):
+    def __init__(self, store, plan=lambda _: Plan(), explain=lambda *_: (), **settings):
         self.store = store
         self.clock = Clock()
         self.woken = 0
         self.controller = Controller(
-            store, wake=self._wake, plan=plan, words=words, clock=self.clock, **settings
+            store, wake=self._wake, plan=plan, explain=explain, clock=self.clock, **settings
         )
-        self.app = application(self.controller)
+        self.app = build_application(self.controller)
 
     def _wake(self):
         self.woken += 1
 
     def token(self, role="submitter", team="vision", user="ada"):
-        secret = new_secret()
+        secret = generate_secret()
         new = NewToken(user=user, role=role, team="" if role in {"operator", "reporter"} else team)
-        with self.store.writing() as tx:
-            tokens.insert_token(tx, new_id(), compute_digest(secret), new, self.clock.now_s)
+        with self.store.begin_write() as tx:
+            tokens.insert_token(tx, generate_token_id(), compute_digest(secret), new, self.clock.now_s)
         return secret
 
     def user(self, role="submitter", team="vision", user="ada"):
@@ -161,7 +161,7 @@ def api(sqlite_store):
 @pytest.fixture
 def cluster_over(tmp_path):
     """A controller with the real scheduler and loop over a store, in a world that only its clock moves."""
-    return lambda store: Cluster(Api(store, plan=plan, words=explain_decision), World(tmp_path / "runs"))
+    return lambda store: Cluster(Api(store, plan=plan, explain=explain_decision), World(tmp_path / "runs"))
 
 
 @pytest.fixture

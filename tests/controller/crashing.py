@@ -34,7 +34,7 @@ def write_for_ever(url, prefix, seed, acknowledged):
     names = []
     for number in itertools.count():
         now_s = time.time()
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             if not names or drawn.random() < 0.4:
                 verb, name = "submit", f"{prefix}-{number}"
                 job_rows.submit(tx, JobSpec(name=name, team="t", script="x.py"), "ada", now_s)
@@ -81,7 +81,7 @@ def look(url, promised, changes):
         AssertionError: it does not.
     """
     store = Store(url)
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         if store.engine.dialect.name == "sqlite":
             assert tx.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
         told = [

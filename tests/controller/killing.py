@@ -39,7 +39,7 @@ from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import NewToken
 from elastane.attempts.verification import verify_run
 from elastane.client.cluster import Cluster, RequestRefused
-from elastane.controller.access.secrets import compute_digest, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine_directories import EngineDirectories
@@ -328,7 +328,7 @@ def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) ->
     Raises:
         Wrong: it does not hold.
     """
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         found = {job.name: job for job in jobs.find_jobs(tx, list(asked.submitted))}
         told = events.list_events_after(tx, 0, 10**9)
         count = len(tx.execute(select(tables.jobs.c.number)).all())
@@ -441,11 +441,15 @@ def summary(some: list[float]) -> dict[str, float]:
 
 
 def token_in(url: str, role: str, team: str) -> str:
-    secret = new_secret()
+    secret = generate_secret()
     store = Store(url)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         tokens.insert_token(
-            tx, new_id(), compute_digest(secret), NewToken(user=role, role=role, team=team), time.time()
+            tx,
+            generate_token_id(),
+            compute_digest(secret),
+            NewToken(user=role, role=role, team=team),
+            time.time(),
         )
     store.close()
     return secret
@@ -513,7 +517,7 @@ def asked_step(places: EngineDirectories, name: str) -> int:
 
 
 def at_rest(store: Store, places: EngineDirectories) -> bool:
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         return not jobs.list_living_jobs(tx) and not places.list_unsettled()
 
 

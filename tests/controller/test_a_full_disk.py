@@ -11,7 +11,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -98,7 +98,7 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
 
     def ended() -> bool:
         machine.pass_time()
-        with store.reading() as tx:
+        with store.begin_read() as tx:
             return jobs.find_job(tx, "before").state == "cancelled"
 
     eventually(ended, "what is asked for is done again")

@@ -17,7 +17,7 @@ import pytest
 from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.controller.store import failures, lease
 from elastane.controller.store.database import Store
-from elastane.controller.store.lease import Lease, Taken
+from elastane.controller.store.lease import Lease, StoreTaken
 from elastane.controller.store.monitor import Monitor
 
 WAIT_S = 60.0
@@ -367,7 +367,7 @@ def test_a_lock_survives_that_the_database_closes_its_connections(tmp_path, monk
     with Lease(url):
         Store(url).close()
         os.link(tmp_path / "store.db", tmp_path / "elsewhere" / "link.db")
-        with pytest.raises(Taken):
+        with pytest.raises(StoreTaken):
             Lease(f"sqlite:///{tmp_path}/elsewhere/link.db")
 
 
@@ -376,9 +376,9 @@ def test_a_damaged_page_that_a_request_meets_stops_all_use_at_once(sqlite_store,
     checkpointed(path)
     garble(path)
     fresh = Store(f"sqlite:///{path}", prepared=True)
-    with pytest.raises(failures.StoreDamaged), fresh.reading() as tx:
+    with pytest.raises(failures.StoreDamaged), fresh.begin_read() as tx:
         tx.exec_driver_sql("SELECT * FROM turns, jobs").all()
-    with pytest.raises(failures.StoreUnusable), fresh.writing():
+    with pytest.raises(failures.StoreUnusable), fresh.begin_write():
         raise AssertionError("it was begun")
     fresh.close()
 
@@ -397,5 +397,5 @@ def test_a_store_that_shrank_for_a_reason_is_used_again(sqlite_store, tmp_path):
     connection.close()
     watching.look()
     watching.look()
-    assert sqlite_store.soundness.condition.problems() == ()
+    assert sqlite_store.soundness.condition.list_problems() == ()
     assert len(noted) == 1

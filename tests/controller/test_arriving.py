@@ -9,7 +9,7 @@ import pytest
 from elastane.api.unproven_connections import AdmissionRules
 from elastane.controller import server
 from elastane.controller.rest import connections
-from elastane.controller.rest.connections import waiting_rules
+from elastane.controller.rest.connections import build_waiting_rules
 from elastane.controller.store import events
 
 SOON_S = 0.3
@@ -100,7 +100,7 @@ def test_a_connection_is_asked_on_again_and_answered_for_longer_than_that(api, c
 
 
 def happen(store, message):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         events.append_event(tx, "node.drain", message, 0.0)
 
 
@@ -114,7 +114,7 @@ def ended(line):
 
 def test_of_many_that_wait_the_oldest_goes_and_whoever_asks_is_answered(api, served, monkeypatch):
     few = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
-    monkeypatch.setattr(server, "waiting_rules", lambda _: few)
+    monkeypatch.setattr(server, "build_waiting_rules", lambda _: few)
     with served(api) as url, ExitStack() as crowd:
         at = urlsplit(url).hostname, urlsplit(url).port
         watching = crowd.enter_context(socket.create_connection(at, timeout=10))
@@ -133,6 +133,6 @@ def test_of_many_that_wait_the_oldest_goes_and_whoever_asks_is_answered(api, ser
 
 def test_connections_leave_descriptors_to_the_store_and_the_jobs():
     for limit in (64, 256, 1024, 1 << 20):
-        rules = waiting_rules(limit)
+        rules = build_waiting_rules(limit)
         assert 0 < rules.most <= limit // 2
         assert limit // 2 <= rules.descriptor_ceiling < limit

@@ -21,8 +21,9 @@ from elastane.client.cluster import (
     NotFound,
     RequestRefused,
 )
-from elastane.controller.rest.bodies import reply
-from elastane.controller.rest.watching import Watchers
+from elastane.controller.rest import bodies
+from elastane.controller.rest.bodies import build_reply
+from elastane.controller.rest.event_streams import Watchers
 from elastane.controller.store import events, nodes
 
 NOW_S = 1_800_000_000.0
@@ -90,7 +91,7 @@ def test_operators_declare_compare_and_account(operator, sqlite_store):
     assert [one.change for one in operator.diff(Config(teams=()))] == ["remove"]
     assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
     assert operator.declared(Team) == ()
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
     assert operator.set_node("n1", "drain", "new disk").why == "new disk"
     assert operator.set_node("n1", "use").wanted == "use"
@@ -121,7 +122,7 @@ def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_s
     assert [next(stream).kind, next(stream).kind] == ["job.submitted", "job.paused"]
 
     def happen():
-        with sqlite_store.writing() as tx:
+        with sqlite_store.begin_write() as tx:
             events.append_event(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
 
     threading.Timer(0.1, happen).start()
@@ -130,7 +131,7 @@ def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_s
 
 
 def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_store):
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         events.append_event(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
         events.append_event(tx, "node.drain", "everybody's", NOW_S)
         events.append_event(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
@@ -141,7 +142,7 @@ def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_s
 
 def test_a_watcher_is_told_whatever_people_have_written(ada, sqlite_store):
     odd = "a\u2028b\u2029c\x85d\x0ce\r\nf"
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         events.append_event(tx, "node.drain", odd, NOW_S)
     stream = ada.watch(after=0)
     assert next(stream).message == odd
@@ -173,7 +174,7 @@ def test_a_watcher_that_has_seen_nothing_yet_misses_nothing_while_the_controller
     api, api_over, sqlite_store, served
 ):
     def happen(message):
-        with sqlite_store.writing() as tx:
+        with sqlite_store.begin_write() as tx:
             events.append_event(tx, "node.drain", message, NOW_S)
 
     happen("before")
@@ -230,7 +231,9 @@ def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_
 
 
 def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
-    monkeypatch.setattr("elastane.controller.rest.jobs.reply", lambda *_, **__: reply({"name": "train"}))
+    monkeypatch.setattr(
+        "elastane.controller.rest.jobs.build_reply", lambda *_, **__: build_reply({"name": "train"})
+    )
     with pytest.raises(IncompatibleAnswer, match="another version") as caught:
         ada.submit(make_spec())
     assert "it was done" in caught.value.means
@@ -239,8 +242,7 @@ def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monke
 def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operator, make_spec, monkeypatch):
     ada.submit(make_spec())
     operator.declare(Team(name="speech"))
-    for module in ("jobs", "config", "documents"):
-        monkeypatch.setattr(f"elastane.controller.rest.{module}.reply", lambda *_, **__: reply([], version=1))
+    monkeypatch.setattr(bodies, "build_reply", lambda *_, **__: build_reply([], version=1))
     for ask in (
         lambda: ada.job("train"),
         lambda: operator.diff(Config(teams=())),

@@ -45,7 +45,7 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
     def write_until_refused():
         nonlocal written
         while True:
-            with store.writing() as tx:
+            with store.begin_write() as tx:
                 job_rows.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
                 events.append_event(tx, "job.submitted", "x" * 20_000, NOW_S)
             written += 1
@@ -60,7 +60,7 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
     assert ada.post("/jobs", make_spec("one-more")).status_code == 201
     store.close()
     again = Store(f"sqlite:///{small_disk}/store.db")
-    with again.reading() as tx:
+    with again.begin_read() as tx:
         assert len(jobs.list_living_jobs(tx)) == written + 1
         assert read_change(tx) == written + 1
         assert events.find_newest_event(tx) == written + 1
@@ -70,7 +70,7 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
 def test_nobody_waits_for_minutes_behind_others_who_wait_to_write(api, make_spec, monkeypatch):
     ada = api.user()
     monkeypatch.setattr("elastane.controller.store.database.BUSY_S", 0.1)
-    with api.store.writing():
+    with api.store.begin_write():
         busy = ada.post("/jobs", make_spec())
         assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
         assert "is busy" in busy.json()["detail"]

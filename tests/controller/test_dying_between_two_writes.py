@@ -15,7 +15,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -53,16 +53,16 @@ class Moments:
 
 def mortal(store, moments: Moments) -> None:
     """From now on, whoever writes into it may die before a commit or after it."""
-    immortal = type(store).writing
+    begin_write = type(store).begin_write
 
     @contextmanager
-    def writing():
-        with immortal(store) as tx:
+    def begin_mortal_write():
+        with begin_write(store) as tx:
             yield tx
             moments.one()
         moments.one()
 
-    store.writing = writing
+    store.begin_write = begin_mortal_write
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Story:
     def over(self) -> bool:
         if self.turns <= max(wish.turn for wish in SCRIPT):
             return False
-        with self.api.store.reading() as tx:
+        with self.api.store.begin_read() as tx:
             return not jobs.list_living_jobs(tx) and not self.machine.unsettled
 
 
@@ -155,7 +155,7 @@ def look(story: Story) -> None:
     assert machine.used == 0
     for name, job in machine.jobs.items():
         assert job.begun == list(range(1, len(job.begun) + 1)), f"{name} lived {job.begun}"
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         found = {job.name: job for job in jobs.find_jobs(tx, ENDS)}
         assert {name: job.state for name, job in found.items()} == ENDS
         for job in found.values():
@@ -177,7 +177,7 @@ def verb(wish: Wish) -> str:
 @pytest.fixture
 def told(api_over) -> Callable[..., Story]:
     def tell(store, die_at: int, *, again: bool = False) -> Story:
-        story = Story(api_over(store, plan=plan, words=explain_decision), Moments(die_at, again))
+        story = Story(api_over(store, plan=plan, explain=explain_decision), Moments(die_at, again))
         try:
             story.tell()
             look(story)

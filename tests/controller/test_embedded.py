@@ -6,7 +6,12 @@ import pytest
 
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.controller.embedded import Embedded, explained, job_of, pool_of
+from elastane.controller.run_controller import (
+    RunController,
+    build_run_job,
+    build_run_pool,
+    read_run_explanation,
+)
 
 SPEC = RunSpec(name="trial", script="/train.py", min_workers=1, max_workers=4, start=1, self_sizing=True)
 
@@ -21,24 +26,24 @@ def run_dir(tmp_path) -> RunDir:
 def lived(run_dir, attempt=1):
     """What it says, of an attempt that ends once something is decided or refused."""
     said = []
-    with Embedded(run_dir, SPEC, attempt, (2, "cpu"), said.append) as controller:
+    with RunController(run_dir, SPEC, attempt, (2, "cpu"), said.append) as controller:
         while controller._thread.is_alive() and not _decisions(run_dir):
             controller._thread.join(0.02)
     return said
 
 
 def _decisions(run_dir):
-    told = explained(run_dir) if run_dir.controller.is_file() else None
+    told = read_run_explanation(run_dir) if run_dir.controller.is_file() else None
     return told.decisions if told is not None else ()
 
 
 def _job(run_dir):
-    return explained(run_dir).job
+    return read_run_explanation(run_dir).job
 
 
 def test_it_decides_with_the_devices_of_this_machine_and_says_why(run_dir) -> None:
     assert lived(run_dir) == []
-    told = explained(run_dir)
+    told = read_run_explanation(run_dir)
     assert (told.job, told.workers) == ("trial", 2)
     assert "It is not larger: it needs 1 device more, and none is left on this machine." in (
         told.explanation.sentences
@@ -49,11 +54,11 @@ def test_it_decides_with_the_devices_of_this_machine_and_says_why(run_dir) -> No
 def test_another_attempt_has_the_devices_that_the_one_before_had(run_dir) -> None:
     assert lived(run_dir) == []
     said = []
-    with Embedded(run_dir, SPEC, 2, (2, "cpu"), said.append) as controller:
+    with RunController(run_dir, SPEC, 2, (2, "cpu"), said.append) as controller:
         while controller._thread.is_alive() and (_job(run_dir) != "trial.2" or not _decisions(run_dir)):
             controller._thread.join(0.02)
     assert said == []
-    assert (_job(run_dir), explained(run_dir).workers) == ("trial.2", 2)
+    assert (_job(run_dir), read_run_explanation(run_dir).workers) == ("trial.2", 2)
 
 
 def test_what_it_cannot_use_it_says_and_the_run_goes_on(run_dir) -> None:
@@ -70,7 +75,7 @@ def test_without_its_packages_it_says_what_to_install(run_dir, monkeypatch) -> N
 
 
 def test_a_run_that_never_had_one_has_no_reasons(run_dir) -> None:
-    assert explained(run_dir) is None
+    assert read_run_explanation(run_dir) is None
 
 
 @pytest.mark.parametrize(
@@ -79,5 +84,5 @@ def test_a_run_that_never_had_one_has_no_reasons(run_dir) -> None:
 )
 def test_a_worker_takes_a_core_for_each_thread_or_a_gpu(threads, least, devices, most) -> None:
     spec = RunSpec(name="t", script="/t.py", min_workers=least, max_workers=9, threads=threads)
-    job = job_of(spec, 1, kind=devices[1])
-    assert pool_of(job, devices).devices // job.resources_per_worker.devices == most
+    job = build_run_job(spec, 1, kind=devices[1])
+    assert build_run_pool(job, devices).devices // job.resources_per_worker.devices == most

@@ -8,7 +8,7 @@ from elastane.api.jobs import ElasticPolicy
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -26,7 +26,7 @@ def machine():
 @pytest.fixture
 def turns(sqlite_store, api_over, make_spec, machine):
     """Job ``a`` has all devices and gives none back; ``b`` comes and needs two of them."""
-    api = api_over(sqlite_store, plan=plan, words=explain_decision)
+    api = api_over(sqlite_store, plan=plan, explain=explain_decision)
     operator, ada = api.user("operator"), api.user()
     assert operator.put("/pools/local", POOL).is_success
     assert operator.put("/rules", RULES).is_success
@@ -74,7 +74,7 @@ def test_they_keep_their_devices_for_their_grace_and_not_longer(turns, machine):
 def test_nothing_of_it_counts_as_a_crash(turns, machine, sqlite_store):
     until, _ = turns
     until(lambda: "b" in machine.jobs)
-    with sqlite_store.reading() as tx:
+    with sqlite_store.begin_read() as tx:
         assert {(job.name, job.crashes, job.attempts) for job in jobs.list_living_jobs(tx)} == {
             ("a", 0, 0),
             ("b", 0, 0),

@@ -25,9 +25,9 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.controller.access.rates import Rate
 from elastane.controller.cluster.declarations import build_config, diff_configs
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 from elastane.controller.rest.context import Settings
-from elastane.controller.rest.links import links
+from elastane.controller.rest.links import list_links
 from elastane.controller.store import documents, jobs, nodes
 from elastane.controller.store.database import Store
 from tests.controller import job_rows
@@ -44,7 +44,7 @@ UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(pe
 NAMES = (f"made{number}" for number in itertools.count())
 
 # A stream of events never ends; tests of its own watch it.
-schema = schemathesis.openapi.from_dict(description()).exclude(path="/v1/watch")
+schema = schemathesis.openapi.from_dict(describe_api()).exclude(path="/v1/watch")
 machine = schema.as_state_machine()
 
 
@@ -64,7 +64,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     logs = home / "run" / "logs"
     logs.mkdir(parents=True)
     (logs / "worker-0.log").write_text("loss 3.2\n" * 100)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         documents.write_documents(tx, diff_configs(build_config([]), config), NOW_S)
         # Not seen for long, so that it may be forgotten.
         nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
@@ -117,11 +117,11 @@ def good_request(label, cluster):
             limit = {"query": {"limit": 1}} if "events" in label or "logs" in label else {}
             return {"path_parameters": {"job": "first"}, **limit}
         case _ if "/{node}" in label:
-            with cluster.store.writing() as tx:
+            with cluster.store.begin_write() as tx:
                 nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
             return {"path_parameters": {"node": "n1"}, "body": {"why": name}}
         case "GET /v1/nodes":
-            with cluster.store.writing() as tx:
+            with cluster.store.begin_write() as tx:
                 nodes.record_node(tx, "n1", "h100", 8, NOW_S - 1e6)
             return {}
         case "GET /v1/jobs" | "GET /v1/audit":
@@ -157,7 +157,7 @@ def sent(operation, cluster, **arguments):
 
 def test_the_description_has_every_link_of_the_table():
     described = Counter(f"{link.source.label} -> {link.target.label}" for link in outgoing())
-    assert set(described) == {f"{link.source} -> {link.target}" for link in links()}
+    assert set(described) == {f"{link.source} -> {link.target}" for link in list_links()}
     assert len(described) > 50
 
 

@@ -18,7 +18,7 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Team
 from elastane.controller.access.rates import Rate
 from elastane.controller.cluster.declarations import build_config, diff_configs
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 from elastane.controller.rest.context import Settings
 from elastane.controller.store import documents, nodes
 from elastane.controller.store.database import Store
@@ -32,7 +32,7 @@ UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(pe
 INSIDES = re.compile(r'Traceback|sqlalchemy|sqlite|File "/')
 
 turns = itertools.count()
-schema = schemathesis.openapi.from_dict(description())
+schema = schemathesis.openapi.from_dict(describe_api())
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     config = Config(
         pools=(Pool(name="h100", device="h100", devices=8),), teams=(Team(name="vision"), Team(name=THEIRS))
     )
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         documents.write_documents(tx, diff_configs(build_config([]), config), NOW_S)
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
         job_rows.submit(tx, make_spec("mine"), "ada", NOW_S)

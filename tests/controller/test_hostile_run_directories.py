@@ -18,7 +18,7 @@ from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 from tests.controller import job_rows
 from tests.hostile import DEEP
@@ -63,7 +63,7 @@ def engine(tmp_path, monkeypatch):
 def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path, caplog):
     script = tmp_path / "train.py"
     script.touch()
-    api = Api(store, plan=plan, words=explain_decision)
+    api = Api(store, plan=plan, explain=explain_decision)
     operator, everybody = api.user("operator"), api.user(team="*")
     operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": 8})
 
@@ -81,17 +81,17 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
             await asyncio.sleep(0.05)
 
     def job(name):
-        with store.reading() as tx:
+        with store.begin_read() as tx:
             return jobs.find_job(tx, name)
 
     async def story():
-        loop = Loop(store, engine, Scheduler(plan=plan, words=explain_decision), api.clock)
+        loop = Loop(store, engine, Scheduler(plan=plan, explain=explain_decision), api.clock)
         await until(
             loop, lambda: job("good").observed.step == 1 and bad.attempt.exists() and bad.events.exists()
         )
         turns = iter([False] * 10 + [True])
         await until(loop, lambda: next(turns))
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             job_rows.cancel(tx, "bad", api.clock())
         # Nobody can tell which attempt it is: its processes are ended once they have lingered.
         await until(loop, lambda: job("bad").state == "cancelled")

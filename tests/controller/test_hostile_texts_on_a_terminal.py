@@ -50,7 +50,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
     logs = tmp_path / "run" / "logs"
     logs.mkdir(parents=True)
     (logs / "worker-0.log").write_bytes(EVIL.encode() + b"\n\xff\xfe\n")
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         job_rows.submit(tx, make_spec("train"), "ada", NOW_S)
         job_rows.submit(tx, make_spec("over"), EVIL, NOW_S)
         told = encode_json(Explanation(sentences=(EVIL, EVIL), decided_s=NOW_S))
@@ -105,7 +105,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
 @pytest.fixture
 def declared(hostile):
     """The same cluster, in which also what operators have declared is hostile."""
-    with hostile.api.store.writing() as tx:
+    with hostile.api.store.begin_write() as tx:
         for kind, document in (
             ("pools", Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels={EVIL: EVIL})),
             ("priorities", PriorityClass(name="high", value=1, description=EVIL)),

@@ -8,7 +8,7 @@ import pytest
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.rest import Job, JobExplanation, JobSummary, Page
 from elastane.controller.rest import bodies
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 from elastane.controller.rest.logs import PROCESS
 from elastane.controller.rest.parameters import WORDS
 
@@ -274,7 +274,7 @@ def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, m
 def test_every_form_of_a_parameter_is_said_in_words():
     forms = {
         parameter["schema"]["pattern"]
-        for path in description()["paths"].values()
+        for path in describe_api()["paths"].values()
         for operation in path.values()
         for parameter in operation.get("parameters", ())
         if "pattern" in parameter["schema"]
@@ -299,13 +299,13 @@ def test_a_key_that_is_there_twice_is_refused_as_nobody_can_tell_which_is_meant(
 
 def test_a_body_is_read_beside_those_who_are_served_meanwhile(api, make_spec, monkeypatch):
     readers = []
-    decoded = bodies._decoded
+    decoded = bodies._decode_body
 
     def noted(*what):
         readers.append(threading.current_thread())
         return decoded(*what)
 
-    monkeypatch.setattr(bodies, "_decoded", noted)
+    monkeypatch.setattr(bodies, "_decode_body", noted)
     assert api.user().post("/jobs", make_spec()).is_success
     (reader,) = readers
     assert reader is not threading.current_thread(), "the event loop's thread, which serves all"

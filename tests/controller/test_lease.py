@@ -13,7 +13,7 @@ import pytest
 from elastane.api.controller_start import ControllerSettings
 from elastane.controller.store import lease
 from elastane.controller.store.failures import StoreError
-from elastane.controller.store.lease import Lease, Taken
+from elastane.controller.store.lease import Lease, StoreTaken
 
 HOLDER = """
 import sys, time
@@ -50,7 +50,7 @@ def cut(url):
 
 
 def test_a_store_that_a_controller_has_is_refused_to_the_next(store_url, holder):
-    with pytest.raises(Taken, match="another controller has the store") as refused:
+    with pytest.raises(StoreTaken, match="another controller has the store") as refused:
         Lease(store_url)
     assert "elastane down" in str(refused.value)
 
@@ -80,7 +80,7 @@ def test_a_lease_that_is_given_back_can_be_had_again(store_url):
 
 def test_links_to_one_database_are_one_store(tmp_path):
     (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
-    with Lease(f"sqlite:///{tmp_path}/store.db"), pytest.raises(Taken):
+    with Lease(f"sqlite:///{tmp_path}/store.db"), pytest.raises(StoreTaken):
         Lease(f"sqlite:///{tmp_path}/link.db")
 
 

@@ -14,7 +14,7 @@ NOW_S = 1_800_000_000.0
 def run_dir(api, sqlite_store, make_spec, tmp_path):
     api.user().post("/jobs", make_spec())
     (tmp_path / "run" / "logs").mkdir(parents=True)
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         run_dir = str(tmp_path / "run")
         job_rows.observe(tx, "train", NOW_S, state="running", observed=ObservedJob(), run_dir=run_dir)
     return tmp_path / "run"

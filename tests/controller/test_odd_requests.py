@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import h11
 import pytest
 
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 
 PROBLEM = "application/problem+json"
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE")
@@ -162,7 +162,7 @@ def test_a_text_that_no_database_holds_is_refused(api, text):
 
 def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(api):
     operator = api.user("operator")
-    for template, verbs in description()["paths"].items():
+    for template, verbs in describe_api()["paths"].items():
         path = template.removeprefix("/v1").replace("{token}", "tok-0123456789ab")
         path = path.replace("{name}", "x").replace("{job}", "x").replace("{node}", "x")
         known = {verb.upper() for verb in verbs}

@@ -11,7 +11,7 @@ from elastane.api.nodes import UNSEEN_S
 from elastane.api.plans import Decision, MinimumFits, Plan
 from elastane.api.rest import Forecast, Page
 from elastane.api.usage import Use
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import nodes
 from tests.controller import job_rows
@@ -45,7 +45,7 @@ def test_whoever_means_what_is_there_does_not_make_it(operator):
 
 
 def test_headers_are_described_of_those_requests_that_understand_them():
-    paths = description()["paths"]
+    paths = describe_api()["paths"]
     headers = {
         (method, path): {one["name"] for one in operation.get("parameters", ()) if one["in"] == "header"}
         for path, operations in paths.items()
@@ -227,7 +227,7 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
             )
         )
 
-    api = api_over(sqlite_store, plan=plan, words=lambda decision, _: (f"{decision.job} fits",))
+    api = api_over(sqlite_store, plan=plan, explain=lambda decision, _: (f"{decision.job} fits",))
     operator = api.user("operator")
     operator.put("/pools/h100", POOL)
     api.user().post("/jobs", make_spec())
@@ -242,12 +242,12 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
 
 def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
     operator.put("/pools/h100", POOL)
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, api.clock())
         nodes.record_node(tx, "n2", "h100", 8, api.clock())
 
     def devices():
-        with sqlite_store.reading() as tx:
+        with sqlite_store.begin_read() as tx:
             (pool,) = take_cluster_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices, pool.leaving
 
@@ -267,7 +267,7 @@ def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
 
 
 def test_a_node_is_forgotten_once_nobody_sees_it(operator, api, sqlite_store):
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, api.clock())
     refused = operator.delete("/nodes/n1")
     assert (refused.status_code, refused.json()["detail"]) == (409, "node n1 was seen 0 s ago")
@@ -285,12 +285,12 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
         "/triggers/busy",
         {"name": "busy", "metric": "inference_qps", "above": 100, "pool": "h100", "limit": 4},
     )
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 16, api.clock())
     reporter = api.user("reporter", user="meter")
 
     def staying():
-        with sqlite_store.reading() as tx:
+        with sqlite_store.begin_read() as tx:
             (pool,) = take_cluster_snapshot(tx, api.clock()).snapshot.pools
         return pool.devices - pool.leaving
 
@@ -343,7 +343,7 @@ def test_usage_is_what_was_held_times_how_long(operator, api, sqlite_store, make
     api.user(team="speech", user="bob").post("/jobs", make_spec("b", team="speech"))
 
     def use(job, *uses):
-        with sqlite_store.writing() as tx:
+        with sqlite_store.begin_write() as tx:
             job_rows.use(tx, job, uses, api.clock())
 
     begin = api.clock()

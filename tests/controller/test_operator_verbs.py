@@ -314,7 +314,7 @@ def test_the_audit_log_is_read_newest_first_and_refusals_alone(olga, terminal, c
     lines = [json.loads(line) for line in olga.said("audit", "--refused", "--json").splitlines()]
     assert [(one["user"], one["allowed"]) for one in lines] == [("eve", False)]
     assert len(olga.rows("audit", "-n", "1")) == 1
-    with cluster.api.store.reading() as tx:
+    with cluster.api.store.begin_read() as tx:
         assert events.find_newest_event(tx) == 1
 
 

@@ -13,7 +13,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner, PlannerGone
 from elastane.controller.planning import Scheduler, make_cluster_plan
 from elastane.controller.store import jobs
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -24,7 +24,7 @@ POOL = {"name": "local", "device": "cpu", "devices": 4}
 
 @pytest.fixture
 def cluster(store, api_over, make_spec):
-    api = api_over(store, plan=plan, words=explain_decision)
+    api = api_over(store, plan=plan, explain=explain_decision)
     assert api.user("operator").put("/pools/local", POOL).is_success
     for name in ("a", "b", "c"):
         assert api.user().post("/jobs", make_spec(name)).is_success
@@ -38,7 +38,7 @@ def planner(store_url):
 
 
 def here(cluster):
-    with cluster.store.reading() as tx:
+    with cluster.store.begin_read() as tx:
         return make_cluster_plan(tx, cluster.clock(), SCHEDULER)
 
 
@@ -59,7 +59,7 @@ def test_what_is_there_with_reasons_that_are_there_is_not_decided_again(cluster,
     monkeypatch.setattr(loops, "HERE_JOBS", 0)
     engine = MachineEngine(Machine(4, steps=10**9))
     asyncio.run(Loop(cluster.store, engine, SCHEDULER, cluster.clock, planner=planner).turn())
-    with cluster.store.reading() as tx:
+    with cluster.store.begin_read() as tx:
         assert {job.workers for job in jobs.list_living_jobs(tx)} == {1, 2}
     assert planner.plan(cluster.clock()).worded == here(cluster).worded
     assert not [one for one in here(cluster).worded if one.decision.action == "start"]
@@ -85,12 +85,12 @@ def test_those_who_change_something_all_the_time_hold_up_no_plan_for_ever(cluste
             await asyncio.to_thread(ada.post, "/jobs", make_spec(f"more-{next(turns)}"))
         return found
 
-    monkeypatch.setattr(loop, "_planned", overtaken)
+    monkeypatch.setattr(loop, "_make_plan", overtaken)
 
     async def several_turns():
         for _ in range(loops.OUTDATED_PLANS + 1):
             await loop.turn()
 
     asyncio.run(several_turns())
-    with cluster.store.reading() as tx:
+    with cluster.store.begin_read() as tx:
         assert sum(job.workers for job in jobs.list_living_jobs(tx)) == 4

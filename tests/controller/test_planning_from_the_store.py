@@ -8,7 +8,7 @@ from elastane.api.rest import Forecast, Job
 from elastane.controller.planning import WordedDecision, write_decisions
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store.database import read_change
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
@@ -17,17 +17,17 @@ POOL = {"name": "h100", "device": "h100", "devices": 4}
 @pytest.fixture
 def planned(store, api_over):
     """A cluster on each database that plans with the real scheduler."""
-    return api_over(store, plan=plan, words=explain_decision)
+    return api_over(store, plan=plan, explain=explain_decision)
 
 
 def turn(api):
     """One turn of the loop, without an engine."""
-    with api.store.reading() as tx:
+    with api.store.begin_read() as tx:
         taken = take_cluster_snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
     made = plan(taken.snapshot)
     worded = [WordedDecision(decision=one, sentences=explain_decision(one, teams)) for one in made.decisions]
-    with api.store.writing() as tx:
+    with api.store.begin_write() as tx:
         write_decisions(tx, worded, at=taken.change, now_s=api.clock())
 
 
@@ -64,9 +64,9 @@ def test_a_turn_that_changes_nothing_decides_nothing_new(planned, make_spec):
     turn(planned)
     turn(planned)
     before = ada.get("/jobs/train/explain").content
-    with planned.store.reading() as tx:
+    with planned.store.begin_read() as tx:
         at = read_change(tx)
     turn(planned)
     assert ada.get("/jobs/train/explain").content == before
-    with planned.store.reading() as tx:
+    with planned.store.begin_read() as tx:
         assert read_change(tx) == at

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 from elastane.controller.store.failures import StoreFull
 
 JOB_READS = ("", "/explain", "/events", "/logs")
@@ -116,7 +116,7 @@ def test_no_answer_names_a_job_of_another_team(cluster, served, make_spec):
     with served(cluster.api) as url:
         for role in ("viewer", "submitter", "team-admin"):
             user = cluster.api.user(role)
-            for path, verbs in description()["paths"].items():
+            for path, verbs in describe_api()["paths"].items():
                 name = next((name for kind, name in names.items() if kind in path), "x")
                 here = path.removeprefix("/v1").replace("{job}", name).replace("{name}", name)
                 if "get" in verbs and here != "/watch":
@@ -306,7 +306,7 @@ def test_every_refusal_of_a_right_is_in_the_audit_log(api):
     operator, refusals = api.user("operator"), 0
     for role in ("viewer", "submitter", "team-admin", "reporter"):
         user = api.user(role, user=role)
-        for path, verbs in description()["paths"].items():
+        for path, verbs in describe_api()["paths"].items():
             if "get" not in verbs or path == "/v1/watch":  # a stream that never ends
                 continue
             refused = user.get(path.removeprefix("/v1").replace("{name}", "x").replace("{job}", "x"))

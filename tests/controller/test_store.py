@@ -19,14 +19,14 @@ from elastane.controller.bootstrap import make_first_token
 from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import (
-    accounting,
     decisions,
     documents,
     events,
-    forgetting,
+    forgotten_jobs,
     jobs,
     nodes,
     replies,
+    usage,
 )
 from elastane.controller.store.database import Store, read_change
 from elastane.controller.store.failures import StoreError, StoreNewer
@@ -54,23 +54,23 @@ def decision(job, workers, drain=0):
 
 
 def submit(store, spec):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         return job_rows.submit(tx, spec, "ada", NOW_S)
 
 
 def grant(store, job, workers, drain=0):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         write_decisions(tx, [decision(job, workers, drain)], at=read_change(tx), now_s=NOW_S)
 
 
 def see(store, job, workers, state="running"):
     held = {"h100": HeldWorkers(workers=workers)} if workers else {}
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         job_rows.observe(tx, job, NOW_S, state=state, observed=ObservedJob(held=held))
 
 
 def taken(store):
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         return take_cluster_snapshot(tx, NOW_S)
 
 
@@ -84,7 +84,7 @@ def test_nobody_else_may_read_what_sqlite_keeps(tmp_path):
     umask = os.umask(0o022)
     try:
         store = Store(f"sqlite:///{tmp_path / 'controller.db'}")
-        with store.writing():
+        with store.begin_write():
             files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
         store.close()
     finally:
@@ -96,7 +96,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
     job = submit(store, make_spec())
     store.close()
     again = Store(store_url)
-    with again.reading() as tx:
+    with again.begin_read() as tx:
         assert jobs.find_job(tx, "train") == job
         assert read_change(tx) == 1
     again.close()
@@ -104,7 +104,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
 
 def test_a_store_has_one_first_token_and_another_only_if_that_is_wanted(store):
     def told(**wish):
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             return make_first_token(tx, "ada", NOW_S, **wish)
 
     first = told()
@@ -114,7 +114,7 @@ def test_a_store_has_one_first_token_and_another_only_if_that_is_wanted(store):
 
 
 def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreNewer, match="9999"):
         Store(store_url)
@@ -131,7 +131,7 @@ def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
 )
 def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_spec, table, verb):
     write_down(store, make_spec())
-    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+    with pytest.raises(StoreError, match="append-only"), store.begin_write() as tx:
         tx.execute(text(verb.format(table)))
 
 
@@ -139,7 +139,7 @@ def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_s
 def test_nor_in_the_way_that_only_sqlite_has(sqlite_store, make_spec, table):
     replace = "INSERT OR REPLACE INTO {0} SELECT * FROM {0}"
     write_down(sqlite_store, make_spec())
-    with pytest.raises(StoreError, match="append-only"), sqlite_store.writing() as tx:
+    with pytest.raises(StoreError, match="append-only"), sqlite_store.begin_write() as tx:
         tx.execute(text(replace.format(table)))
 
 
@@ -147,7 +147,7 @@ def write_down(store, spec):
     """A line in each table that only grows."""
     submit(store, spec)
     grant(store, "train", 1)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         events.append_event(tx, "job.submitted", "it was", NOW_S)
         job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
         job_rows.use(tx, "train", (), NOW_S + 1)
@@ -161,26 +161,26 @@ def write_down(store, spec):
 
 def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
     def fail():
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             job_rows.submit(tx, make_spec(), "ada", NOW_S)
             events.append_event(tx, "job.submitted", "it was", NOW_S)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         assert jobs.find_job(tx, "train") is None
         assert events.find_newest_event(tx) == 0
         assert read_change(tx) == 0
 
 
 def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         job_rows.submit(tx, make_spec(), "ada", NOW_S)
         with pytest.raises(jobs.JobNameTaken):
             job_rows.submit(tx, make_spec(), "bob", NOW_S)
         job_rows.submit(tx, make_spec("other"), "bob", NOW_S)
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         assert [job.user for job in jobs.list_living_jobs(tx)] == ["ada", "bob"]
 
 
@@ -188,7 +188,7 @@ def test_a_plan_that_is_outdated_decides_nothing(store, make_spec):
     submit(store, make_spec())
     at = taken(store).change
     submit(store, make_spec("other"))
-    with pytest.raises(PlanOutdated), store.writing() as tx:
+    with pytest.raises(PlanOutdated), store.begin_write() as tx:
         write_decisions(tx, [decision("train", 2)], at=at, now_s=NOW_S)
     assert taken(store).snapshot.jobs[0].holds == ()
 
@@ -201,7 +201,7 @@ def test_of_two_who_decide_at_once_one_succeeds(store, make_spec):
     def decided(workers):
         gate.wait()
         try:
-            with store.writing() as tx:
+            with store.begin_write() as tx:
                 write_decisions(tx, [decision("train", workers)], at=at, now_s=NOW_S)
             outcomes.append(workers)
         except PlanOutdated:
@@ -222,7 +222,7 @@ def test_a_grant_is_explained_and_counted(store, make_spec):
     grant(store, "train", 1)
     grant(store, "train", 3)
     grant(store, "train", 0, drain=3)
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         job = jobs.find_job(tx, "train")
         decided = decisions.list_decisions(tx, "train", 10).items
     assert (job.resizes, job.preemptions, job.started_s) == (1, 1, NOW_S)
@@ -233,11 +233,11 @@ def test_a_grant_is_explained_and_counted(store, make_spec):
 def test_reasons_alone_are_no_decision(store, make_spec):
     submit(store, make_spec())
     kept = Decision(job="train", action="wait", why=(MinimumFits(node=""),))
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         write_decisions(
             tx, [WordedDecision(decision=kept, sentences=("no room",))], at=read_change(tx), now_s=NOW_S
         )
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
         assert decisions.list_decisions(tx, "train", 10).items == ()
 
@@ -268,27 +268,27 @@ def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make
     (job,) = taken(store).snapshot.jobs
     assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
     assert [one.workers for one in job.draining] == [3]
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         assert jobs.find_job(tx, "train").observed.held == {"h100": HeldWorkers(workers=4, absent=3)}
 
 
 def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
     see(store, "train", 2, state="finished")
     assert taken(store).snapshot.jobs == ()
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         job = jobs.find_job(tx, "train")
-        assert accounting.sum_usage(tx, ("job",), 0, NOW_S + 1000, None) == ()
+        assert usage.sum_usage(tx, ("job",), 0, NOW_S + 1000, None) == ()
     assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
 
 
 def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         assert job_rows.cancel(tx, "train", NOW_S).state == "running"
     (job,) = taken(store).snapshot.jobs
     assert (job.ends, job.spec.run_policy.suspend) == ("cancelled", False)
@@ -300,14 +300,14 @@ def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_n
     """It was seen gone, and what it held is charged for until something is decided."""
     submit(store, make_spec())
     grant(store, "train", 2)
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
     grant(store, "train", 0, drain=2)
     see(store, "train", 0, state="paused")
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         assert job_rows.cancel(tx, "train", NOW_S + 100).state == "cancelled"
-    with store.reading() as tx:
-        (row,) = accounting.sum_usage(tx, ("job",), 0, NOW_S + 1000, None)
+    with store.begin_read() as tx:
+        (row,) = usage.sum_usage(tx, ("job",), 0, NOW_S + 1000, None)
         assert row.owned_device_s == 200
         assert jobs.find_job(tx, "train").active_since_s is None
 
@@ -317,23 +317,23 @@ def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_
     for name in ("train", "other"):
         submit(store, make_spec(name, run_policy=policy))
         grant(store, name, 1)
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             events.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
     see(store, "train", 0, state="finished")
-    with store.reading() as tx:
-        assert forgetting.list_due_jobs(tx, NOW_S) == ()
-        (job,) = forgetting.list_due_jobs(tx, NOW_S + 20)
+    with store.begin_read() as tx:
+        assert forgotten_jobs.list_due_jobs(tx, NOW_S) == ()
+        (job,) = forgotten_jobs.list_due_jobs(tx, NOW_S + 20)
     assert job.name == "train"
-    with store.writing() as tx:
-        forgetting.forget_job(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
-    with store.reading() as tx:
+    with store.begin_write() as tx:
+        forgotten_jobs.forget_job(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
+    with store.begin_read() as tx:
         assert jobs.find_job(tx, "train") is None
         assert events.list_events_after(tx, 0, 100, job="train") == ()
         assert decisions.list_decisions(tx, "train", 10).items == ()
         assert len(events.list_events_after(tx, 0, 100, job="other")) == 2
         assert len(decisions.list_decisions(tx, "other", 10).items) == 1
-        assert forgetting.find_left_files(tx, "train") == "/runs/train"
-        assert forgetting.find_left_files(tx, "other") == ""
+        assert forgotten_jobs.find_left_files(tx, "train") == "/runs/train"
+        assert forgotten_jobs.find_left_files(tx, "other") == ""
 
 
 def test_watchers_see_events_in_the_order_of_their_numbers(store):
@@ -342,14 +342,14 @@ def test_watchers_see_events_in_the_order_of_their_numbers(store):
 
     def write(name):
         for number in range(20):
-            with store.writing() as tx:
+            with store.begin_write() as tx:
                 events.append_event(tx, "note", f"{name}-{number}", NOW_S)
 
     def watch():
         last = 0
         while True:
             over = done.is_set()
-            with store.reading() as tx:
+            with store.begin_read() as tx:
                 found = events.list_events_after(tx, last, 1000)
             seen.extend(one.id for one in found)
             last = seen[-1] if seen else 0
@@ -371,7 +371,7 @@ def test_watchers_see_events_in_the_order_of_their_numbers(store):
 
 def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
     api_over(store).token()
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         (token,) = tx.execute(text("SELECT id FROM tokens")).scalars()
         first = replies.Reply(status=201, body=b"{}", etag='"1"')
         replies.keep_reply(tx, token, "k", b"digest", first, now_s=NOW_S)
@@ -381,7 +381,7 @@ def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
 
 
 def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
         nodes.update_node(tx, "n1", "drain", "new disk")
         before = read_change(tx)
@@ -395,7 +395,7 @@ def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
 
 def test_readers_see_one_moment(store, make_spec):
     submit(store, make_spec())
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         before = read_change(tx)
         submit(store, make_spec("other"))
         assert read_change(tx) == before
@@ -403,7 +403,7 @@ def test_readers_see_one_moment(store, make_spec):
 
 
 def test_a_reader_cannot_write(store, make_spec):
-    with pytest.raises(StoreError, match=r"read-?only"), store.reading() as tx:
+    with pytest.raises(StoreError, match=r"read-?only"), store.begin_read() as tx:
         job_rows.submit(tx, make_spec(), "ada", NOW_S)
 
 
@@ -428,11 +428,11 @@ def test_a_url_that_cannot_be_read_is_refused_without_repeating_its_password(url
 
 
 def test_documents_count_their_versions(store):
-    with store.reading() as tx:
+    with store.begin_read() as tx:
         assert documents.find_document(tx, "pools", "h100") is None
 
 
 def test_errors_of_the_database_are_not_swallowed(store):
-    with pytest.raises(StoreError) as refused, store.reading() as tx:
+    with pytest.raises(StoreError) as refused, store.begin_read() as tx:
         tx.execute(text("SELECT * FROM nowhere"))
     assert isinstance(refused.value.__cause__, DBAPIError)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/v1/[^`]*)` \| ([\d, ]+) \|", re.MULTILINE)
@@ -15,7 +15,7 @@ def described():
     """Statuses of good answers, by method and path."""
     return {
         (method.upper(), path): {status for status in operation["responses"] if status.startswith("2")}
-        for path, operations in description()["paths"].items()
+        for path, operations in describe_api()["paths"].items()
         for method, operation in operations.items()
     }
 
@@ -53,7 +53,7 @@ def test_what_needs_no_token_is_what_the_page_says(api):
     stranger = api.with_secret("")
     free = {
         path
-        for path, operations in description()["paths"].items()
+        for path, operations in describe_api()["paths"].items()
         for method, operation in operations.items()
         if not operation.get("security")
     }

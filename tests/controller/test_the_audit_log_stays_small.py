@@ -21,7 +21,7 @@ def lines(api):
 
 
 def size_bytes(api):
-    with api.store.reading() as tx:
+    with api.store.begin_read() as tx:
         found = tx.exec_driver_sql("SELECT sum(length(target) + length(detail) + length(team)) FROM audit")
         return found.scalar_one() or 0
 

@@ -228,7 +228,7 @@ def test_after_a_full_disk_the_nodes_are_heard_of_before_anything_is_decided(
         yield
 
     with monkeypatch.context() as patched:
-        patched.setattr(cluster.api.store, "writing", full)
+        patched.setattr(cluster.api.store, "begin_write", full)
         # Less than a minute has passed since the last look at the nodes.
         for _ in range(int(UNSEEN_S) + 30):
             with suppress(StoreFull):

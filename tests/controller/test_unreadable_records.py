@@ -56,7 +56,7 @@ def running(cluster_over, store):
 
 
 def damage(cluster: Cluster, table, here, **values) -> None:
-    with cluster.api.store.writing() as tx:
+    with cluster.api.store.begin_write() as tx:
         assert tx.execute(update(table).where(here).values(values)).rowcount == 1
 
 
@@ -278,7 +278,7 @@ def test_a_report_that_cannot_be_read_stops_decisions_until_it_is_reported_again
 
 def test_events_and_decisions_that_cannot_be_read_hide_no_others(running):
     everybody = running.api.user(team="*")
-    with running.api.store.writing() as tx:
+    with running.api.store.begin_write() as tx:
         about = {"time_s": 1.0, "job": "bad"}
         tx.execute(
             insert(tables.events).values(**about, kind="job.noted", message="", detail="{", team="vision")
@@ -296,30 +296,30 @@ def test_events_and_decisions_that_cannot_be_read_hide_no_others(running):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One cluster for all examples: each puts back what it has damaged."""
-    from elastane.scheduler.explain import explain_decision
+    from elastane.scheduler.explanations import explain_decision
     from elastane.scheduler.plan import plan
 
     folder = tmp_path_factory.mktemp("shared")
     store = Store(f"sqlite:///{folder}/store.db")
-    yield begun(Cluster(Api(store, plan=plan, words=explain_decision), World(folder / "runs")))
+    yield begun(Cluster(Api(store, plan=plan, explain=explain_decision), World(folder / "runs")))
     store.close()
 
 
 @pytest.fixture(scope="module")
 def templates(shared):
     """What was stored of the job at first: examples must not depend on those before them."""
-    with shared.api.store.reading() as tx:
+    with shared.api.store.begin_read() as tx:
         return dict(tx.execute(select(tables.jobs).where(BAD)).one()._mapping)
 
 
 @contextlib.contextmanager
 def put_back(cluster: Cluster, table, here):
-    with cluster.api.store.reading() as tx:
+    with cluster.api.store.begin_read() as tx:
         before = dict(tx.execute(select(table).where(here)).one()._mapping)
     try:
         yield before
     finally:
-        with cluster.api.store.writing() as tx:
+        with cluster.api.store.begin_write() as tx:
             tx.execute(update(table).where(here).values(before))
     cluster.until(lambda: cluster.workers("bad") == cluster.workers("good") == 2, 120)
 
@@ -354,7 +354,7 @@ def quoted(column: str) -> str:
 def test_whatever_a_column_of_a_job_says_no_other_suffers(shared, templates, data, column):
     with put_back(shared, tables.jobs, BAD):
         after = data.draw(damaged(templates[column].encode()))
-        with shared.api.store.writing() as tx:
+        with shared.api.store.begin_write() as tx:
             # As bytes that SQLite takes for text, also where they are none.
             query = text(f"UPDATE jobs SET {quoted(column)} = CAST(:after AS TEXT) WHERE name = 'bad'")  # noqa: S608
             tx.execute(query, {"after": after})
@@ -372,7 +372,7 @@ PLAIN = ("state", "wanted", "workers", "step", "submitted_s", "retry_at_s", "spe
 def test_whatever_is_in_a_column_without_json_no_other_suffers(shared, column, value):
     """SQLite takes any value for any column."""
     with put_back(shared, tables.jobs, BAD):
-        with shared.api.store.writing() as tx:
+        with shared.api.store.begin_write() as tx:
             query = f"UPDATE jobs SET {quoted(column)} = ? WHERE name = 'bad'"  # noqa: S608
             tx.exec_driver_sql(query, (value,))
         assert_the_others_go_on(shared)

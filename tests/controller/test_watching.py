@@ -30,7 +30,7 @@ def listening(api, served):
 
 
 def happen(store, *messages):
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         for message in messages:
             events.append_event(tx, "node.drain", message, NOW_S)
 
@@ -99,7 +99,7 @@ def test_a_token_that_is_revoked_is_told_nothing_more_and_its_stream_ends(api, l
     streams = [listening(made["secret"]) for _ in range(api.controller.settings.per_address.burst + 5)]
     for lines in streams:
         assert [next(lines) for _ in range(3)][1] == ": from here on"
-    with sqlite_store.writing() as tx:
+    with sqlite_store.begin_write() as tx:
         tokens.revoke_token(tx, made["token"]["id"], api.clock.now_s)
         events.append_event(tx, "node.drain", "too late", NOW_S)
     assert [line for lines in streams for line in lines] == []

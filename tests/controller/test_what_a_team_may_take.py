@@ -72,7 +72,7 @@ def test_tokens_that_are_made_at_one_moment_do_not_exceed_the_limit_together(api
     statuses = together(*(lambda user=user: user.post("/tokens", new) for user in admins))
     assert statuses.count(201) == 3
     assert statuses.count(409) == AT_ONCE - 6
-    with api.store.reading() as tx:
+    with api.store.begin_read() as tx:
         assert tokens.count_valid_tokens(tx, "vision", api.clock()) == AT_ONCE
     mine = next(one["id"] for one in admins[0].get("/tokens").json()["items"] if one["user"] == "vision+ci")
     assert admins[0].delete(f"/tokens/{mine}").status_code == 204
@@ -132,7 +132,7 @@ def test_answers_to_repeated_requests_do_not_fill_the_store(api, make_spec, monk
     for number in range(60):
         api.clock.now_s += 1
         ada.post("/jobs/train/scale", {"maxReplicas": 1 + number % 8}, Idempotency_Key=f"k{number}")
-    with api.store.reading() as tx:
+    with api.store.begin_read() as tx:
         (kept,) = tx.exec_driver_sql("SELECT count(*) FROM replies").one()
     assert 0 < kept <= 10
     again = ada.post("/jobs/train/scale", {"maxReplicas": 4}, Idempotency_Key="k59")

@@ -72,7 +72,7 @@ def become(wanted: Wanted, parent: int) -> None:
 
 
 def mortal(moments: int) -> None:
-    immortal, left = Store.writing, moments
+    begin_write, left = Store.begin_write, moments
 
     def one() -> None:
         nonlocal left
@@ -81,13 +81,13 @@ def mortal(moments: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def writing(self):
-        with immortal(self) as tx:
+    def begin_mortal_write(self):
+        with begin_write(self) as tx:
             yield tx
             one()
         one()
 
-    Store.writing = writing
+    Store.begin_write = begin_mortal_write
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from elastane.controller.planning import Scheduler
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import jobs
 from elastane.observability.pace import Speed
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 BATCH = 64
@@ -237,7 +237,7 @@ class Cluster:
 
     def __init__(self, api, world: World) -> None:
         self.api, self.world, self.clock = api, world, api.clock
-        self.loop = Loop(api.store, world, Scheduler(plan=plan, words=explain_decision), api.clock)
+        self.loop = Loop(api.store, world, Scheduler(plan=plan, explain=explain_decision), api.clock)
         self.held: dict[tuple[str, str], float] = {}
         """Device-seconds by job and pool, added up beside the accounts."""
 
@@ -266,7 +266,7 @@ class Cluster:
     def uses(self) -> dict[tuple[str, str], int]:
         """Devices by job and pool: the larger of what is granted and what was seen."""
         found: dict[tuple[str, str], int] = {}
-        with self.api.store.reading() as tx:
+        with self.api.store.begin_read() as tx:
             for job in jobs.list_living_jobs(tx):
                 granted, held = job.grant.workers, job.observed.held
                 for pool in granted.keys() | held.keys():
@@ -282,7 +282,7 @@ class Cluster:
     # -- as people see it ----------------------------------------------------------------------------------
 
     def job(self, name: str) -> Job:
-        with self.api.store.reading() as tx:
+        with self.api.store.begin_read() as tx:
             found = jobs.find_job(tx, name)
         assert found is not None
         return found
@@ -293,7 +293,7 @@ class Cluster:
 
     def state(self, name: str):
         """As the scheduler sees the job."""
-        with self.api.store.reading() as tx:
+        with self.api.store.begin_read() as tx:
             taken = take_cluster_snapshot(tx, self.clock())
         return next(one for one in taken.snapshot.jobs if one.name == name)
 

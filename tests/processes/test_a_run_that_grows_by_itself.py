@@ -6,7 +6,7 @@ import pytest
 
 from elastane.api.control import AskResize, AskStatus
 from elastane.cli.devices import count_devices
-from elastane.controller.embedded import explained
+from elastane.controller.run_controller import read_run_explanation
 
 pytestmark = [
     pytest.mark.processes,
@@ -33,7 +33,7 @@ def test_it_grows_into_the_devices_of_this_machine(attempts, assert_as_if_nothin
     attempts.open("gates")
     assert_as_if_nothing_happened(attempts.ended())
     assert requested(attempts)[0] == ("controller", f"from 1 to {HERE} workers")
-    assert explained(attempts.run_dir).decisions[0].action == "start"
+    assert read_run_explanation(attempts.run_dir).decisions[0].action == "start"
 
 
 def test_a_size_set_by_hand_stays_until_it_is_given_back(attempts, assert_as_if_nothing_happened):

@@ -23,14 +23,14 @@ from elastane.client.context import Context, save_context
 from elastane.controller.bootstrap import make_first_token
 from elastane.controller.cluster.declarations import diff_configs
 from elastane.controller.loop import Loop, Scheduler
-from elastane.controller.rest.app import application
+from elastane.controller.rest.app import build_application
 from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .stage import SCRIPTS, eventually
@@ -47,16 +47,16 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
     store = Store(f"sqlite:///{tmp_path}/store.db")
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         pool = Pool(name="local", device="cpu", devices=6)
         documents.write_documents(tx, diff_configs(Config(), Config(pools=(pool,))), time.time())
         token = make_first_token(tx, "ada", time.time())
     loop = Loop(
         store,
         LocalEngine(home, agent=stage.program("elastane.attempts.__main__")),
-        Scheduler(plan=plan, words=explain_decision),
+        Scheduler(plan=plan, explain=explain_decision),
     )
-    api = application(Controller(store, wake=loop.wake, plan=plan, words=explain_decision))
+    api = build_application(Controller(store, wake=loop.wake, plan=plan, explain=explain_decision))
     server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
     threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
     for thread in threads:

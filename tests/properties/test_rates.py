@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.controller.access import rates
-from elastane.controller.access.rates import Rate, Rates, take
+from elastane.controller.access.rates import Rate, Rates, take_request
 
 limits = st.builds(Rate, per_s=st.floats(0.1, 100), burst=st.integers(1, 50))
 pauses = st.lists(st.floats(0, 5), max_size=60)
@@ -15,7 +15,7 @@ def test_in_any_stretch_of_time_no_more_pass_than_burst_and_rate_allow(rate, pau
     bucket, now_s, passed = None, 1000.0, []
     for pause in pauses:
         now_s += pause
-        bucket, wait_s = take(bucket, rate, now_s)
+        bucket, wait_s = take_request(bucket, rate, now_s)
         if not wait_s:
             passed.append(now_s)
     for first in range(len(passed)):
@@ -29,17 +29,17 @@ def test_whoever_waits_as_long_as_they_are_told_passes(rate, pauses):
     bucket, now_s = None, 0.0
     for pause in pauses:
         now_s += pause
-        bucket, wait_s = take(bucket, rate, now_s)
+        bucket, wait_s = take_request(bucket, rate, now_s)
         if wait_s:
             now_s += wait_s * (1 + 1e-9) + 1e-9
-            bucket, wait_s = take(bucket, rate, now_s)
+            bucket, wait_s = take_request(bucket, rate, now_s)
             assert not wait_s
 
 
 @given(limits, st.floats(0, 10))
 def test_a_clock_that_goes_back_gives_nobody_more(rate, back):
-    bucket, _ = take(None, rate, 100.0)
-    after, _ = take(bucket, rate, 100.0 - back)
+    bucket, _ = take_request(None, rate, 100.0)
+    after, _ = take_request(bucket, rate, 100.0 - back)
     assert after.left <= bucket.left
 
 

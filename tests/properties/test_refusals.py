@@ -22,7 +22,7 @@ def test_lines_of_one_window_are_few_and_add_up_to_all_refusals(refusals):
         tally = count_refusal(tally, REFUSED, 0.0)
         if is_line_due(tally):
             lines.append(tally.pending)
-            tally = tally.all_written()
+            tally = tally.mark_written()
     assert sum(lines) + tally.pending == refusals
     assert len(lines) <= ONE_BY_ONE + len(str(refusals))
 

@@ -15,8 +15,8 @@ from elastane.controller.access.roles import (
     Denied,
     Principal,
     Target,
+    authorize,
     list_visible_teams,
-    may,
 )
 
 ID = "tok-1"
@@ -45,32 +45,34 @@ targets = st.builds(
 def test_what_belongs_to_another_team_is_neither_touched_nor_seen(principal, action, target):
     if principal.role == "operator" or not target.team or principal.team in {target.team, EVERY_TEAM}:
         return
-    assert may(principal, action, target) == Denied(f"{target.name} belongs to another team", visible=False)
+    assert authorize(principal, action, target) == Denied(
+        f"{target.name} belongs to another team", visible=False
+    )
 
 
 @given(principals(), actions, targets)
 def test_a_viewer_changes_nothing(principal, action, target):
-    if principal.role == "viewer" and may(principal, action, target) == Allowed():
+    if principal.role == "viewer" and authorize(principal, action, target) == Allowed():
         assert action in READS
 
 
 @given(principals(), actions, targets)
 def test_a_reporter_only_reports(principal, action, target):
     if principal.role == "reporter":
-        assert (may(principal, action, target) == Allowed()) == (
+        assert (authorize(principal, action, target) == Allowed()) == (
             action == "reports.write" and not target.team
         )
 
 
 @given(principals(role=st.just("submitter")), targets)
 def test_a_submitter_changes_the_jobs_of_their_own_user_only(principal, target):
-    if may(principal, "job.change", target) == Allowed():
+    if authorize(principal, "job.change", target) == Allowed():
         assert target.user == principal.user
 
 
 @given(principals(), targets)
 def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, target):
-    if principal.role == "operator" or may(principal, "tokens.write", target) != Allowed():
+    if principal.role == "operator" or authorize(principal, "tokens.write", target) != Allowed():
         return
     assert principal.role == "team-admin"
     assert target.role not in {"operator", "reporter"}
@@ -80,25 +82,25 @@ def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, ta
 
 @given(principals(), targets)
 def test_nobody_but_an_operator_makes_a_token_in_the_name_of_another(principal, target):
-    if principal.role == "operator" or may(principal, "tokens.write", target) != Allowed():
+    if principal.role == "operator" or authorize(principal, "tokens.write", target) != Allowed():
         return
     assert target.user in {"", principal.user} or target.user.startswith(f"{target.team}+")
 
 
 @given(principals(), actions, targets)
 def test_what_is_hidden_is_there_for_those_alone_who_may(principal, action, target):
-    match may(principal, action, msgspec.structs.replace(target, hidden=True)):
+    match authorize(principal, action, msgspec.structs.replace(target, hidden=True)):
         case Denied(visible=visible):
             assert not visible
         case Allowed():
-            assert may(principal, action, target) == Allowed()
+            assert authorize(principal, action, target) == Allowed()
 
 
 @given(principals(), actions, targets)
 def test_only_operators_change_what_belongs_to_the_cluster(principal, action, target):
     if target.team or principal.role in {"operator", "reporter"}:
         return
-    if may(principal, action, target) == Allowed():
+    if authorize(principal, action, target) == Allowed():
         assert action == "documents.read"
 
 
@@ -108,17 +110,17 @@ def test_one_lists_exactly_the_teams_whose_jobs_one_may_read(principal, target):
         return
     teams = list_visible_teams(principal)
     listed = teams is None or target.team in teams
-    allowed = may(principal, "job.read", target) == Allowed()
+    allowed = authorize(principal, "job.read", target) == Allowed()
     assert listed == allowed
 
 
 @given(principals(), actions, targets)
 def test_what_is_denied_says_why_and_is_hidden_from_those_who_may_not_read_it(principal, action, target):
-    match may(principal, action, target):
+    match authorize(principal, action, target):
         case Denied(reason, visible, ask):
             assert reason
             assert not (principal.role == "team-admin" and "admin" in ask)
             if visible and target.team:
-                assert may(principal, "job.read", target) == Allowed()
+                assert authorize(principal, "job.read", target) == Allowed()
         case Allowed():
             pass

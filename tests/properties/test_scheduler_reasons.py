@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from elastane.api import plans
 from elastane.api.reservations import Once, Reservation
 from elastane.scheduler.calendar import list_reservation_times
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, on_pool, replace

@@ -17,7 +17,7 @@ from elastane.api.pools import Departure, Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import Reservation, Weekly
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from tests.properties.scheduler_model import TICK_S, Cluster
 from tests.properties.scheduler_strategies import PRIORITIES
 

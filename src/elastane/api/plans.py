@@ -1,6 +1,6 @@
 """Plans: the scheduler's decisions about each job, with the reasons as values.
 
-`elastane.scheduler.explain` turns the reasons into sentences. Code that distinguishes reasons uses their
+`elastane.scheduler.explanations` turns the reasons into sentences. Code that distinguishes reasons uses their
 types, never the sentences. The field ``node`` names the cohort or team that owns a quota; empty: the cluster
 itself.
 """

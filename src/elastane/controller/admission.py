@@ -61,7 +61,7 @@ def check_shape(spec: JobSpec) -> None:
             raise make_field_error(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
 
 
-def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
+def check_virtual_ranks(policy: ElasticPolicy, virtual_ranks: int) -> None:
     """Check that every worker of a run would compute at least one virtual rank.
 
     Args:

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from elastane.api.tokens import NewToken
-from elastane.controller.access.secrets import compute_digest, new_id, new_secret
+from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.controller.store import tokens
 
 
@@ -25,7 +25,7 @@ def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool =
     first = not tokens.count_operators(tx, now_s)
     if not first and not another:
         return None
-    secret = new_secret()
+    secret = generate_secret()
     new = NewToken(user=user, role="operator", note="made at the first start" if first else "made at a start")
-    tokens.insert_token(tx, new_id(), compute_digest(secret), new, now_s)
+    tokens.insert_token(tx, generate_token_id(), compute_digest(secret), new, now_s)
     return secret

@@ -20,7 +20,7 @@ from elastane.controller.clock import has_elapsed
 from elastane.controller.jobs.lifecycle import read_lifecycle
 from elastane.controller.jobs.reconciliation import choose_order, choose_order_after_end
 from elastane.controller.jobs.stored_job import StoredJob
-from elastane.controller.jobs.unreadable import choose_kill
+from elastane.controller.jobs.unreadable_jobs import choose_kill
 from elastane.controller.observer import Observer
 from elastane.controller.planner import Planner
 from elastane.controller.planning import (
@@ -30,7 +30,7 @@ from elastane.controller.planning import (
     carry_out_plan,
     make_cluster_plan,
 )
-from elastane.controller.store import events, forgetting, jobs
+from elastane.controller.store import events, forgotten_jobs, jobs
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.engines.engine import Engine
@@ -101,7 +101,7 @@ class Loop:
         if self._loop is not None:
             # While the process ends, the event loop may be closed; requests are still answered.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._awaken)
+                self._loop.call_soon_threadsafe(self._mark_stale)
 
     def close(self) -> None:
         """End after this turn."""
@@ -111,7 +111,7 @@ class Loop:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end)
 
-    def _awaken(self) -> None:
+    def _mark_stale(self) -> None:
         self._stale = True
         self._woken.set()
 
@@ -125,21 +125,21 @@ class Loop:
         """Take turns until it is closed. A failed turn is logged and tried again."""
         self._loop = asyncio.get_running_loop()
         try:
-            self._warm()
+            self._start_planner()
             while not self._closing.is_set():
                 try:
                     await self.turn(look=time.monotonic() >= self._look_at_s)
-                    self._succeeded()
+                    self._record_success()
                 except Exception as error:  # noqa: BLE001 - the store or the engine may be away
                     # Training continues, and the next turn may succeed.
-                    self._fail(error)
-                await self._rest()
+                    self._record_failure(error)
+                await self._wait()
         finally:
             await self._engine.close()
             if self._planner is not None:
                 self._planner.close()
 
-    def _fail(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         known = isinstance(error, ElastaneError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
         if why == self.failing:
@@ -148,22 +148,22 @@ class Loop:
         logger.error("turns fail, and are tried again: %s", why, exc_info=None if known else error)
         self._store.soundness.condition.report("turns", TURNS_FAIL, READ_LOG, log=False)
 
-    def _succeeded(self) -> None:
+    def _record_success(self) -> None:
         if self.failing:
             logger.info("turns succeed again")
             self.failing = ""
         self._store.soundness.condition.clear("turns", log=False)
 
-    def _warm(self) -> None:
+    def _start_planner(self) -> None:
         """Start a planner that will be needed, while the first turn observes the jobs."""
         if self._planner is None:
             return
         # The first turn reports a store that cannot be reached.
-        with contextlib.suppress(ElastaneError), self._store.reading() as tx:
+        with contextlib.suppress(ElastaneError), self._store.begin_read() as tx:
             if jobs.count_living_jobs(tx) > HERE_JOBS:
                 self._planner.start()
 
-    async def _rest(self) -> None:
+    async def _wait(self) -> None:
         """Wait until the next observation is due, or until something has changed.
 
         After a change, wait a little longer, so that changes that follow are planned with it.
@@ -187,7 +187,7 @@ class Loop:
             finally:
                 self._stale |= self._observer.has_news
             end_s = time.monotonic()
-            self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
+            self._look_at_s = end_s + compute_pause_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
         undecided: UnreadableRecord | None = None
         if self._stale or has_elapsed(self._planned_s, REPLAN_S, now_s):
@@ -199,19 +199,19 @@ class Loop:
             else:
                 self._forget(now_s)
                 self._planned_s = now_s
-        await self._tell(self._choose_orders())
+        await self._send_orders(self._choose_orders())
         if undecided is not None:
             raise undecided
 
     def _forget(self, now_s: float) -> None:
         """Forget the jobs that are due, except those that the engine still observes."""
-        with self._store.reading() as tx:
+        with self._store.begin_read() as tx:
             due_now = [
-                job for job in forgetting.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
+                job for job in forgotten_jobs.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
             ]
         for job in due_now:
-            with self._store.writing() as tx:
-                forgetting.forget_job(tx, job, now_s)
+            with self._store.begin_write() as tx:
+                forgotten_jobs.forget_job(tx, job, now_s)
                 message = f"{job.name} is forgotten, as its ttlSecondsAfterFinished says; its files stay"
                 events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
 
@@ -222,24 +222,24 @@ class Loop:
         begin_s = time.monotonic()
         try:
             if self._outdated < OUTDATED_PLANS:
-                found = await self._planned(now_s)
-                with self._store.writing() as tx:
+                found = await self._make_plan(now_s)
+                with self._store.begin_write() as tx:
                     self._carry_out(tx, found, now_s)
             else:
-                with self._store.writing() as tx:
-                    self._carry_out(tx, await self._planned(now_s), now_s)
+                with self._store.begin_write() as tx:
+                    self._carry_out(tx, await self._make_plan(now_s), now_s)
             self._outdated = 0
         except PlanOutdated:
             self._outdated += 1
-            self._awaken()
+            self._mark_stale()
         except BaseException:
             self._stale = True
             raise
         finally:
             self._plan_took_s = time.monotonic() - begin_s
 
-    async def _planned(self, now_s: float) -> PlannedChanges:
-        with self._store.reading() as tx:
+    async def _make_plan(self, now_s: float) -> PlannedChanges:
+        with self._store.begin_read() as tx:
             if self._planner is None or jobs.count_living_jobs(tx) <= HERE_JOBS:
                 return make_cluster_plan(tx, now_s, self._scheduler)
         return await asyncio.to_thread(self._planner.plan, now_s)
@@ -259,16 +259,16 @@ class Loop:
 
     def _choose_orders(self) -> list[Order]:
         now_s = self._clock()
-        with self._store.reading() as tx:
+        with self._store.begin_read() as tx:
             known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.list_unsettled_jobs(tx))
             # The engine was not asked about jobs with a new grant: these have no processes yet.
             seen = ((job, self._observer.seen.get(job.name) or Observation(job=job.name)) for job in known)
             found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]
             stops = any(isinstance(order, StopAttempt) for _, order in found)
             teams = jobs.map_teams(tx) if stops else {}
-        return [_word_order(self._scheduler, job, order, teams) for job, order in found]
+        return [_add_stop_reason(self._scheduler, job, order, teams) for job, order in found]
 
-    async def _tell(self, orders: Iterable[Order]) -> None:
+    async def _send_orders(self, orders: Iterable[Order]) -> None:
         told_now = list(orders)
         refused = await self._engine.carry_out(told_now) if told_now else {}
         # Some of these texts come from the coordinator of a job.
@@ -276,9 +276,9 @@ class Loop:
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
         starts = {order.job for order in told_now if isinstance(order, StartAttempt)}
-        self._tell_who_is_held_up({job: why for job, why in refused.items() if job in starts})
+        self._report_held_up_starts({job: why for job, why in refused.items() if job in starts})
 
-    def _tell_who_is_held_up(self, refused: Mapping[str, str]) -> None:
+    def _report_held_up_starts(self, refused: Mapping[str, str]) -> None:
         """Write an event for each start that was refused twice in a row, once for each reason.
 
         A full disk is such a reason. A start that can never succeed is refused once, because its job ends.
@@ -287,14 +287,14 @@ class Loop:
         new = {job: why for job, why in held_up.items() if self._held_up.get(job) != why}
         if new:
             now_s = self._clock()
-            with self._store.writing() as tx:
+            with self._store.begin_write() as tx:
                 for job in jobs.find_jobs(tx, new):
                     message = f"{job.name} has its devices and cannot begin now: {new[job.name]}"
                     events.append_event(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
         self._refused, self._held_up = refused, held_up
 
 
-def resting_s(took_s: float, busy_s: float) -> float:
+def compute_pause_s(took_s: float, busy_s: float) -> float:
     """Return the seconds from the end of an observation to the next one.
 
     Args:
@@ -313,7 +313,7 @@ def _choose_order(job: StoredJob, seen: Observation, now_s: float) -> Order | No
     return choose_order(read_lifecycle(job), seen, now_s)
 
 
-def _word_order(scheduler: Scheduler, job: StoredJob, order: Order, teams: Mapping[str, str]) -> Order:
+def _add_stop_reason(scheduler: Scheduler, job: StoredJob, order: Order, teams: Mapping[str, str]) -> Order:
     """Add the reason to a stop, in words for the user of the job."""
     if not isinstance(order, StopAttempt):
         return order

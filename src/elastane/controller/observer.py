@@ -17,7 +17,7 @@ from elastane.controller.jobs.observation_record import (
     observe_job,
 )
 from elastane.controller.jobs.stored_job import StoredJob
-from elastane.controller.jobs.unreadable import RELEASED, release_job
+from elastane.controller.jobs.unreadable_jobs import RELEASED, release_job
 from elastane.controller.store import events, jobs, nodes, rows
 from elastane.controller.store.database import Store, count_change
 from elastane.engines.engine import Engine
@@ -71,24 +71,24 @@ class Observer:
     async def observe(self) -> None:
         """Observe the jobs and the nodes, and record what has changed."""
         self.has_news = False
-        with self._store.reading() as tx:
+        with self._store.begin_read() as tx:
             unsettled = jobs.list_unsettled_jobs(tx)
         self.seen = await self._engine.observe(unsettled)
         now_s = self._clock()
-        with self._store.reading() as tx:
+        with self._store.begin_read() as tx:
             known = jobs.find_jobs(tx, self.seen.keys())
         self.has_news |= self._release_unreadable(known, now_s)
         if names := [one.job.name for one in self._find_changes(known, now_s)]:
             self.has_news |= self._record_changes(names, now_s)
         if has_elapsed(self._nodes_s, NODES_S, now_s):
-            with self._store.writing() as tx:
+            with self._store.begin_write() as tx:
                 for node in self._engine.nodes():
                     nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
             # Set it only after the write: if the disk is full, the nodes are recorded as soon as it has room.
             self._nodes_s = now_s
 
     def _record_changes(self, names: list[str], now_s: float) -> bool:
-        with self._store.writing() as tx:
+        with self._store.begin_write() as tx:
             # People may have changed the jobs since they were read.
             changes = self._find_changes(jobs.find_jobs(tx, names), now_s)
             for job, after, end in changes:
@@ -142,7 +142,7 @@ class Observer:
         ]
         if not gone:
             return False
-        with self._store.writing() as tx:
+        with self._store.begin_write() as tx:
             for job in jobs.find_jobs(tx, gone):
                 after = release_job(job, self.seen[job.name], now_s)
                 if after is None:

@@ -3,8 +3,8 @@
 import json
 import sys
 
-from elastane.controller.rest.app import description
+from elastane.controller.rest.app import describe_api
 
 if __name__ == "__main__":
-    json.dump(description(), sys.stdout, indent=1, sort_keys=True)
+    json.dump(describe_api(), sys.stdout, indent=1, sort_keys=True)
     sys.stdout.write("\n")

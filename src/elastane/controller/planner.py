@@ -18,7 +18,7 @@ from elastane.api.errors import ElastaneError
 from elastane.controller.planning import PlannedChanges, Scheduler, make_cluster_plan
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 LENGTH_BYTES = 8
@@ -50,7 +50,7 @@ class Planner:
     def start(self) -> None:
         """Start the process ahead of time: its imports take a second."""
         if self._process is None:
-            self._process = self._started()
+            self._process = self._start_process()
 
     def plan(self, now_s: float) -> PlannedChanges:
         """Return the decisions of a plan made now.
@@ -62,10 +62,10 @@ class Planner:
         self.start()
         assert self._process is not None
         try:
-            requests, answers = _pipes(self._process)
+            requests, answers = _get_pipes(self._process)
             requests.write(b"%r\n" % now_s)
             requests.flush()
-            answer = msgspec.msgpack.decode(_read(answers), type=PlannedChanges | PlanImpossible)
+            answer = msgspec.msgpack.decode(_read_answer(answers), type=PlannedChanges | PlanImpossible)
         except (OSError, EOFError) as error:
             code = self._process.wait()
             self.close()
@@ -78,7 +78,7 @@ class Planner:
             raise UnreadableRecord(answer.what, answer.why, do=answer.do)
         return answer
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _start_process(self) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "elastane.controller.planner"],
             stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ class Planner:
             # Ctrl-C ends the controller, and the controller ends this process.
             start_new_session=True,
         )
-        requests, _ = _pipes(process)
+        requests, _ = _get_pipes(process)
         requests.write(self._url.encode() + b"\n")
         # If the process has ended already, the first request finds out.
         with contextlib.suppress(OSError):
@@ -96,18 +96,18 @@ class Planner:
     def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            for pipe in _pipes(process):
+            for pipe in _get_pipes(process):
                 with contextlib.suppress(OSError):
                     pipe.close()
             process.wait()
 
 
-def _pipes(process: "subprocess.Popen[bytes]") -> tuple[BinaryIO, BinaryIO]:
+def _get_pipes(process: "subprocess.Popen[bytes]") -> tuple[BinaryIO, BinaryIO]:
     assert process.stdin is not None and process.stdout is not None  # noqa: PT018 - both are pipes
     return process.stdin, process.stdout  # type: ignore[return-value]
 
 
-def _read(answers: BinaryIO) -> bytes:
+def _read_answer(answers: BinaryIO) -> bytes:
     length = int.from_bytes(answers.read(LENGTH_BYTES), "little")
     answer = answers.read(length)
     if not length or len(answer) < length:
@@ -115,7 +115,7 @@ def _read(answers: BinaryIO) -> bytes:
     return answer
 
 
-def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges | PlanImpossible:
+def _make_answer(tx: Connection, now_s: float, scheduler: Scheduler) -> PlannedChanges | PlanImpossible:
     try:
         return make_cluster_plan(tx, now_s, scheduler)
     except UnreadableRecord as error:
@@ -127,12 +127,12 @@ def main() -> None:
     # Requests to the controller come first.
     os.nice(5)
     store = Store(requests.readline().decode().strip(), prepared=True)
-    scheduler = Scheduler(plan=plan, words=explain_decision)
+    scheduler = Scheduler(plan=plan, explain=explain_decision)
     # A plan leaves hardly any cycles, and searching all of its jobs for them takes a fifth of its time.
     gc.disable()
     for line in requests:
-        with store.reading() as tx:
-            answer = msgspec.msgpack.encode(_answer(tx, float(line), scheduler))
+        with store.begin_read() as tx:
+            answer = msgspec.msgpack.encode(_make_answer(tx, float(line), scheduler))
         answers.write(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
         answers.flush()
         del answer

@@ -27,17 +27,17 @@ class Scheduler(NamedTuple):
 
     Args:
         plan: decides about every job.
-        words: returns the headline of a decision and a sentence for each reason, given the team of each job.
+        explain: returns the headline of a decision and a sentence per reason, given the team of each job.
     """
 
     plan: Callable[[Snapshot], Plan]
-    words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
+    explain: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
 
     def explain_stop(self, job: str, why: Why | None, teams: Mapping[str, str]) -> str:
         """Return the reason of a stop as a sentence; empty if ``why`` is None."""
         if why is None:
             return ""
-        _, sentence, *_ = self.words(Decision(job=job, action="preempt", why=(why,)), teams)
+        _, sentence, *_ = self.explain(Decision(job=job, action="preempt", why=(why,)), teams)
         return sentence
 
 
@@ -79,7 +79,7 @@ def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> Pla
     known = jobs.map_planned_sizes(tx)
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
     decided = (one for one in plan.decisions if one.job not in taken.undecidable)
-    worded = (WordedDecision(decision=one, sentences=scheduler.words(one, teams)) for one in decided)
+    worded = (WordedDecision(decision=one, sentences=scheduler.explain(one, teams)) for one in decided)
     new = tuple(one for one in worded if one.decision.action not in AT_REST or _is_new(one, known))
     return PlannedChanges(taken.change, new, taken.wrong, taken.undecidable)
 

@@ -33,18 +33,18 @@ from elastane.controller.cluster.declarations import diff_configs
 from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner
 from elastane.controller.planning import Scheduler
-from elastane.controller.rest.app import application
-from elastane.controller.rest.connections import build_protocol, waiting_rules
+from elastane.controller.rest.app import build_application
+from elastane.controller.rest.connections import build_protocol, build_waiting_rules
 from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
-from elastane.controller.store.database import Store, files_of
+from elastane.controller.store.database import Store, list_store_files
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease
 from elastane.controller.store.monitor import Monitor
 from elastane.engines.local.accounts import find_team_account
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 IDLE_S = 75
@@ -75,23 +75,23 @@ def serve(
             store, and this user may not change its mode; or jobs cannot run as the named users.
         StoreError: the database cannot be used, or its lease was lost.
     """
-    _many_files()
+    _raise_file_limit()
     if wish.run_as.isolates:
         prepare_home(wish.run_as, Path(wish.home))
         # With root's groups, the controller could read files for a job that the job's user cannot read.
         os.setgroups([])
         os.umask(PRIVATE_UMASK)
-    closed = tuple(str(path) for path in files_of(wish.store) if restrict_permissions(path))
+    closed = tuple(str(path) for path in list_store_files(wish.store) if restrict_permissions(path))
     sys.setswitchinterval(SWITCH_S)
-    listener = _listening(wish)
+    listener = _open_listener(wish)
     home = None
     try:
         home = lock_home(Path(wish.home))
         # The lease comes first: opening the store may change its schema under another controller.
         with Lease(wish.store) as lease:
-            store = Store(wish.store, at_least=lease.last_change())
+            store = Store(wish.store, at_least=lease.read_last_change())
             try:
-                with Monitor(store, lease.note):
+                with Monitor(store, lease.write_note):
                     _serve(wish, store, lease, listener, ready, clock, closed)
             finally:
                 store.close()
@@ -113,17 +113,17 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     node = ObservedNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
     engine = LocalEngine(Path(wish.home), node=node, run_as=wish.run_as)
-    scheduler = Scheduler(plan=plan, words=explain_decision)
+    scheduler = Scheduler(plan=plan, explain=explain_decision)
     loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
     controller = Controller(
         store,
         wake=loop.wake,
         plan=plan,
-        words=explain_decision,
+        explain=explain_decision,
         check_team=partial(find_team_account, wish.run_as),
         clock=clock,
     )
-    app = application(controller)
+    app = build_application(controller)
     server = _Server(configure_server(app, wish))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
     ending, lost = threading.Event(), threading.Event()
@@ -134,7 +134,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
 
     def watch_the_lease() -> None:
         while not ending.wait(LEASE_S):
-            if not lease.held():
+            if not lease.is_held():
                 lost.set()
                 # Stop decisions before requests: another controller may have the store.
                 loop.close()
@@ -149,7 +149,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     scheme = "https" if wish.certificate else "http"
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         secret = make_first_token(tx, wish.user, clock(), another=wish.new_token)
         ready(
             ControllerReady(
@@ -173,7 +173,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         if not lost.is_set():
             _write_last_refusals(controller)
     if lost.is_set():
-        raise lease.lost()
+        raise lease.make_lost_error()
 
 
 def write_refusals(controller: Controller, ending: threading.Event) -> None:
@@ -198,7 +198,7 @@ def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
         app,
         # The API has no WebSockets. The application refuses such requests.
         ws="none",
-        http=build_protocol(waiting_rules(read_descriptor_limit())),
+        http=build_protocol(build_waiting_rules(read_descriptor_limit())),
         # Uvicorn's lines use the handler of this process, with a timestamp.
         log_config=None,
         log_level="warning",
@@ -213,7 +213,7 @@ def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
     )
 
 
-def _many_files() -> None:
+def _raise_file_limit() -> None:
     """Raise the limit of open files: each job and each client needs one, and the default is about 1,000."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -221,7 +221,7 @@ def _many_files() -> None:
 
 def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
     """Declare this machine's devices as the pool ``local``, and `CLASSES`, in a store without pools."""
-    with store.writing() as tx:
+    with store.begin_write() as tx:
         standing = documents.read_declared_config(tx)
         if standing.pools:
             return
@@ -243,7 +243,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _listening(wish: ControllerSettings) -> socket.socket:
+def _open_listener(wish: ControllerSettings) -> socket.socket:
     """Return the bound socket. It is bound first, so that a taken port is found before anything else happens.
 
     Raises:

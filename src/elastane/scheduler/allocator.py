@@ -37,7 +37,9 @@ def allocate(snapshot: Snapshot) -> tuple[ClusterIndex, Allocation]:
         for job in cluster.jobs:
             job.holds_last_quota_only = job.number in futile
         allocation = _hand_out_all(cluster)
-        losers = {job.number for job in cluster.jobs if job.granted_in_place < _wished_size(job)} & repairing
+        losers = {
+            job.number for job in cluster.jobs if job.granted_in_place < _compute_kept_size(job)
+        } & repairing
         more_futile = find_futile_holders(allocation) - futile
         if not losers and not more_futile:
             return cluster, allocation
@@ -103,6 +105,6 @@ def _find_repairing(snapshot: Snapshot) -> set[int]:
     }
 
 
-def _wished_size(job: PlannedJob) -> int:
+def _compute_kept_size(job: PlannedJob) -> int:
     """Return the workers that a job would keep if no other job had a better right to them."""
     return round_down_to_size(job.state.spec.elastic_policy, min(job.held_workers, job.max_workers))

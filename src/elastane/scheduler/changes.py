@@ -106,7 +106,7 @@ def _start_minimum(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> N
         if workers > change.count_in(pool)
     }
     fits = not job.is_draining and all(_count_free(ledger, job, pool) >= n for pool, n in missing.items())
-    _charge_workers(ledger, job, missing if fits else _without_own_drain(job, missing))
+    _charge_workers(ledger, job, missing if fits else _subtract_own_drain(job, missing))
     (change.new if fits else change.short).update(missing)
 
 
@@ -162,7 +162,7 @@ def _count_free(ledger: QuotaLedger, job: PlannedJob, pool: int) -> int:
     return int(min(ledger.free[pool], room) // job.devices)
 
 
-def _without_own_drain(job: PlannedJob, missing: dict[int, int]) -> dict[int, int]:
+def _subtract_own_drain(job: PlannedJob, missing: dict[int, int]) -> dict[int, int]:
     """Return what must be kept for a job besides the devices that its own workers are about to leave."""
     return {pool: max(0, count - job.draining.get(pool, 0)) for pool, count in missing.items()}
 

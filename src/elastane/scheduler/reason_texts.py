@@ -51,7 +51,7 @@ from elastane.api.plans import (
 from elastane.api.pools import Departure, Restriction
 from elastane.scheduler.wording import choose_is_or_are, format_count, format_money, format_time
 
-CallJob: TypeAlias = Callable[[str], str]
+NameJob: TypeAlias = Callable[[str], str]
 """Returns what a job is called before the readers of a text."""
 
 WINNERS: dict[Because, str] = {
@@ -71,21 +71,21 @@ DEPARTURES = {"drain": "is drained", "failed": "has failed"}
 MAX_NAMED_NODES = 3
 
 
-def describe_reason(why: Why, call_job: CallJob) -> str:
+def describe_reason(why: Why, name_job: NameJob) -> str:
     """Return the text of a reason.
 
     Args:
         why: the reason.
-        call_job: returns what another job is called before the readers of the text.
+        name_job: returns what another job is called before the readers of the text.
     """
     if isinstance(why, GainReason):
         return _describe_gain(why)
     if isinstance(why, LossReason):
-        return _describe_loss_reason(why, call_job)
+        return _describe_loss_reason(why, name_job)
     if isinstance(why, StandstillReason):
         return _describe_standstill(why)
     if isinstance(why, WaitReason):
-        return _describe_wait(why, call_job)
+        return _describe_wait(why, name_job)
     if isinstance(why, CeilingReason):
         return _describe_ceiling(why)
     assert_never(why)
@@ -102,11 +102,11 @@ def _describe_gain(why: GainReason) -> str:
             assert_never(why)
 
 
-def _describe_loss_reason(why: LossReason, call_job: CallJob) -> str:
+def _describe_loss_reason(why: LossReason, name_job: NameJob) -> str:
     match why:
         case GivesWay(job=job, pool=pool, devices=devices, because=because):
             go = "goes" if devices == 1 else "go"
-            return f"{format_count(devices, 'device')} of {pool} {go} to {call_job(job)}, {WINNERS[because]}"
+            return f"{format_count(devices, 'device')} of {pool} {go} to {name_job(job)}, {WINNERS[because]}"
         case NodesLeave(pool=pool, workers=workers):
             return f"{_count_own(workers)} on nodes of {pool} that are leaving"
         case PoolChanged(pool=pool, workers=workers):
@@ -165,18 +165,18 @@ def _describe_standstill(why: StandstillReason) -> str:
             assert_never(why)
 
 
-def _describe_wait(why: WaitReason, call_job: CallJob) -> str:
+def _describe_wait(why: WaitReason, name_job: NameJob) -> str:
     match why:
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             left = f"{room} {choose_is_or_are(room)}" if room else "none is"
             bound = "" if node is None else f" (limited by {_describe_quota(node)})"
-            holder = f"; {call_job(held_for)} has waited for long and holds its place" if held_for else ""
+            holder = f"; {name_job(held_for)} has waited for long and holds its place" if held_for else ""
             return f"it needs {format_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}"
         case Restricted(restriction=restriction):
             return _describe_restriction(restriction)
         case Protected(job=job, by=by, pool=pool, devices=devices, until_s=until_s):
             return (
-                f"until {format_time(until_s)} {call_job(job)} is protected, because it was started a moment "
+                f"until {format_time(until_s)} {name_job(job)} is protected, because it was started a moment "
                 f"ago; then {by} may take {format_count(devices, 'device')} of {pool} from it"
             )
         case OwnedByOthers(pool=pool, devices=devices):

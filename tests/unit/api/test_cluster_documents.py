@@ -15,7 +15,7 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
 JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}

@@ -7,7 +7,7 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.client.permissions import OF_STRANGERS, restrict_permissions
-from elastane.controller.store.database import files_of
+from elastane.controller.store.database import list_store_files
 
 
 def read_mode(path: Path) -> int:
@@ -51,6 +51,6 @@ def test_a_folder_that_everybody_can_write_to_is_refused_as_a_home(tmp_path) -> 
 
 def test_a_database_of_sqlite_has_files_beside_it(tmp_path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store.db")
-    names = [path.name for path in files_of(f"sqlite:///{tmp_path}/link")]
+    names = [path.name for path in list_store_files(f"sqlite:///{tmp_path}/link")]
     assert names == ["store.db", "store.db-wal", "store.db-shm", "store.db.lock"]
-    assert files_of("postgresql://elastane@host/name") == ()
+    assert list_store_files("postgresql://elastane@host/name") == ()

@@ -10,10 +10,10 @@ from elastane.api.pools import Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.explain import explain_decision
-from elastane.scheduler.explain_run import explain_run_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.goodput import select_comparable_speeds
 from elastane.scheduler.plan import plan
+from elastane.scheduler.run_explanations import explain_run_decision
 
 START_S = 1000.0
 PRIORITIES = (

@@ -13,7 +13,7 @@ from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
-from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 from elastane.scheduler.reason_texts import describe_reason
 from elastane.scheduler.wording import format_money, make_sentence

@@ -6,7 +6,7 @@ from elastane.api.rundir import RunDir
 from elastane.cli.command import open_console, print_json
 from elastane.cli.jobs.explain import print_decisions
 from elastane.cli.runs.requests import send_request
-from elastane.controller.embedded import explained
+from elastane.controller.run_controller import read_run_explanation
 from elastane.observability.run_files import is_live, read_record
 
 
@@ -16,7 +16,7 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     Raises:
         BadInput: the run has no controller, or its controller has not decided anything yet.
     """
-    told = explained(run_dir)
+    told = read_run_explanation(run_dir)
     if told is None and read_record(run_dir).spec.self_sizing:
         raise BadInput(
             f"the controller of the run in {run_dir.root} has not decided anything",

@@ -33,7 +33,7 @@ from elastane.cli.runs.run_spec import (
     list_remarks,
 )
 from elastane.cli.scripts import check_script, find_script
-from elastane.controller.embedded import Embedded
+from elastane.controller.run_controller import RunController
 from elastane.observability.run_files import read_record
 from elastane.storage.urls import open_storage
 
@@ -174,7 +174,7 @@ def _start_controller(
     if not record.spec.self_sizing:
         return nullcontext()
     attempt = 1 if record.resumed is None else record.resumed.times + 1
-    return Embedded(run_dir, record.spec, attempt, count_devices(), make_printer(console))
+    return RunController(run_dir, record.spec, attempt, count_devices(), make_printer(console))
 
 
 class RunTerminal:

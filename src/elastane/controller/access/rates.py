@@ -33,7 +33,7 @@ class Bucket(msgspec.Struct, frozen=True):
     at_s: float
 
 
-def take(bucket: Bucket | None, rate: Rate, now_s: float) -> tuple[Bucket, float]:
+def take_request(bucket: Bucket | None, rate: Rate, now_s: float) -> tuple[Bucket, float]:
     """Take one request out of a bucket; None is a full one.
 
     Returns:
@@ -58,7 +58,7 @@ class Rates:
     def wait_s(self, who: str, now_s: float) -> float:
         """Take one request from a client's bucket, and return the seconds to wait first; 0: none."""
         with self._lock:
-            bucket, wait_s = take(self._buckets.pop(who, None), self._rate, now_s)
+            bucket, wait_s = take_request(self._buckets.pop(who, None), self._rate, now_s)
             self._buckets[who] = bucket
             if len(self._buckets) > REMEMBERED:
                 self._buckets.popitem(last=False)

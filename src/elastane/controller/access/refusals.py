@@ -50,7 +50,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         """Number of refusals that no line covers yet."""
         return self.count - self.written
 
-    def all_written(self) -> "Tally":
+    def mark_written(self) -> "Tally":
         return msgspec.structs.replace(self, written=self.count)
 
 

@@ -136,14 +136,14 @@ def read_principal(token: Token) -> Principal:
     return Principal(token=token.id, user=token.user, role=token.role, team=token.team)
 
 
-def may(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
+def authorize(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
     """Decide whether a principal may do this. All rights are decided here.
 
     `EVERYWHERE` holds for things of no team, `IN_TEAM` for things of a team, and an operator may do
     everything. A new token never has more rights than the token that makes it. Only an operator makes a
     token in another user's name.
     """
-    verdict = _may(principal, action, target)
+    verdict = _authorize(principal, action, target)
     if target.hidden and isinstance(verdict, Denied):
         return msgspec.structs.replace(verdict, visible=False)
     return verdict
@@ -154,7 +154,7 @@ def is_service_user(user: str, team: str) -> bool:
     return team not in {"", EVERY_TEAM} and user.startswith(f"{team}+")
 
 
-def _may(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
+def _authorize(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
     if principal.role == "operator":
         if action in EVERYWHERE["operator"]:
             return Allowed()
@@ -162,7 +162,7 @@ def _may(principal: Principal, action: Action, target: Target) -> Allowed | Deni
     if not target.team:
         if action in EVERYWHERE[principal.role]:
             return Allowed()
-        return Denied(_everywhere(principal.role, action), visible=True, ask=OPERATORS)
+        return Denied(_explain_cluster_denial(principal.role, action), visible=True, ask=OPERATORS)
     if not has_role_in(principal, target.team):
         return Denied(f"{target.name} belongs to another team", visible=False)
     if action not in IN_TEAM[principal.role]:
@@ -183,7 +183,7 @@ def _may(principal: Principal, action: Action, target: Target) -> Allowed | Deni
             visible=True,
             ask=OPERATORS,
         )
-    if action == "tokens.write" and not _may_name(principal, target):
+    if action == "tokens.write" and not _may_make_token_for(principal, target):
         return Denied(
             f"a {principal.role} makes tokens for their own user, {principal.user}, and for service users of "
             f"the team, such as {target.team}+nightly; {target.user} is neither",
@@ -193,12 +193,12 @@ def _may(principal: Principal, action: Action, target: Target) -> Allowed | Deni
     return Allowed()
 
 
-def _may_name(principal: Principal, target: Target) -> bool:
+def _may_make_token_for(principal: Principal, target: Target) -> bool:
     """Return whether a team admin may make a token for this user. The audit log will have the user's name."""
     return target.user in {"", principal.user} or is_service_user(target.user, target.team)
 
 
-def _everywhere(role: Role, action: Action) -> str:
+def _explain_cluster_denial(role: Role, action: Action) -> str:
     """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"

@@ -7,11 +7,11 @@ PREFIX = "ela_"
 """Prefix of every secret, so that a leaked one can be found in logs and repositories."""
 
 
-def new_secret() -> str:
+def generate_secret() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def new_id() -> str:
+def generate_token_id() -> str:
     """Generate the id of a token, which is not a secret."""
     return "tok-" + secrets.token_hex(6)
 

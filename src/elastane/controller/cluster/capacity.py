@@ -46,11 +46,11 @@ def limit_pools(
                 gone_at_s[node.pool] = min(gone_at_s.get(node.pool, math.inf), node.gone_at_s)
     bounds: dict[str, int] = {}
     for capacity in capacities:
-        _bound(bounds, capacity.pool, capacity.devices)
+        _lower_bound(bounds, capacity.pool, capacity.devices)
     values = {metric.metric: metric.value for metric in metrics}
     for trigger in triggers:
         if is_firing(trigger, values.get(trigger.metric)):
-            _bound(bounds, trigger.pool, trigger.limit)
+            _lower_bound(bounds, trigger.pool, trigger.limit)
     result = []
     for pool in pools:
         devices = present.get(pool.name, pool.devices)
@@ -84,14 +84,14 @@ def find_restrictions(
     values = {metric.metric: metric.value for metric in metrics}
     found = [Restriction(pool=one.pool, limit=one.devices) for one in capacities]
     found += [
-        Restriction(pool=one.pool, limit=one.limit, trigger=one.name, why=_rule(one, value))
+        Restriction(pool=one.pool, limit=one.limit, trigger=one.name, why=_describe_rule(one, value))
         for one in triggers
         if (value := values.get(one.metric)) is not None and is_firing(one, value)
     ]
     return tuple(found)
 
 
-def _rule(trigger: Trigger, value: float) -> str:
+def _describe_rule(trigger: Trigger, value: float) -> str:
     """Return the half of a trigger's rule that holds."""
     if trigger.above is not None and value > trigger.above:
         return f"{trigger.metric} above {trigger.above:g}"
@@ -113,5 +113,5 @@ def is_firing(trigger: Trigger, value: float | None) -> bool:
     )
 
 
-def _bound(bounds: dict[str, int], pool: str, devices: int) -> None:
+def _lower_bound(bounds: dict[str, int], pool: str, devices: int) -> None:
     bounds[pool] = min(bounds.get(pool, devices), devices)

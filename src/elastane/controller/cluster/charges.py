@@ -12,13 +12,13 @@ def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     Devices beyond these are borrowed. Devices of a spot pool are always on spot terms.
     """
     pools = {pool.name: pool for pool in snapshot.pools}
-    owners = _owners(snapshot)
+    owners = _map_owners(snapshot)
     nodes: tuple[Cohort | Team, ...] = (*snapshot.cohorts, *snapshot.teams)
     unused = {(node.name, quota.pool): quota.nominal_quota for node in nodes for quota in node.quotas}
     found: dict[str, tuple[Use, ...]] = {}
     for state in sorted(snapshot.jobs, key=lambda one: one.number):
         uses: list[Use] = []
-        for name, devices in sorted(_devices(state).items()):
+        for name, devices in sorted(_count_devices(state).items()):
             pool = pools.get(name)
             price = 0.0 if pool is None else pool.price
             if pool is not None and pool.spot:
@@ -38,7 +38,7 @@ def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     return found
 
 
-def _owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+def _map_owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     """Return the owners of the quotas that pay for each team: the team itself, then its cohorts upwards."""
     parents = {cohort.name: cohort.parent for cohort in snapshot.cohorts}
     found = {}
@@ -51,7 +51,7 @@ def _owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _devices(state: JobState) -> dict[str, int]:
+def _count_devices(state: JobState) -> dict[str, int]:
     """Return the devices of a job by pool: those that stay, and those that are still draining."""
     found: dict[str, int] = {}
     places = [(one.pool, one.workers) for one in state.holds]

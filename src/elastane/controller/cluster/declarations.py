@@ -73,12 +73,12 @@ def put_document(standing: Config, kind: Kind, document: Document) -> Config:
     """Return the configuration with this document, in place of the one with its name."""
     if isinstance(document, SchedulingRules):
         return msgspec.structs.replace(standing, rules=document)
-    return _replaced(standing, kind, document.name, (document,))
+    return _replace_document(standing, kind, document.name, (document,))
 
 
 def remove_document(standing: Config, kind: Kind, name: str) -> Config:
     """Return the configuration without this document."""
-    return _replaced(standing, kind, name, ())
+    return _replace_document(standing, kind, name, ())
 
 
 def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
     return ()
 
 
-def _replaced(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
+def _replace_document(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
     others = tuple(one for one in getattr(standing, kind) or () if get_name(one) != name)
     return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=get_name))})
 

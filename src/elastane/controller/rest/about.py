@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request, Response
 
 from elastane.api.health import Health
 from elastane.api.rest import Me, Version
-from elastane.controller.rest.bodies import reply, response
-from elastane.controller.rest.caller import Asking
-from elastane.controller.rest.description import says
+from elastane.controller.rest.bodies import respond
+from elastane.controller.rest.caller import CallerParameter
+from elastane.controller.rest.description import describe_route
 from elastane.controller.store.condition import NO_ANSWER, Condition
 from elastane.controller.store.database import read_change
 from elastane.controller.store.failures import StoreError, StoreUnusable
@@ -16,31 +16,31 @@ from elastane.controller.store.failures import StoreError, StoreUnusable
 router = APIRouter(prefix="/v1", tags=["about"])
 
 
-@router.get("/health", **says(Health))
+@router.get("/health", **describe_route(Health))
 def get_health(request: Request) -> Response:
     """Return the failing checks of the controller and its store. It always answers 200."""
     store = request.app.state.controller.store
     condition: Condition = store.soundness.condition
     try:
-        with store.reading() as tx:
+        with store.begin_read() as tx:
             read_change(tx)
         condition.clear("reading")
     except StoreUnusable:
         pass
     except StoreError as error:
         condition.report("reading", NO_ANSWER, error.do, detail=error.what)
-    problems = condition.problems()
-    return response(reply(Health(status="failing" if problems else "ok", problems=problems)))
+    problems = condition.list_problems()
+    return respond(Health(status="failing" if problems else "ok", problems=problems))
 
 
-@router.get("/version", **says(Version))
+@router.get("/version", **describe_route(Version))
 def get_version() -> Response:
     """Return the version of the controller and of its API."""
-    return response(reply(Version(elastane=version("elastane"))))
+    return respond(Version(elastane=version("elastane")))
 
 
-@router.get("/me", **says(Me))
-def get_me(caller: Asking) -> Response:
+@router.get("/me", **describe_route(Me))
+def get_me(caller: CallerParameter) -> Response:
     """Return the user, the role and the team of the token."""
     who = caller.principal
-    return response(reply(Me(user=who.user, role=who.role, team=who.team)))
+    return respond(Me(user=who.user, role=who.role, team=who.team))

@@ -12,6 +12,7 @@ from elastane.controller.rest import (
     caller,
     config,
     documents,
+    event_streams,
     jobs,
     nodes,
     occupancy,
@@ -19,22 +20,21 @@ from elastane.controller.rest import (
     reports,
     tokens,
     usage,
-    watching,
 )
+from elastane.controller.rest.body_limit import SizeLimit
 from elastane.controller.rest.context import Controller, Settings
 from elastane.controller.rest.description import build_description
 from elastane.controller.rest.framing import Framing
-from elastane.controller.rest.size import SizeLimit
 
-ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
+ROUTERS = (jobs, event_streams, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
 
 
-def application(controller: Controller) -> FastAPI:
+def build_application(controller: Controller) -> FastAPI:
     """Build the API of a controller. Set ``state.closing`` before the server stops, to end all streams."""
-    app = _routed(controller.settings)
+    app = _build_app(controller.settings)
     app.state.controller = controller
     app.state.closing = threading.Event()
-    app.state.watchers = watching.Watchers(
+    app.state.watchers = event_streams.Watchers(
         controller.settings.watchers,
         controller.settings.watchers_per_token,
         controller.settings.watchers_per_user,
@@ -42,12 +42,12 @@ def application(controller: Controller) -> FastAPI:
     return app
 
 
-def description() -> dict[str, Any]:
+def describe_api() -> dict[str, Any]:
     """Return the OpenAPI description. It needs no controller."""
-    return build_description(_routed(Settings()))
+    return build_description(_build_app(Settings()))
 
 
-def _routed(settings: Settings) -> FastAPI:
+def _build_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Elastane",
         version=version("elastane"),

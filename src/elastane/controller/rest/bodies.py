@@ -23,10 +23,10 @@ from elastane.controller.store.replies import Reply
 LARGEST_INTEGER = 2**53
 """Beyond it, numbers of JSON are not exact everywhere and do not fit every column."""
 SUSPECT = re.compile(rb"\\u0000|\d{16}")
-"""Matches the bytes of every body that `_check` refuses, so that other bodies skip that check."""
+"""Matches the bytes of every body that `_refuse_unsafe_values` refuses; other bodies skip that check."""
 
 
-def body(kind: Any, empty: Any = None) -> Any:
+def parse_body(kind: Any, empty: Any = None) -> Any:
     """Return a dependency of FastAPI that decodes the body of a request.
 
     Args:
@@ -38,7 +38,7 @@ def body(kind: Any, empty: Any = None) -> Any:
         BadField: the body is not of this type, or an object has a key twice.
     """
 
-    async def decoded(request: Request) -> Any:
+    async def decode(request: Request) -> Any:
         try:
             raw = request.state.body = await request.body()
         except ClientDisconnect as error:
@@ -51,18 +51,18 @@ def body(kind: Any, empty: Any = None) -> Any:
         if not raw and empty is not None:
             return empty
         # A large body takes long to decode; a thread keeps the event loop free.
-        return await to_thread.run_sync(_decoded, raw, kind)
+        return await to_thread.run_sync(_decode_body, raw, kind)
 
-    return Depends(decoded)
+    return Depends(decode)
 
 
-def _decoded(raw: bytes, kind: Any) -> Any:
+def _decode_body(raw: bytes, kind: Any) -> Any:
     try:
         document = msgspec.json.decode(raw)
         if SUSPECT.search(raw):
-            _check(document, "")
+            _refuse_unsafe_values(document, "")
         # Parse it again to find repeated keys: msgspec keeps the last of two. Numbers do not matter here.
-        json.loads(raw, object_pairs_hook=_once, parse_int=str, parse_float=str)
+        json.loads(raw, object_pairs_hook=_refuse_repeated_keys, parse_int=str, parse_float=str)
         return parse_document(document, kind, "request")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -71,7 +71,7 @@ def _decoded(raw: bytes, kind: Any) -> Any:
         ) from error
 
 
-def _once(pairs: list[tuple[str, object]]) -> None:
+def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
     """Refuse repeated keys: readers of JSON differ in which of two values counts."""
     seen = set[str]()
     for key, _ in pairs:
@@ -85,16 +85,16 @@ def _once(pairs: list[tuple[str, object]]) -> None:
         seen.add(key)
 
 
-def _check(value: object, path: str) -> None:
+def _refuse_unsafe_values(value: object, path: str) -> None:
     """Refuse values that JSON allows, but a database or another reader of JSON does not."""
     match value:
         case dict():
             for key, inner in value.items():
-                _check(key, path)
-                _check(inner, f"{path}.{key}" if path else key)
+                _refuse_unsafe_values(key, path)
+                _refuse_unsafe_values(inner, f"{path}.{key}" if path else key)
         case list():
             for index, inner in enumerate(value):
-                _check(inner, f"{path}[{index}]")
+                _refuse_unsafe_values(inner, f"{path}[{index}]")
         case str() if "\0" in value:
             raise BadField(path or "request", "holds a NUL character", do="leave it out")
         case int() if abs(value) > LARGEST_INTEGER:
@@ -107,17 +107,22 @@ def _check(value: object, path: str) -> None:
             pass
 
 
-def reply(value: object, *, status: HTTPStatus = HTTPStatus.OK, version: int | None = None) -> Reply:
+def build_reply(value: object, *, status: HTTPStatus = HTTPStatus.OK, version: int | None = None) -> Reply:
     """Return a value as an answer; its version becomes the ``ETag``."""
     return Reply(
         status=status, body=msgspec.json.encode(value), etag="" if version is None else f'"{version}"'
     )
 
 
-def response(reply_: Reply, headers: dict[str, str] | None = None) -> Response:
+def respond(value: object, *, version: int | None = None) -> Response:
+    """Return a value as a successful response; its version becomes the ``ETag``."""
+    return build_response(build_reply(value, version=version))
+
+
+def build_response(reply: Reply, headers: dict[str, str] | None = None) -> Response:
     return Response(
-        reply_.body or None,
-        status_code=reply_.status,
-        media_type="application/json" if reply_.body else None,
-        headers=({"ETag": reply_.etag} if reply_.etag else {}) | (headers or {}),
+        reply.body or None,
+        status_code=reply.status,
+        media_type="application/json" if reply.body else None,
+        headers=({"ETag": reply.etag} if reply.etag else {}) | (headers or {}),
     )

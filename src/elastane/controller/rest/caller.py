@@ -23,15 +23,15 @@ from elastane.controller.access.roles import (
     Denied,
     Principal,
     Target,
+    authorize,
     list_visible_teams,
-    may,
     read_principal,
 )
 from elastane.controller.access.secrets import PREFIX, compute_digest
-from elastane.controller.rest.bodies import response
+from elastane.controller.rest.bodies import build_response
 from elastane.controller.rest.context import Controller
 from elastane.controller.rest.parameters import PRINTABLE
-from elastane.controller.rest.problems import Refusal, answer_refusal, missing
+from elastane.controller.rest.problems import Refusal, answer_refusal, make_missing_error
 from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
@@ -50,7 +50,7 @@ class NotAllowed(Refusal):
         self.refused = Refused(
             action=action, target=target.name, reason=denied.reason, visible=denied.visible
         )
-        shown = missing(target.name)
+        shown = make_missing_error(target.name)
         if denied.visible:
             super().__init__(
                 HTTPStatus.FORBIDDEN,
@@ -91,21 +91,21 @@ class Caller:
         """Whether things of no team are visible too. A role in every team covers only things of teams."""
         return self.principal.role == "operator"
 
-    def must(self, action: Action, target: Target) -> None:
+    def require_right(self, action: Action, target: Target) -> None:
         """Check that the caller may do this.
 
         Raises:
             NotAllowed: the caller may not.
         """
-        match may(self.principal, action, target):
+        match authorize(self.principal, action, target):
             case Denied() as denied:
                 raise NotAllowed(self, action, target, denied)
             case _:
                 self._about = target
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    def begin_read(self) -> AbstractContextManager[Connection]:
         """Begin a transaction that reads one state of the store."""
-        return self.controller.store.reading()
+        return self.controller.store.begin_read()
 
     def audit(
         self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
@@ -142,32 +142,32 @@ class Changer(Caller):
         self._key = key
         self._detail = ""
 
-    def tells(self, detail: str) -> None:
+    def set_detail(self, detail: str) -> None:
         """Set the detail of the change for its line in the audit log."""
         self._detail = detail
 
     def change(self, action: str, target: str, do: Callable[[Connection], Reply]) -> Response:
         """Make a change once, and write its audit line, in one transaction.
 
-        The line belongs to the team of the target that `must` has checked last.
+        The line belongs to the team of the target that `require_right` has checked last.
 
         Args:
             action: for the audit log.
             target: for the audit log.
             do: checks the rights, makes the change and returns the answer.
         """
-        digest = self._digest()
-        with self.controller.store.writing() as tx:
+        digest = self._compute_digest()
+        with self.controller.store.begin_write() as tx:
             if self._key and (kept := replies.find_reply(tx, self.principal.token, self._key)):
-                return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
+                return build_response(self._get_first_reply(kept, digest), {"Idempotency-Replayed": "true"})
             done = do(tx)
             self.audit(tx, action, target, self._about.team, allowed=True, detail=self._detail)
             if self._key:
                 replies.keep_reply(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
         self.controller.wake()
-        return response(done)
+        return build_response(done)
 
-    def _repeated(self, kept: replies.Kept, digest: bytes) -> Reply:
+    def _get_first_reply(self, kept: replies.Kept, digest: bytes) -> Reply:
         if kept.digest != digest:
             raise Refusal(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -177,7 +177,7 @@ class Changer(Caller):
             )
         return kept.reply
 
-    def _digest(self) -> bytes:
+    def _compute_digest(self) -> bytes:
         """Compute the digest of the request: equal requests have equal digests."""
         url = self.request.url
         raw: bytes = getattr(self.request.state, "body", b"")
@@ -223,7 +223,7 @@ def install_refusal_audit(app: FastAPI) -> None:
     """Add every refusal for a missing right to the audit log before it is answered."""
 
     @app.exception_handler(NotAllowed)
-    def not_allowed(_: Request, error: NotAllowed) -> Response:
+    def answer_not_allowed(_: Request, error: NotAllowed) -> Response:
         caller, target = error.caller, error.target
         try:
             caller.controller.refusals.add(caller.principal, error.refused, target.team, caller.now_s)
@@ -239,7 +239,7 @@ def install_refusal_audit(app: FastAPI) -> None:
         return answer_refusal(error)
 
 
-def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
+def authenticate(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
     """Return the principal of a token.
 
     Args:
@@ -256,10 +256,10 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
     # Look up the token before the address is counted: a valid token is not slowed by guesses from the same
     # address, and on loopback all clients share one.
     if scheme.lower() == "bearer" and secret.startswith(PREFIX):
-        with controller.store.reading() as tx:
+        with controller.store.begin_read() as tx:
             token = tokens.find_token_by_digest(tx, compute_digest(secret), now_s)
     if token is None:
-        _paced(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
+        _limit_rate(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
         raise Refusal(
             HTTPStatus.UNAUTHORIZED,
             "this request shows no token that counts",
@@ -267,11 +267,11 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
             do="send Authorization: Bearer ela_...; `elastane token` makes one",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    _paced(controller.by_token.wait_s(token.id, now_s), f"token {token.id} has asked")
+    _limit_rate(controller.by_token.wait_s(token.id, now_s), f"token {token.id} has asked")
     return read_principal(token)
 
 
-def _paced(wait_s: float, who: str) -> None:
+def _limit_rate(wait_s: float, who: str) -> None:
     if wait_s:
         raise Refusal(
             HTTPStatus.TOO_MANY_REQUESTS,
@@ -286,15 +286,15 @@ def _paced(wait_s: float, who: str) -> None:
 _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
-def _caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
+def _authenticate_caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
     controller: Controller = request.app.state.controller
     now_s = controller.clock()
     address = request.client.host if request.client else "unknown"
-    principal = authenticated(controller, request.headers.get("authorization", ""), address, now_s)
+    principal = authenticate(controller, request.headers.get("authorization", ""), address, now_s)
     return Caller(principal=principal, controller=controller, request=request, now_s=now_s)
 
 
-Asking = Annotated[Caller, Depends(_caller)]
+CallerParameter = Annotated[Caller, Depends(_authenticate_caller)]
 """Parameter of every endpoint that needs a token and changes nothing."""
 
 Key = Annotated[
@@ -317,15 +317,15 @@ Match = Annotated[
 ]
 
 
-def _changer(caller: Asking, key: Key = "") -> Changer:
+def _build_changer(caller: CallerParameter, key: Key = "") -> Changer:
     return Changer(caller, key)
 
 
-def _editor(caller: Asking, key: Key = "", if_match: Match = "") -> Editor:
+def _build_editor(caller: CallerParameter, key: Key = "", if_match: Match = "") -> Editor:
     return Editor(caller, key, if_match)
 
 
-Changing = Annotated[Changer, Depends(_changer)]
+ChangerParameter = Annotated[Changer, Depends(_build_changer)]
 """Parameter of every endpoint that changes something."""
-Editing = Annotated[Editor, Depends(_editor)]
+EditorParameter = Annotated[Editor, Depends(_build_editor)]
 """Parameter of every endpoint that changes something with an ``ETag``."""

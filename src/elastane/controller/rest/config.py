@@ -11,10 +11,10 @@ from elastane.api.rest import Forecast, Page, ResizedJob
 from elastane.controller.access.roles import Target
 from elastane.controller.cluster.changes import add_words, describe_document_change
 from elastane.controller.cluster.declarations import check_config, diff_configs, merge_configs
-from elastane.controller.rest.bodies import body, reply, response
-from elastane.controller.rest.caller import Asking, Caller, Changing
+from elastane.controller.rest.bodies import build_reply, parse_body, respond
+from elastane.controller.rest.caller import Caller, CallerParameter, ChangerParameter
 from elastane.controller.rest.context import Controller
-from elastane.controller.rest.description import says
+from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.removals import check_removals
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import documents, events
@@ -23,29 +23,29 @@ from elastane.controller.store.replies import Reply
 router = APIRouter(prefix="/v1", tags=["what operators declare"])
 ALL = Target(name="the configuration")
 
-Wanted = Annotated[Config, body(Config)]
+Wanted = Annotated[Config, parse_body(Config)]
 
 
-@router.get("/config", **says(Config))
-def get_config(caller: Asking) -> Response:
+@router.get("/config", **describe_route(Config))
+def get_config(caller: CallerParameter) -> Response:
     """Return all declarations as one document, which can be kept in git and applied."""
-    caller.must("config.read", ALL)
-    with caller.reading() as tx:
-        return response(reply(documents.read_declared_config(tx)))
+    caller.require_right("config.read", ALL)
+    with caller.begin_read() as tx:
+        return respond(documents.read_declared_config(tx))
 
 
-@router.post("/config/diff", **says(Page[Change], takes=Config))
-def post_config_diff(caller: Asking, config: Wanted) -> Response:
+@router.post("/config/diff", **describe_route(Page[Change], takes=Config))
+def post_config_diff(caller: CallerParameter, config: Wanted) -> Response:
     """Return what applying this document would add, change and remove. Kinds that it leaves out stay."""
-    return response(reply(Page(items=_check_wanted(caller, config)[0])))
+    return respond(Page(items=_check_wanted(caller, config)[0]))
 
 
-@router.post("/config/apply", **says(Page[Change], takes=Config))
-def post_config_apply(caller: Changing, config: Wanted) -> Response:
+@router.post("/config/apply", **describe_route(Page[Change], takes=Config))
+def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
     """Apply this document, all at once or not at all, and return the changes."""
 
     def do(tx: Connection) -> Reply:
-        caller.must("documents.write", ALL)
+        caller.require_right("documents.write", ALL)
         standing, lost = documents.read_declared_documents(tx)
         check_config(merge_configs(standing, config))
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
@@ -59,17 +59,17 @@ def post_config_apply(caller: Changing, config: Wanted) -> Response:
             message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
             events.append_event(tx, "config.applied", message, caller.now_s, team=team)
-        caller.tells("; ".join(said))
-        return reply(Page(items=changes))
+        caller.set_detail("; ".join(said))
+        return build_reply(Page(items=changes))
 
     return caller.change("config.apply", ALL.name, do)
 
 
-@router.post("/policy/check", **says(Forecast, takes=Config))
-def post_policy_check(caller: Asking, config: Wanted) -> Response:
+@router.post("/policy/check", **describe_route(Forecast, takes=Config))
+def post_policy_check(caller: CallerParameter, config: Wanted) -> Response:
     """Return the documents and job sizes that would change if this document were applied. Change nothing."""
     changes, wanted = _check_wanted(caller, config)
-    with caller.reading() as tx:
+    with caller.begin_read() as tx:
         now = take_cluster_snapshot(tx, caller.now_s)
         then = take_cluster_snapshot(tx, caller.now_s, wanted)
     controller = caller.controller
@@ -77,7 +77,7 @@ def post_policy_check(caller: Asking, config: Wanted) -> Response:
     moved = list_resized_jobs(
         controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller
     )
-    return response(reply(Forecast(documents=changes, jobs=moved)))
+    return respond(Forecast(documents=changes, jobs=moved))
 
 
 def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
@@ -87,8 +87,8 @@ def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], C
         BadField: the configuration is not consistent.
         Refusal: it removes something that is in use.
     """
-    caller.must("config.read", ALL)
-    with caller.reading() as tx:
+    caller.require_right("config.read", ALL)
+    with caller.begin_read() as tx:
         standing, lost = documents.read_declared_documents(tx)
         wanted = merge_configs(standing, config)
         check_config(wanted)
@@ -108,7 +108,7 @@ def list_resized_jobs(
             team=teams[one.job],
             before=before[one.job],
             after=after,
-            sentences=controller.words(one, teams),
+            sentences=controller.explain(one, teams),
         )
         for one in then.decisions
         if (after := _count_workers(one)) != before[one.job]

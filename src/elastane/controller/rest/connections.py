@@ -15,7 +15,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from elastane.api.unproven_connections import AdmissionRules, UnprovenConnections
-from elastane.controller.rest.problems import problem
+from elastane.controller.rest.problems import make_problem
 
 ARRIVE_S = 30.0
 """Time from the first byte of a request to its last; the largest request needs 140 kB per second."""
@@ -24,7 +24,7 @@ ARRIVE_S = 30.0
 MOST_WAITING = 4096
 
 
-def waiting_rules(descriptors: int) -> AdmissionRules:
+def build_waiting_rules(descriptors: int) -> AdmissionRules:
     """Return how many connections may wait for a request, for a process with this many descriptors.
 
     The last of them remain for the store, the jobs' processes and the requests that are being answered.
@@ -37,48 +37,48 @@ def waiting_rules(descriptors: int) -> AdmissionRules:
     )
 
 
-def build_protocol(rules: AdmissionRules) -> "type[Arriving]":
+def build_protocol(rules: AdmissionRules) -> "type[DeadlineProtocol]":
     """Build the protocol of one server, which counts all of its connections together."""
 
-    class ArrivingHere(Arriving):
+    class ServerProtocol(DeadlineProtocol):
         waiting = UnprovenConnections(rules)
 
-    return ArrivingHere
+    return ServerProtocol
 
 
-class Arriving(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """A protocol that closes a connection if its request has not arrived in time. Answers may take longer.
 
     Attributes:
         waiting: all connections on which no request is being answered.
     """
 
-    waiting: "UnprovenConnections[Arriving]"
+    waiting: "UnprovenConnections[DeadlineProtocol]"
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect()
-        self._wait()
+        self._start_deadline()
+        self._count_waiting()
 
     def data_received(self, data: bytes) -> None:
-        self._expect()
+        self._start_deadline()
         super().data_received(data)
         if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
-            self._arrived()
+            self._stop_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state in {h11.IDLE, h11.SEND_BODY}:  # otherwise the next request is here already
-            self._wait()
+            self._count_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
+        self._stop_deadline()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         """Send a problem that says why the received bytes are not a request."""
-        refusal = problem(
+        refusal = make_problem(
             HTTPStatus.BAD_REQUEST,
             msg.rstrip("."),
             means="nothing was done: it is not known what was asked for",
@@ -104,7 +104,7 @@ class Arriving(H11Protocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Write nothing: the application answers, and clients without a token must not fill the log."""
 
-    def _wait(self) -> None:
+    def _count_waiting(self) -> None:
         if self.transport.is_closing():
             return
         descriptor = self.transport.get_extra_info("socket").fileno()
@@ -112,11 +112,11 @@ class Arriving(H11Protocol):
         if oldest is not None:
             oldest.transport.abort()
 
-    def _expect(self) -> None:
+    def _start_deadline(self) -> None:
         if self._late is None:
             self._late = self.loop.call_later(ARRIVE_S, self.transport.close)
 
-    def _arrived(self) -> None:
+    def _stop_deadline(self) -> None:
         self.waiting.discard(self)
         if self._late is not None:
             self._late.cancel()

@@ -41,7 +41,7 @@ class Controller:
         store: of the cluster.
         wake: called after each change, so that the loop plans soon; must not block.
         plan: of the scheduler, to predict the effect of a configuration.
-        words: returns a decision's reasons as sentences, given the team of each job.
+        explain: returns a decision's reasons as sentences, given the team of each job.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         settings: limits.
         clock: seconds since 1970.
@@ -53,7 +53,7 @@ class Controller:
         *,
         wake: Callable[[], None],
         plan: Callable[[Snapshot], Plan],
-        words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
+        explain: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
         check_team: Callable[[str], object] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
@@ -61,7 +61,7 @@ class Controller:
         self.store = store
         self.wake = wake
         self.plan = plan
-        self.words = words
+        self.explain = explain
         self.check_team = check_team
         self.settings = settings
         self.clock = clock

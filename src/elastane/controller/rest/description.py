@@ -37,7 +37,7 @@ overwrites what they have not seen. Whatever goes wrong is an `application/probl
 happened, what it means and what to do. What a token may not see does not exist for it."""
 
 
-def says(
+def describe_route(
     kind: Any,
     *,
     takes: Any = None,

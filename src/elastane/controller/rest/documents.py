@@ -25,11 +25,11 @@ from elastane.controller.cluster.declarations import (
     put_document,
     remove_document,
 )
-from elastane.controller.rest.bodies import body, reply, response
-from elastane.controller.rest.caller import Asking, Editing, Editor
-from elastane.controller.rest.description import says
+from elastane.controller.rest.bodies import build_reply, parse_body, respond
+from elastane.controller.rest.caller import CallerParameter, Editor, EditorParameter
+from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.parameters import Name
-from elastane.controller.rest.problems import missing
+from elastane.controller.rest.problems import make_missing_error
 from elastane.controller.rest.removals import check_mentions, check_removals
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
@@ -47,35 +47,37 @@ SINGULAR: dict[Kind, str] = {
 }
 
 
-def _target(kind: Kind, name: str) -> Target:
+def _make_target(kind: Kind, name: str) -> Target:
     """Return the target of a document. A team's document belongs to the team, others to the cluster."""
     return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
 
 
 def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
-        caller.must("documents.write", _target(kind, name))
+        caller.require_right("documents.write", _make_target(kind, name))
         found = documents.find_document(tx, kind, name)
         # Rules exist before they are first set.
         caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
         check_config(put_document(documents.read_declared_documents(tx)[0], kind, document))
         if found and found.value == document:
-            return reply(document, version=found.version)
+            return build_reply(document, version=found.version)
         before = encode_document(found.value) if found and found.value is not None else None
         after = encode_document(document)
         change = Change(kind=kind, name=name, change="change" if found else "add", after=after)
         documents.write_documents(tx, (change,), caller.now_s)
         words = describe_document_change(before, after)
-        _tell(tx, caller, kind, name, "changed" if found else "added", words=words)
+        _append_change_event(tx, caller, kind, name, "changed" if found else "added", words=words)
         status = HTTPStatus.OK if found else HTTPStatus.CREATED
-        return reply(document, status=status, version=found.version + 1 if found else 1)
+        return build_reply(document, status=status, version=found.version + 1 if found else 1)
 
     return caller.change(f"{kind}.put", f"{SINGULAR[kind]} {name}", do)
 
 
-def _tell(tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, words: str = "") -> None:
+def _append_change_event(
+    tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, words: str = ""
+) -> None:
     message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
-    caller.tells(words)
+    caller.set_detail(words)
     events.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
 
@@ -83,38 +85,40 @@ def _install(kind: Kind) -> None:
     """Install the four routes of one kind of documents."""
     noun, shape = SINGULAR[kind], KINDS[kind]
 
-    def list_all(caller: Asking) -> Response:
-        caller.must("documents.read", Target(name=kind))
-        with caller.reading() as tx:
+    def list_all(caller: CallerParameter) -> Response:
+        caller.require_right("documents.read", Target(name=kind))
+        with caller.begin_read() as tx:
             found = getattr(documents.read_declared_config(tx), kind)
         operator = caller.principal.role == "operator"
         items = tuple(
             one for one in found if operator or kind != "teams" or has_role_in(caller.principal, one.name)
         )
-        return response(reply(Page(items=items)))
+        return respond(Page(items=items))
 
-    def get(caller: Asking, name: Name) -> Response:
-        with caller.reading() as tx:
-            caller.must("documents.read", _target(kind, name))
+    def get(caller: CallerParameter, name: Name) -> Response:
+        with caller.begin_read() as tx:
+            caller.require_right("documents.read", _make_target(kind, name))
             found = documents.find_document(tx, kind, name)
         if found is None:
-            raise missing(f"{noun} {name}")
+            raise make_missing_error(f"{noun} {name}")
         value = documents.require_document(found, kind, name)
-        return response(reply(value, version=found.version))
+        return respond(value, version=found.version)
 
-    def put(caller: Editing, name: Name, document: Annotated[NamedDocument, body(shape)]) -> Response:
+    def put(
+        caller: EditorParameter, name: Name, document: Annotated[NamedDocument, parse_body(shape)]
+    ) -> Response:
         if document.name != name:
             raise BadField(
                 "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
             )
         return _put(caller, kind, name, document)
 
-    def delete(caller: Editing, name: Name) -> Response:
+    def delete(caller: EditorParameter, name: Name) -> Response:
         def do(tx: Connection) -> Reply:
-            caller.must("documents.write", _target(kind, name))
+            caller.require_right("documents.write", _make_target(kind, name))
             found = documents.find_document(tx, kind, name)
             if found is None:
-                raise missing(f"{noun} {name}")
+                raise make_missing_error(f"{noun} {name}")
             caller.expect(found.version)
             standing, _ = documents.read_declared_documents(tx)
             check_mentions(standing, kind, name)
@@ -125,7 +129,7 @@ def _install(kind: Kind) -> None:
                 changes = (*changes, Change(kind=kind, name=name, change="remove"))
             check_removals(tx, changes, caller.now_s)
             documents.write_documents(tx, changes, caller.now_s)
-            _tell(tx, caller, kind, name, "removed")
+            _append_change_event(tx, caller, kind, name, "removed")
             return Reply(status=HTTPStatus.NO_CONTENT)
 
         return caller.change(f"{kind}.delete", f"{noun} {name}", do)
@@ -133,16 +137,16 @@ def _install(kind: Kind) -> None:
     one = f"/{kind}/{{name}}"
     listed: Any = Page[shape]  # type: ignore[valid-type]
     router.add_api_route(
-        f"/{kind}", list_all, summary=f"All {kind}", operation_id=f"list_{kind}", **says(listed)
+        f"/{kind}", list_all, summary=f"All {kind}", operation_id=f"list_{kind}", **describe_route(listed)
     )
-    router.add_api_route(one, get, summary=f"One {noun}", operation_id=f"get_{kind}", **says(shape))
+    router.add_api_route(one, get, summary=f"One {noun}", operation_id=f"get_{kind}", **describe_route(shape))
     router.add_api_route(
         one,
         put,
         methods=["PUT"],
         summary=f"Declare a {noun}",
         operation_id=f"put_{kind}",
-        **says(shape, takes=shape, also=HTTPStatus.CREATED),
+        **describe_route(shape, takes=shape, also=HTTPStatus.CREATED),
     )
     router.add_api_route(
         one,
@@ -150,7 +154,7 @@ def _install(kind: Kind) -> None:
         methods=["DELETE"],
         summary=f"Remove a {noun}",
         operation_id=f"delete_{kind}",
-        **says(None, status=HTTPStatus.NO_CONTENT),
+        **describe_route(None, status=HTTPStatus.NO_CONTENT),
     )
 
 
@@ -158,17 +162,19 @@ for _kind in NAMED:
     _install(_kind)
 
 
-@router.get("/rules", **says(SchedulingRules))
-def get_rules(caller: Asking) -> Response:
+@router.get("/rules", **describe_route(SchedulingRules))
+def get_rules(caller: CallerParameter) -> Response:
     """Return the rules that say how readily the scheduler changes sizes."""
-    caller.must("documents.read", Target(name="rules"))
-    with caller.reading() as tx:
+    caller.require_right("documents.read", Target(name="rules"))
+    with caller.begin_read() as tx:
         found = documents.find_document(tx, "rules", ONE)
     value = documents.require_document(found, "rules", ONE) if found else SchedulingRules()
-    return response(reply(value, version=found.version if found else 0))
+    return respond(value, version=found.version if found else 0)
 
 
-@router.put("/rules", **says(SchedulingRules, takes=SchedulingRules, also=HTTPStatus.CREATED))
-def put_rules(caller: Editing, rules: Annotated[SchedulingRules, body(SchedulingRules)]) -> Response:
+@router.put("/rules", **describe_route(SchedulingRules, takes=SchedulingRules, also=HTTPStatus.CREATED))
+def put_rules(
+    caller: EditorParameter, rules: Annotated[SchedulingRules, parse_body(SchedulingRules)]
+) -> Response:
     """Set the rules that say how readily the scheduler changes sizes."""
     return _put(caller, "rules", ONE, rules)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elastane.api.rest import Problem
-from elastane.controller.rest.problems import answer, problem
+from elastane.controller.rest.problems import make_problem, make_problem_response
 
 ONCE = frozenset(
     {
@@ -32,14 +32,14 @@ class Framing:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = refuse_framing(scope["headers"]) if scope["type"] == "http" else None
-        await (self._app if refusal is None else answer(refusal))(scope, receive, send)
+        await (self._app if refusal is None else make_problem_response(refusal))(scope, receive, send)
 
 
 def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
     """Return why a request with these headers is refused; None: it is not. Names are in lower case."""
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > LARGEST_HEADERS_BYTES:
-        return problem(
+        return make_problem(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             f"the headers have {size_bytes} bytes, more than {LARGEST_HEADERS_BYTES}",
             means="nothing was done",
@@ -47,7 +47,7 @@ def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
         )
     counts = Counter(name for name, _ in headers)
     if twice := sorted(name.decode() for name in ONCE if counts[name] > 1):
-        return problem(
+        return make_problem(
             HTTPStatus.BAD_REQUEST,
             f"the header {twice[0]} is there {counts[twice[0].encode()]} times",
             means="nothing was done: it is not known which one counts",
@@ -55,7 +55,7 @@ def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
             field=f"header.{twice[0]}",
         )
     if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in headers):
-        return problem(
+        return make_problem(
             HTTPStatus.BAD_REQUEST,
             "this API has no WebSockets",
             means="nothing was done",

@@ -33,16 +33,16 @@ DOCUMENTS = ("cohorts", "teams", "priorities", "pools", "reservations", "trigger
 NODE_CHANGES = ("/drain", "/fail", "/use")
 
 
-def links() -> Iterator[Link]:
+def list_links() -> Iterator[Link]:
     """Yield all links."""
-    yield from _of_jobs()
-    yield from _of_documents()
-    yield from _of_nodes()
+    yield from _list_job_links()
+    yield from _list_document_links()
+    yield from _list_node_links()
     yield Link("POST /v1/tokens", "DELETE /v1/tokens/{token}", {"path.token": "$response.body#/token/id"})
     yield Link("GET /v1/audit", "GET /v1/audit", {"query.after": "$response.body#/after"})
 
 
-def _of_jobs() -> Iterator[Link]:
+def _list_job_links() -> Iterator[Link]:
     one = "/v1/jobs/{job}"
     for path in JOB_READS:
         yield Link("POST /v1/jobs", f"GET {one}{path}", {"path.job": NAME})
@@ -69,7 +69,7 @@ def _of_jobs() -> Iterator[Link]:
     )
 
 
-def _of_documents() -> Iterator[Link]:
+def _list_document_links() -> Iterator[Link]:
     for kind in DOCUMENTS:
         every, one = f"/v1/{kind}", f"/v1/{kind}/{{name}}"
         meant = {"path.name": NAME, "header.If-Match": ETAG}
@@ -82,7 +82,7 @@ def _of_documents() -> Iterator[Link]:
         yield Link("GET /v1/config", f"POST {path}", {}, "$response.body")
 
 
-def _of_nodes() -> Iterator[Link]:
+def _list_node_links() -> Iterator[Link]:
     one = "/v1/nodes/{node}"
     for path in NODE_CHANGES:
         yield Link("GET /v1/nodes", f"POST {one}{path}", {"path.node": FIRST})
@@ -98,8 +98,8 @@ def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         KeyError: a link names a request that does not exist.
     """
-    for link in links():
-        source, target = _operation(paths, link.source), _operation(paths, link.target)
+    for link in list_links():
+        source, target = _find_operation(paths, link.source), _find_operation(paths, link.target)
         described = {"operationId": target["operationId"]}
         if link.parameters:
             described["parameters"] = dict(link.parameters)
@@ -110,6 +110,6 @@ def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
                 answer.setdefault("links", {})[target["operationId"]] = described
 
 
-def _operation(paths: Mapping[str, Mapping[str, Any]], label: str) -> Any:
+def _find_operation(paths: Mapping[str, Mapping[str, Any]], label: str) -> Any:
     method, _, path = label.partition(" ")
     return paths[path][method.lower()]

@@ -10,51 +10,51 @@ from elastane.api.field_checks import check_remark
 from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
 from elastane.api.rest import NodeChange, Page
 from elastane.controller.access.roles import Target
-from elastane.controller.rest.bodies import body, reply, response
-from elastane.controller.rest.caller import Asking, Editing, Editor
-from elastane.controller.rest.description import says
+from elastane.controller.rest.bodies import build_reply, parse_body, respond
+from elastane.controller.rest.caller import CallerParameter, Editor, EditorParameter
+from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.parameters import Name
-from elastane.controller.rest.problems import Refusal, missing
+from elastane.controller.rest.problems import Refusal, make_missing_error
 from elastane.controller.store import events, nodes
 from elastane.controller.store.replies import Reply
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
-Why = Annotated[NodeChange, body(NodeChange, empty=NodeChange())]
+Why = Annotated[NodeChange, parse_body(NodeChange, empty=NodeChange())]
 
 
-@router.get("", **says(Page[Node]))
-def get_nodes(caller: Asking) -> Response:
+@router.get("", **describe_route(Page[Node]))
+def get_nodes(caller: CallerParameter) -> Response:
     """List the nodes that engines have seen."""
-    caller.must("nodes.read", Target(name="nodes"))
-    with caller.reading() as tx:
-        return response(reply(Page(items=nodes.list_nodes(tx))))
+    caller.require_right("nodes.read", Target(name="nodes"))
+    with caller.begin_read() as tx:
+        return respond(Page(items=nodes.list_nodes(tx)))
 
 
-@router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
-def post_node_drain(caller: Editing, node: Name, change: Why) -> Response:
+@router.post("/{node}/drain", **describe_route(Node, takes=NodeChange, optional=True))
+def post_node_drain(caller: EditorParameter, node: Name, change: Why) -> Response:
     """Drain a node: jobs leave it without losing a step, and nothing new is placed there."""
     return _change_node(caller, node, "drain", change.why)
 
 
-@router.post("/{node}/fail", **says(Node, takes=NodeChange, optional=True))
-def post_node_fail(caller: Editing, node: Name, change: Why) -> Response:
+@router.post("/{node}/fail", **describe_route(Node, takes=NodeChange, optional=True))
+def post_node_fail(caller: EditorParameter, node: Name, change: Why) -> Response:
     """Count the devices of a node as gone at once."""
     return _change_node(caller, node, "failed", change.why)
 
 
-@router.post("/{node}/use", **says(Node))
-def post_node_use(caller: Editing, node: Name) -> Response:
+@router.post("/{node}/use", **describe_route(Node))
+def post_node_use(caller: EditorParameter, node: Name) -> Response:
     """Use a node again."""
     return _change_node(caller, node, "use", "")
 
 
-@router.delete("/{node}", **says(None, status=HTTPStatus.NO_CONTENT))
-def delete_node(caller: Editing, node: Name) -> Response:
+@router.delete("/{node}", **describe_route(None, status=HTTPStatus.NO_CONTENT))
+def delete_node(caller: EditorParameter, node: Name) -> Response:
     """Forget a node that no engine sees any more."""
 
     def do(tx: Connection) -> Reply:
-        caller.must("nodes.write", Target(name=f"node {node}"))
+        caller.require_right("nodes.write", Target(name=f"node {node}"))
         known = _find_known_node(tx, node)
         caller.expect(known.version)
         if caller.now_s - known.heard_s <= UNSEEN_S:
@@ -80,7 +80,7 @@ def _find_known_node(tx: Connection, name: str) -> Node:
     """
     found = nodes.find_node(tx, name)
     if found is None:
-        raise missing(f"node {name}")
+        raise make_missing_error(f"node {name}")
     return found
 
 
@@ -88,14 +88,14 @@ def _change_node(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Res
     check_remark("why", why)
 
     def do(tx: Connection) -> Reply:
-        caller.must("nodes.write", Target(name=f"node {name}"))
+        caller.require_right("nodes.write", Target(name=f"node {name}"))
         before = _find_known_node(tx, name)
         caller.expect(before.version)
         if (before.wanted, before.why) == (wanted, why):
-            return reply(before, version=before.version)
+            return build_reply(before, version=before.version)
         after = nodes.update_node(tx, name, wanted, why)
         message = f"{caller.principal.user}: {wanted} node {name}" + (f", {why}" if why else "")
         events.append_event(tx, f"node.{wanted}", message, caller.now_s)
-        return reply(after, version=after.version)
+        return build_reply(after, version=after.version)
 
     return caller.change(f"node.{wanted}", f"node {name}", do)

@@ -57,7 +57,7 @@ class Refusal(ElastaneError):
         super().__init__(what, means=means, do=do)
 
 
-def missing(what: str) -> Refusal:
+def make_missing_error(what: str) -> Refusal:
     """Return the refusal for something that does not exist, or that the caller may not see.
 
     The two cases have the same answer.
@@ -85,7 +85,7 @@ STATUS: tuple[tuple[type[ElastaneError], HTTPStatus], ...] = (
 """The first matching row counts."""
 
 
-def status_of(error: ElastaneError) -> HTTPStatus:
+def choose_status(error: ElastaneError) -> HTTPStatus:
     if isinstance(error, Refusal):
         return error.status
     return next(
@@ -93,7 +93,9 @@ def status_of(error: ElastaneError) -> HTTPStatus:
     )
 
 
-def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", field: str = "") -> Problem:
+def make_problem(
+    status: HTTPStatus, detail: str, *, means: str = "", do: str = "", field: str = ""
+) -> Problem:
     return Problem(
         type="about:blank",
         title=status.phrase,
@@ -106,7 +108,7 @@ def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", f
     )
 
 
-def answer(problem_: Problem, headers: dict[str, str] | None = None) -> Response:
+def make_problem_response(problem_: Problem, headers: dict[str, str] | None = None) -> Response:
     return Response(
         msgspec.json.encode(problem_),
         status_code=problem_.status,
@@ -117,29 +119,31 @@ def answer(problem_: Problem, headers: dict[str, str] | None = None) -> Response
 
 def answer_refusal(error: ElastaneError) -> Response:
     """Build the answer to a request that failed with this error."""
-    status = status_of(error)
+    status = choose_status(error)
     headers = error.headers if isinstance(error, Refusal) else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         # A store that must not be used needs an operator, so clients should wait longer.
         wait_s = LONG_S if isinstance(error, StoreUnusable) else 1
         headers = {"Retry-After": str(wait_s)} | headers
     field = getattr(error, "field", "")
-    return answer(problem(status, error.what, means=error.means, do=error.do, field=field), headers)
+    return make_problem_response(
+        make_problem(status, error.what, means=error.means, do=error.do, field=field), headers
+    )
 
 
-def of_parameters(error: RequestValidationError) -> Problem:
+def make_parameter_problem(error: RequestValidationError) -> Problem:
     """Build the problem of a path, query or header that does not match the description."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if words := WORDS.get(first.get("ctx", {}).get("pattern", "")):
-        return problem(
+        return make_problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"{place}: {first['input']!r} is not written as it must be",
             means="nothing was done",
             do=f"write {words}",
             field=place,
         )
-    return problem(
+    return make_problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"{place}: {first['msg']}",
         means="nothing was done",
@@ -148,7 +152,7 @@ def of_parameters(error: RequestValidationError) -> Problem:
     )
 
 
-def methods_of(description: Mapping[str, Any], path: str) -> list[str]:
+def list_methods(description: Mapping[str, Any], path: str) -> list[str]:
     """Return the methods of a path, from the OpenAPI description. FastAPI knows only those of one route."""
     paths: Mapping[str, Mapping[str, Any]] = description["paths"]
     fitting = [verbs for template, verbs in paths.items() if compile_path(template)[0].match(path)]
@@ -159,29 +163,31 @@ def install_problem_handlers(app: FastAPI) -> None:
     """Turn every error of a request into a problem."""
 
     @app.exception_handler(ElastaneError)
-    def known(_: Request, error: ElastaneError) -> Response:
+    def answer_known_error(_: Request, error: ElastaneError) -> Response:
         return answer_refusal(error)
 
     @app.exception_handler(RequestValidationError)
-    def parameters(_: Request, error: RequestValidationError) -> Response:
-        return answer(of_parameters(error))
+    def answer_parameter_error(_: Request, error: RequestValidationError) -> Response:
+        return make_problem_response(make_parameter_problem(error))
 
     @app.exception_handler(HTTPException)
-    def routing(request: Request, error: HTTPException) -> Response:
+    def answer_routing_error(request: Request, error: HTTPException) -> Response:
         status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
         do = "see /v1/openapi.json for what there is"
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             # The description itself is not in the description.
-            headers["Allow"] = ", ".join(methods_of(app.openapi(), request.url.path) or ["GET"])
+            headers["Allow"] = ", ".join(list_methods(app.openapi(), request.url.path) or ["GET"])
             do = f"use one of {headers['Allow']}; {do}"
-        return answer(problem(status, str(error.detail), means="nothing was done", do=do), headers)
+        return make_problem_response(
+            make_problem(status, str(error.detail), means="nothing was done", do=do), headers
+        )
 
     @app.exception_handler(Exception)
-    def unknown(request: Request, error: Exception) -> Response:
+    def answer_unknown_error(request: Request, error: Exception) -> Response:
         # Only the log has the error: a traceback may hold values that the caller must not see.
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return answer(
-            problem(
+        return make_problem_response(
+            make_problem(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "the controller failed to answer",
                 means="this is a bug in Elastane; whether the request was done is not known",

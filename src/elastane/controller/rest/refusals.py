@@ -50,14 +50,14 @@ class Refusals:
             _, before = self._tallies.pop(key, (principal, None))
             tally = count_refusal(before, refused, now_s)
             due = is_line_due(tally)
-            self._tallies[key] = principal, tally.all_written() if due else tally
+            self._tallies[key] = principal, tally.mark_written() if due else tally
         if not due:
             return
         try:
-            with self._store.writing() as tx:
+            with self._store.begin_write() as tx:
                 _append(tx, principal, tally, team=team, now_s=now_s)
         except StoreError:
-            self._give_back(principal, tally)
+            self._restore_pending(principal, tally)
             raise
 
     def write_ended(self, now_s: float, *, all_of_them: bool = False) -> None:
@@ -82,15 +82,15 @@ class Refusals:
         if not pending:
             return
         try:
-            with self._store.writing() as tx:
+            with self._store.begin_write() as tx:
                 for principal, tally in pending:
-                    _append(tx, principal, tally, team=_team_of_sum(principal, tally), now_s=now_s)
+                    _append(tx, principal, tally, team=_choose_team(principal, tally), now_s=now_s)
         except StoreError:
             for principal, tally in pending:
-                self._give_back(principal, tally)
+                self._restore_pending(principal, tally)
             raise
 
-    def _give_back(self, principal: Principal, tally: Tally) -> None:
+    def _restore_pending(self, principal: Principal, tally: Tally) -> None:
         """Make unwritten refusals pending again, together with those counted since."""
         key = principal.token, tally.last.visible
         with self._lock:
@@ -102,7 +102,7 @@ class Refusals:
             self._tallies[key] = principal, tally
 
 
-def _team_of_sum(principal: Principal, tally: Tally) -> str:
+def _choose_team(principal: Principal, tally: Tally) -> str:
     """Return the team of a line for several requests: that of the token; empty, for operators, if hidden."""
     return principal.team if tally.last.visible else ""
 
@@ -125,7 +125,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
         user=principal.user,
         action=last.action,
         target=last.target,
-        team=_team_of_sum(principal, tally) if several else team,
+        team=_choose_team(principal, tally) if several else team,
         allowed=False,
         detail=f"{tally.pending} more requests of this token were refused, {tally.count} since {since}; "
         f"this is the last one: {last.reason}"

@@ -28,7 +28,7 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
     if users and kind == "cohorts":
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"cohort {name} is in use: {_listed(users)} in it",
+            f"cohort {name} is in use: {_list_users(users)} in it",
             means="nobody could tell whom they lend to first; nothing was changed",
             do="move them (elastane team set TEAM --cohort OTHER, elastane cohort set COHORT --parent OTHER; "
             "'' is the cluster), or remove them first",
@@ -36,7 +36,7 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"pool {name} is in use: {_listed(users)} for it",
+            f"pool {name} is in use: {_list_users(users)} for it",
             means="they would speak of a pool that is not there; nothing was changed",
             do=f"take them away first, such as: elastane quota remove OWNER --pool {name}",
         )
@@ -56,7 +56,7 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
         if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
             raise Refusal(
                 HTTPStatus.CONFLICT,
-                f"pool {one.name} is in use: {_listed(holders)} in it",
+                f"pool {one.name} is in use: {_list_users(holders)} in it",
                 means="without a pool their workers could not drain from it; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
             )
@@ -78,7 +78,7 @@ def _check_class(tx: Connection, removed: Change) -> None:
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"priority class {removed.name} is in use: {_listed(users)} of it",
+            f"priority class {removed.name} is in use: {_list_users(users)} of it",
             means="nothing could be changed any more about a job of a class that is not there, and one that "
             "names none would have another priority; nothing was changed",
             do="give them another (elastane amend JOB --priority CLASS), or wait until they have ended",
@@ -94,7 +94,7 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
     if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"team {team} is in use: {_listed(users)} of it",
+            f"team {team} is in use: {_list_users(users)} of it",
             means="they would own nothing from then on, and those that may not borrow would stop; "
             "nothing was changed",
             do="cancel them, or wait until they have ended; to take only what the team owns: "
@@ -103,14 +103,14 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
     if keys := tokens.list_team_tokens(tx, team, now_s):
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"team {team} is in use: {_listed(keys)} valid in it",
+            f"team {team} is in use: {_list_users(keys)} valid in it",
             means="whoever has such a token could go on submitting jobs for a team that is not there; "
             "nothing was changed",
             do="revoke them (elastane token revoke TOKEN); elastane token list says whose they are",
         )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_users(names: tuple[str, ...]) -> str:
     """List users with a verb: ``a, b and 3 more are``."""
     more = len(names) - SHOWN
     shown = ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

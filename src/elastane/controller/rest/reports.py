@@ -10,10 +10,10 @@ from elastane.api.errors import BadField
 from elastane.api.field_checks import check_name
 from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
-from elastane.controller.rest.bodies import body
-from elastane.controller.rest.caller import Changing
-from elastane.controller.rest.description import says
-from elastane.controller.rest.problems import missing
+from elastane.controller.rest.bodies import parse_body
+from elastane.controller.rest.caller import ChangerParameter
+from elastane.controller.rest.description import describe_route
+from elastane.controller.rest.problems import make_missing_error
 from elastane.controller.store import documents, events, nodes, reports
 from elastane.controller.store.replies import Reply
 
@@ -21,19 +21,19 @@ router = APIRouter(prefix="/v1/reports", tags=["reports from outside"])
 LONGEST_S = 366 * 24 * 3600.0
 
 
-@router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
-def post_report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
+@router.post("", **describe_route(None, takes=Report, status=HTTPStatus.NO_CONTENT))
+def post_report(caller: ChangerParameter, said: Annotated[Report, parse_body(Report)]) -> Response:
     """Report a pool's capacity or price, a node's end, or a metric for triggers. The newest report counts."""
     about = _check_report(said)
 
     def do(tx: Connection) -> Reply:
-        caller.must("reports.write", Target(name=about))
-        caller.tells(_describe_report(said))
+        caller.require_right("reports.write", Target(name=about))
+        caller.set_detail(_describe_report(said))
         match said:
             case Notice(node=node, in_s=in_s):
                 known = nodes.find_node(tx, node)
                 if known is None:
-                    raise missing(f"node {node}")
+                    raise make_missing_error(f"node {node}")
                 gone_at_s = caller.now_s + in_s
                 if known.wanted != "failed":
                     why = known.why if known.wanted == "drain" else "will be taken away"
@@ -42,7 +42,7 @@ def post_report(caller: Changing, said: Annotated[Report, body(Report)]) -> Resp
                     events.append_event(tx, "node.notice", message, caller.now_s)
             case Capacity(pool=pool) | Price(pool=pool):
                 if documents.find_document(tx, "pools", pool) is None:
-                    raise missing(f"pool {pool}")
+                    raise make_missing_error(f"pool {pool}")
                 reports.write_outside_report(tx, said, caller.now_s)
             case Metric():
                 reports.write_outside_report(tx, said, caller.now_s)

@@ -13,13 +13,13 @@ from elastane.api.field_checks import check_name, check_remark
 from elastane.api.rest import Page
 from elastane.api.tokens import MadeToken, NewToken, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
-from elastane.controller.access.secrets import compute_digest, new_id, new_secret
-from elastane.controller.rest import caps
-from elastane.controller.rest.bodies import body, reply, response
-from elastane.controller.rest.caller import Asking, Changing
-from elastane.controller.rest.description import says
+from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id
+from elastane.controller.rest import team_limits
+from elastane.controller.rest.bodies import build_reply, parse_body, respond
+from elastane.controller.rest.caller import CallerParameter, ChangerParameter
+from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.parameters import TOKENS, USER
-from elastane.controller.rest.problems import missing
+from elastane.controller.rest.problems import make_missing_error
 from elastane.controller.store import tokens
 from elastane.controller.store.replies import Reply
 
@@ -28,22 +28,22 @@ OF_THE_CLUSTER: tuple[Role, ...] = ("operator", "reporter")
 LONGEST_S = 10 * 366 * 24 * 3600.0
 
 
-@router.post("", **says(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
-def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response:
+@router.post("", **describe_route(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
+def post_token(caller: ChangerParameter, new: Annotated[NewToken, parse_body(NewToken)]) -> Response:
     """Make a token. Only this answer has its secret; the answer to a repeated request lacks it."""
     _check_new_token(new)
-    secret = new_secret()
+    secret = generate_secret()
     whom = f"team {new.team}" if new.team else f"token of {new.user}"
     target = Target(name=whom, team=new.team, user=new.user, role=new.role)
     made: list[Token] = []
 
     def do(tx: Connection) -> Reply:
-        caller.must("tokens.write", target)
-        caps.check_tokens(tx, new.team, caller.now_s)
-        token = tokens.insert_token(tx, new_id(), compute_digest(secret), new, caller.now_s)
+        caller.require_right("tokens.write", target)
+        team_limits.check_tokens(tx, new.team, caller.now_s)
+        token = tokens.insert_token(tx, generate_token_id(), compute_digest(secret), new, caller.now_s)
         made.append(token)
         # The reply that is stored for repeated requests must not hold the secret.
-        return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
+        return build_reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
 
     answer = caller.change("token.make", f"{new.role} token of {new.user}", do)
     if made:
@@ -53,27 +53,27 @@ def post_token(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Re
     return answer
 
 
-@router.get("", **says(Page[Token]))
-def get_tokens(caller: Asking) -> Response:
+@router.get("", **describe_route(Page[Token]))
+def get_tokens(caller: CallerParameter) -> Response:
     """List the tokens of your team without their secrets. An operator gets all tokens."""
-    caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
-    with caller.reading() as tx:
+    caller.require_right("tokens.read", Target(name="tokens", team=caller.principal.team))
+    with caller.begin_read() as tx:
         found = tokens.list_tokens(tx, caller.teams, of_none=caller.of_the_cluster)
-    return response(reply(Page(items=found)))
+    return respond(Page(items=found))
 
 
-@router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
-def delete_token(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
+@router.delete("/{token}", **describe_route(None, status=HTTPStatus.NO_CONTENT))
+def delete_token(caller: ChangerParameter, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
     """Revoke a token at once."""
     name = f"token {token}"
 
     def do(tx: Connection) -> Reply:
         # First refuse callers that may revoke no token at all, without looking this one up.
-        caller.must("tokens.write", Target(name=name, team=caller.principal.team))
+        caller.require_right("tokens.write", Target(name=name, team=caller.principal.team))
         found = tokens.find_token(tx, token)
         if found is None:
-            raise missing(name)
-        caller.must("tokens.write", Target(name=name, team=found.team, role=found.role, hidden=True))
+            raise make_missing_error(name)
+        caller.require_right("tokens.write", Target(name=name, team=found.team, role=found.role, hidden=True))
         tokens.revoke_token(tx, token, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 

@@ -12,10 +12,10 @@ from elastane.api.errors import BadField
 from elastane.api.safe_text import escape_line
 from elastane.api.usage import Usage, UsageRow
 from elastane.controller.access.roles import Target
-from elastane.controller.rest.bodies import reply, response
-from elastane.controller.rest.caller import Asking
-from elastane.controller.rest.description import says
-from elastane.controller.store.accounting import By, sum_usage
+from elastane.controller.rest.bodies import respond
+from elastane.controller.rest.caller import CallerParameter
+from elastane.controller.rest.description import describe_route
+from elastane.controller.store.usage import By, sum_usage
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"])
 MONTH_S = 30 * 24 * 3600.0
@@ -24,16 +24,16 @@ Moment = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, descr
 Columns = Annotated[list[By] | None, Query(max_length=4, description="Group by these; repeat for several.")]
 
 
-@router.get("", **says(Usage, or_as="text/csv; charset=utf-8"))
+@router.get("", **describe_route(Usage, or_as="text/csv; charset=utf-8"))
 def get_usage(
-    caller: Asking,
+    caller: CallerParameter,
     by: Columns = None,
     begin: Annotated[Moment, Query(alias="from")] = None,
     until: Moment = None,
     form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
 ) -> Response:
     """Return device-seconds and cost, by default of 30 days, by team. Running jobs count until now."""
-    caller.must("usage.read", Target(name="usage", team=caller.principal.team))
+    caller.require_right("usage.read", Target(name="usage", team=caller.principal.team))
     until_s = caller.now_s if until is None else min(until, caller.now_s)
     from_s = until_s - MONTH_S if begin is None else begin
     if from_s > until_s:
@@ -44,12 +44,12 @@ def get_usage(
             do="write an earlier one",
         )
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
-    with caller.reading() as tx:
+    with caller.begin_read() as tx:
         found = Usage(
             from_s=from_s, until_s=until_s, rows=sum_usage(tx, columns, from_s, until_s, caller.teams)
         )
     if form == "json":
-        return response(reply(found))
+        return respond(found)
     return Response(format_usage_csv(columns, found.rows), media_type="text/csv; charset=utf-8")
 
 

@@ -76,11 +76,11 @@ def list_audit_page(
         query = query.where(audit.c.team != "")
     if before is not None:
         query = query.where(audit.c.id < before)
-    found = [_line(row) for row in tx.execute(query)]
+    found = [_decode_line(row) for row in tx.execute(query)]
     items = tuple(found[:limit])
     return Slice(items=items, after=str(items[-1].id) if len(found) > limit else "")
 
 
-def _line(row: Row[Any]) -> AuditLine:
+def _decode_line(row: Row[Any]) -> AuditLine:
     columns = {name: getattr(row, name) for name in AuditLine.__struct_fields__}
     return AuditLine(**columns | {"allowed": bool(row.allowed)})

@@ -28,12 +28,12 @@ def encode_json(value: object) -> str:
         ValueError: the value holds a number that is not finite. JSON would have null for it, which a
             reader cannot decode as a number.
     """
-    if (place := _not_finite(msgspec.to_builtins(value))) is not None:
+    if (place := _find_not_finite(msgspec.to_builtins(value))) is not None:
         raise ValueError(f"{type(value).__name__}{place} is not finite, and cannot be stored")
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def _not_finite(value: Any, place: str = "") -> str | None:
+def _find_not_finite(value: Any, place: str = "") -> str | None:
     match value:
         case float():
             return None if math.isfinite(value) else place
@@ -43,7 +43,7 @@ def _not_finite(value: Any, place: str = "") -> str | None:
             items = ((f"{place}[{index}]", inner) for index, inner in enumerate(value))
         case _:
             return None
-    return next((found for at, inner in items if (found := _not_finite(inner, at)) is not None), None)
+    return next((found for at, inner in items if (found := _find_not_finite(inner, at)) is not None), None)
 
 
 class JsonColumn(Generic[T]):

@@ -66,13 +66,13 @@ class Condition:
     def has(self, check: Check) -> bool:
         return check in self._problems
 
-    def problems(self) -> tuple[HealthProblem, ...]:
+    def list_problems(self) -> tuple[HealthProblem, ...]:
         """Return all problems, oldest first."""
         with self._lock:
             return tuple(sorted(self._problems.values(), key=lambda one: one.since_s))
 
-    def unusable(self) -> HealthProblem | None:
+    def find_unusable(self) -> HealthProblem | None:
         """Return the oldest problem that forbids the use of the store; None: the store may be used."""
         if not self._problems:
             return None
-        return next((one for one in self.problems() if one.check in UNUSABLE), None)
+        return next((one for one in self.list_problems() if one.check in UNUSABLE), None)

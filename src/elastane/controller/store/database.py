@@ -21,9 +21,15 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.api.errors import BadInput
 from elastane.api.extras import MissingExtra
-from elastane.controller.store.failures import LOCK, StoreOlder, busy, damaged, translated
-from elastane.controller.store.integrity import damage
-from elastane.controller.store.migrating import migrate
+from elastane.controller.store.failures import (
+    LOCK,
+    StoreOlder,
+    make_busy_error,
+    make_damage_error,
+    translate_database_error,
+)
+from elastane.controller.store.integrity import find_damage
+from elastane.controller.store.migration import migrate
 from elastane.controller.store.soundness import Soundness
 from elastane.controller.store.tables import turns
 
@@ -57,10 +63,10 @@ class Store:
     """
 
     def __init__(self, url: str, *, prepared: bool = False, at_least: int = 0) -> None:
-        found = parsed(url)
+        found = parse_store_url(url)
         self.where = found.render_as_string(hide_password=True)
         self.soundness = Soundness(self.where)
-        self.engine = connected(found)
+        self.engine = create_store_engine(found)
         self._anchor: Connection | None = None
         self._one_writer = threading.Lock()
         self.commits = 0
@@ -76,11 +82,11 @@ class Store:
 
     def _prepare(self, path: str, at_least: int) -> None:
         try:
-            if path and (wrong := damage(path, create=True)):
-                raise damaged(self.where, wrong)
+            if path and (wrong := find_damage(path, create=True)):
+                raise make_damage_error(self.where, wrong)
             self._check_age(at_least)
             migrate(self.engine)
-            with self.writing() as tx:
+            with self.begin_write() as tx:
                 if tx.execute(select(turns.c.change)).one_or_none() is None:
                     tx.execute(insert(turns).values(id=ONLY, change=0))
             if path:
@@ -88,13 +94,13 @@ class Store:
                 self._anchor = self.engine.connect()
                 with self._anchor.begin():
                     read_change(self._anchor)
-                self.soundness.expect(path)
+                self.soundness.expect_files(path)
                 # Otherwise SQLite could make a new file, or a second journal beside a replaced database.
                 event.listen(self.engine, "do_connect", lambda *_: self.soundness.check_files(), insert=True)
         except sqlite3.Error as error:
-            raise translated(DBAPIError(None, None, error), self.where) from error
+            raise translate_database_error(DBAPIError(None, None, error), self.where) from error
         except DBAPIError as error:
-            raise translated(error, self.where) from error
+            raise translate_database_error(error, self.where) from error
 
     def _check_age(self, at_least: int) -> None:
         """Check that the store has every change that it is known to have had.
@@ -118,7 +124,7 @@ class Store:
             )
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def begin_read(self) -> Iterator[Connection]:
         """Begin a transaction that reads one state of the store and changes nothing.
 
         Raises:
@@ -129,10 +135,10 @@ class Store:
             with self.engine.connect() as connection, connection.begin():
                 yield connection
         except DBAPIError as error:
-            raise self.soundness.failed(error) from error
+            raise self.soundness.translate_error(error) from error
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def begin_write(self) -> Iterator[Connection]:
         """Begin a transaction that writes, while no other one does. It commits completely or not at all.
 
         Raises:
@@ -143,7 +149,7 @@ class Store:
         self.soundness.check()
         try:
             # Threads of this process queue here, because SQLite would let them poll.
-            with self._alone(), self.engine.connect() as plain:
+            with self._queue_writers(), self.engine.connect() as plain:
                 connection = plain.execution_options(elastane_writes=True)
                 with connection.begin():
                     connection.execute(select(turns.c.change).with_for_update())
@@ -153,7 +159,7 @@ class Store:
                 # Only one thread is here: concurrent increments could be lost, and watchers would miss one.
                 self.commits += 1
         except DBAPIError as error:
-            raise self.soundness.failed(error) from error
+            raise self.soundness.translate_error(error) from error
 
     def write_probe(self) -> None:
         """Write a change without effect, to check that changes can be stored.
@@ -166,14 +172,14 @@ class Store:
             self.soundness.check_writing()
             return
         # PostgreSQL writes a new row even if the value stays the same.
-        with self.writing() as tx:
+        with self.begin_write() as tx:
             tx.execute(update(turns).values(change=turns.c.change))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _queue_writers(self) -> Iterator[None]:
         if not self._one_writer.acquire(timeout=BUSY_S):
             # If another process holds the database, each thread would wait in turn, the last for minutes.
-            raise busy(self.where, f"others have waited to write for {BUSY_S} s")
+            raise make_busy_error(self.where, f"others have waited to write for {BUSY_S} s")
         try:
             yield
         finally:
@@ -199,7 +205,7 @@ def count_change(tx: Connection) -> int:
     return found
 
 
-def parsed(url: str) -> URL:
+def parse_store_url(url: str) -> URL:
     """Parse the URL of a store, and set its driver.
 
     Raises:
@@ -228,13 +234,13 @@ def parsed(url: str) -> URL:
     )
 
 
-def files_of(url: str) -> tuple[Path, ...]:
+def list_store_files(url: str) -> tuple[Path, ...]:
     """Return the paths of the store and of the files beside it, existing or not; none for a server.
 
     Raises:
         BadInput: the URL cannot be used.
     """
-    found = parsed(url)
+    found = parse_store_url(url)
     if found.get_backend_name() != "sqlite":
         return ()
     # Links to one database are one store.
@@ -242,7 +248,7 @@ def files_of(url: str) -> tuple[Path, ...]:
     return tuple(Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", LOCK))
 
 
-def connected(url: URL) -> Engine:
+def create_store_engine(url: URL) -> Engine:
     """Create the engine of SQLAlchemy for a database. It connects when it is first used.
 
     Raises:
@@ -253,9 +259,9 @@ def connected(url: URL) -> Engine:
         engine = create_engine(
             url, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, connect_args={"timeout": BUSY_S}
         )
-        event.listen(engine, "do_connect", _private)
-        event.listen(engine, "connect", _tuned)
-        event.listen(engine, "begin", _begun)
+        event.listen(engine, "do_connect", _create_private_file)
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
         engine = create_engine(
@@ -267,11 +273,11 @@ def connected(url: URL) -> Engine:
         )
     except (ImportError, NoSuchModuleError) as error:
         raise MissingExtra("postgres", "a store in PostgreSQL needs its driver", str(error)) from error
-    event.listen(engine, "begin", _begun_in_postgres)
+    event.listen(engine, "begin", _begin_postgres)
     return engine
 
 
-def _private(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str, Any]) -> None:
+def _create_private_file(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str, Any]) -> None:
     """Create the file before SQLite does, for its owner only: it holds the environments of jobs.
 
     SQLite gives the same mode to the files beside it. If the file cannot be created, SQLite reports why.
@@ -281,7 +287,7 @@ def _private(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str
         os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
-def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _configure_sqlite(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     # The driver must not begin transactions: it would begin them as readers.
     connection.isolation_level = None
     # A damaged byte in one text must not make the other rows unreadable.
@@ -294,13 +300,13 @@ def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyp
     cursor.close()
 
 
-def _begun(connection: Connection) -> None:
+def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get("elastane_writes")
     connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _begun_in_postgres(connection: Connection) -> None:
+def _begin_postgres(connection: Connection) -> None:
     # Repeatable read: all queries of the transaction see one state.
     if not connection.get_execution_options().get("elastane_writes"):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -71,7 +71,7 @@ def require_document(found: Versioned, kind: str, name: str) -> Document:
         UnreadableRecord: it cannot be read.
     """
     if found.value is None:
-        raise _unreadable(UnreadableDocument(kind, name, found.why))
+        raise _make_unreadable_error(UnreadableDocument(kind, name, found.why))
     return found.value
 
 
@@ -83,11 +83,11 @@ def read_declared_config(tx: Connection) -> Config:
     """
     found, lost = read_declared_documents(tx)
     if lost:
-        raise _unreadable(lost[0])
+        raise _make_unreadable_error(lost[0])
     return found
 
 
-def _unreadable(one: UnreadableDocument) -> UnreadableRecord:
+def _make_unreadable_error(one: UnreadableDocument) -> UnreadableRecord:
     return UnreadableRecord(
         escape_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
         one.why,

@@ -13,7 +13,7 @@ from elastane.controller.store.tables import events
 LONGEST_MESSAGE = 4000
 """In characters. A message may contain the reason of a job's end, or an operator's change."""
 Detail: TypeAlias = dict[str, str | int | float | bool | None]
-_detail_in = JsonColumn[Detail](Detail)
+_decode_column = JsonColumn[Detail](Detail)
 
 
 def append_event(
@@ -72,16 +72,16 @@ def list_events_after(
             team=row.team or "",
             job=row.job or "",
             message=row.message,
-            detail=_detail_of(row.detail),
+            detail=_decode_detail(row.detail),
         )
         for row in tx.execute(query)
     )
 
 
-def _detail_of(text: object) -> Detail:
+def _decode_detail(text: object) -> Detail:
     """Decode the details of an event. Unreadable details must not hide the events after them."""
     try:
-        return _detail_in(text)
+        return _decode_column(text)
     except Malformed as error:
         return {"unreadable": str(error)}
 

@@ -76,16 +76,16 @@ class StoreNewer(StoreError):
     pass
 
 
-def translated(error: DBAPIError, where: str) -> StoreError:
+def translate_database_error(error: DBAPIError, where: str) -> StoreError:
     """Translate an error of the database.
 
     Args:
         error: as SQLAlchemy raised it.
         where: URL of the store without its password.
     """
-    name, state = _codes(error.orig)
+    name, state = _read_codes(error.orig)
     if is_damage(error.orig) or state in POSTGRES_DAMAGED:
-        return damaged(where, str(error.orig))
+        return make_damage_error(where, str(error.orig))
     said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if name == "SQLITE_FULL" or state in POSTGRES_FULL:
         return StoreFull(
@@ -94,7 +94,7 @@ def translated(error: DBAPIError, where: str) -> StoreError:
             do="free some space, then try again",
         )
     if name in SQLITE_BUSY or state in POSTGRES_BUSY:
-        return busy(where, said)
+        return make_busy_error(where, said)
     if name in SQLITE_READ_ONLY:
         return StoreError(
             f"the store {where} cannot be written ({said})",
@@ -108,7 +108,7 @@ def translated(error: DBAPIError, where: str) -> StoreError:
     )
 
 
-def damaged(where: str, said: str) -> StoreDamaged:
+def make_damage_error(where: str, said: str) -> StoreDamaged:
     return StoreDamaged(
         f"the store {where} is damaged ({escape_line(said, SHOWN)})",
         means="what it holds may be false, so it is not used; jobs go on training",
@@ -117,7 +117,7 @@ def damaged(where: str, said: str) -> StoreDamaged:
     )
 
 
-def busy(where: str, said: str) -> StoreBusy:
+def make_busy_error(where: str, said: str) -> StoreBusy:
     return StoreBusy(
         f"the store {where} is busy ({said})",
         means="the change was not made: something else has held the database for too long",
@@ -125,7 +125,7 @@ def busy(where: str, said: str) -> StoreBusy:
     )
 
 
-def _codes(original: BaseException | None) -> tuple[str, str]:
+def _read_codes(original: BaseException | None) -> tuple[str, str]:
     """Return SQLite's name of an error and PostgreSQL's SQLSTATE; each is empty if it does not apply."""
     if isinstance(original, sqlite3.Error):
         # Extended codes begin with the name of the primary one.

@@ -19,7 +19,7 @@ class Identity(NamedTuple):
     inode: int
 
 
-def identity_of(path: str) -> Identity | None:
+def read_file_identity(path: str) -> Identity | None:
     """Return the identity of the file that a path leads to; None: there is none, or it cannot be read."""
     found = _stat(path)
     return None if found is None else Identity(found.st_dev, found.st_ino)
@@ -35,11 +35,11 @@ class StoreFiles:
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._identity = identity_of(path)
-        self._journals = {suffix: identity_of(path + suffix) for suffix in JOURNALS}
+        self._identity = read_file_identity(path)
+        self._journals = {suffix: read_file_identity(path + suffix) for suffix in JOURNALS}
         self._size = 0
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return what has happened to the files, without a path; empty: they are the same."""
         found = _stat(self.path)
         if found is None:
@@ -47,7 +47,7 @@ class StoreFiles:
         if (found.st_dev, found.st_ino) != self._identity:
             return "the store's file was replaced by another file"
         for suffix, identity in self._journals.items():
-            if identity_of(self.path + suffix) != identity:
+            if read_file_identity(self.path + suffix) != identity:
                 return f"the store's {JOURNALS[suffix]} was removed or replaced"
         return ""
 

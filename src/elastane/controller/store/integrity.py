@@ -13,7 +13,7 @@ BUSY_S = 10.0
 VERSIONS = 2**31
 
 
-def damage(path: str, *, thorough: bool = False, create: bool = False) -> str:
+def find_damage(path: str, *, thorough: bool = False, create: bool = False) -> str:
     """Return the damage in the content of a database; empty: none was found.
 
     It reads the whole database, which takes about a second per GiB in the page cache. Other threads run
@@ -46,7 +46,7 @@ def is_damage(error: BaseException | None) -> bool:
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT"))
 
 
-def write_probe(path: str) -> None:
+def write_probe_page(path: str) -> None:
     """Write and sync one page, to check that changes can be stored.
 
     It changes a number in the header that SQLite reserves for applications, and that Elastane does not read.

@@ -25,9 +25,9 @@ from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
 from elastane.api.untrusted_data import Decoder, Malformed
-from elastane.controller.store.database import connected, parsed
-from elastane.controller.store.failures import LOCK, StoreError, translated
-from elastane.controller.store.files import Identity, identity_of
+from elastane.controller.store.database import create_store_engine, parse_store_url
+from elastane.controller.store.failures import LOCK, StoreError, translate_database_error
+from elastane.controller.store.files import Identity, read_file_identity
 
 KEY = 0x656C6173
 """Key of PostgreSQL's advisory lock: an arbitrary number that no other program uses."""
@@ -40,11 +40,11 @@ NOTE_BYTES = 8192
 """Room for a note: a path may have 4096 bytes, and JSON may double some."""
 
 
-class Taken(BadInput):
+class StoreTaken(BadInput):
     pass
 
 
-class Lost(StoreError):
+class LeaseLost(StoreError):
     pass
 
 
@@ -82,7 +82,7 @@ class Lease:
     """
 
     def __init__(self, url: str) -> None:
-        found = parsed(url)
+        found = parse_store_url(url)
         self.where = found.render_as_string(hide_password=True)
         self._path = ""
         self._file: int | None = None
@@ -90,17 +90,17 @@ class Lease:
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         # Also makes the folder of a new SQLite database.
-        engine = connected(found)
+        engine = create_store_engine(found)
         try:
             if engine.dialect.name == "sqlite":
                 self._path = os.path.realpath(found.database or "")
-                self._file = _opened(f"{self._path}{LOCK}")
+                self._file = _open_file(f"{self._path}{LOCK}")
                 self._wait_for(self._lock_beside)
                 # Check before the database is opened, so that a copy keeps its journal.
                 self._check_original()
                 self._wait_for(self._lock_database)
             else:
-                self._engine, self._connection = engine, _connection_of(engine, self.where)
+                self._engine, self._connection = engine, _connect(engine, self.where)
                 self._wait_for(self._lock_in_postgres)
         except BaseException:
             self.close()
@@ -110,7 +110,7 @@ class Lease:
         give_up_s = time.monotonic() + PATIENCE_S
         while not lock():
             if time.monotonic() > give_up_s:
-                raise _taken(self.where)
+                raise _make_taken_error(self.where)
             time.sleep(AGAIN_S)
 
     def _lock_beside(self) -> bool:
@@ -123,11 +123,11 @@ class Lease:
 
     def _lock_database(self) -> bool:
         if self._database is None:
-            self._database = _opened(self._path)
-        if not _locked(self._database):
+            self._database = _open_file(self._path)
+        if not _try_lock(self._database):
             return False
         opened = os.fstat(self._database)
-        if identity_of(self._path) == (opened.st_dev, opened.st_ino):
+        if read_file_identity(self._path) == (opened.st_dev, opened.st_ino):
             return True
         # The file was replaced after it was opened.
         os.close(self._database)
@@ -141,7 +141,7 @@ class Lease:
                 text("SELECT pg_try_advisory_lock(:key)"), {"key": KEY}
             ).scalar_one()
         except DBAPIError as error:
-            raise translated(error, self.where) from error
+            raise translate_database_error(error, self.where) from error
         return had
 
     def _check_original(self) -> None:
@@ -150,12 +150,12 @@ class Lease:
         Raises:
             Taken: it is such a copy.
         """
-        note = self._note()
-        if note is None or identity_of(self._path) == (note.device, note.inode):
+        note = self._read_note()
+        if note is None or read_file_identity(self._path) == (note.device, note.inode):
             return
         original = Identity(note.device, note.inode)
-        if identity_of(note.path) == original and not _is_free(note.path):
-            raise Taken(
+        if read_file_identity(note.path) == original and not _is_free(note.path):
+            raise StoreTaken(
                 f"{self._path} is a copy of {note.path}, which another controller has",
                 means="two would give the same devices to the same jobs twice; nothing was started",
                 do=f"use that controller, or end it first (`elastane down`); to run the copy beside it, with "
@@ -164,7 +164,7 @@ class Lease:
 
     # -- the note --------------------------------------------------------------------------------------------
 
-    def _note(self) -> Note | None:
+    def _read_note(self) -> Note | None:
         if self._file is None:
             return None
         try:
@@ -173,12 +173,12 @@ class Lease:
             # An empty note has not been written yet. A torn one counts as empty.
             return None
 
-    def last_change(self) -> int:
+    def read_last_change(self) -> int:
         """Return the number of the last change that was noted for this database or its original; 0: none."""
-        note = self._note()
+        note = self._read_note()
         return 0 if note is None else note.change
 
-    def note(self, change: int) -> None:
+    def write_note(self, change: int) -> None:
         """Note the number of the last change, for the next controller; on a full disk the old note stays."""
         if self._file is None or self._database is None:
             return
@@ -193,7 +193,7 @@ class Lease:
 
     # -- while it is held ------------------------------------------------------------------------------------
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether the lease is still held: a lost connection to PostgreSQL loses it."""
         if self._connection is None:
             return self._file is not None
@@ -205,8 +205,8 @@ class Lease:
             return False
         return True
 
-    def lost(self) -> Lost:
-        return Lost(
+    def make_lost_error(self) -> LeaseLost:
+        return LeaseLost(
             f"the connection that held the store {self.where} is gone, so another controller may have it",
             means="this one has ended; jobs go on training, and nothing is decided meanwhile",
             do="see that the database runs and can be reached, then start the controller again",
@@ -234,15 +234,15 @@ class Lease:
             self._engine = None
 
 
-def _taken(where: str) -> Taken:
-    return Taken(
+def _make_taken_error(where: str) -> StoreTaken:
+    return StoreTaken(
         f"another controller has the store {where}",
         means="two would give the same devices twice",
         do="use that one, or end it first (`elastane down`)",
     )
 
 
-def _opened(path: str) -> int:
+def _open_file(path: str) -> int:
     try:
         return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -253,7 +253,7 @@ def _opened(path: str) -> int:
         ) from error
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Try to lock the database for as long as this descriptor is open.
 
     This is an open file description lock, see fcntl(2). A plain one would be lost as soon as SQLite closes
@@ -274,13 +274,13 @@ def _is_free(path: str) -> bool:
     except OSError:
         return True
     try:
-        return _locked(descriptor)
+        return _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _connection_of(engine: Engine, where: str) -> Connection:
+def _connect(engine: Engine, where: str) -> Connection:
     try:
         return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     except DBAPIError as error:
-        raise translated(error, where) from error
+        raise translate_database_error(error, where) from error

@@ -85,7 +85,7 @@ class Monitor:
         """Check that a small read and a small write succeed."""
         condition = self._store.soundness.condition
         try:
-            with self._store.reading() as tx:
+            with self._store.begin_read() as tx:
                 seen = read_change(tx)
         except StoreUnusable:
             return
@@ -105,12 +105,12 @@ class Monitor:
         except StoreUnusable:
             return
         except StoreError as error:
-            condition.report("writing", _in_short(error), error.do, detail=error.what)
+            condition.report("writing", _summarize_error(error), error.do, detail=error.what)
             return
         condition.clear("writing")
 
 
-def _in_short(error: StoreError) -> str:
+def _summarize_error(error: StoreError) -> str:
     """Return why nothing can be stored, without a path."""
     match error:
         case StoreFull():

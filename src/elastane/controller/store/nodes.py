@@ -13,12 +13,12 @@ COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
 
 def find_node(tx: Connection, name: str) -> Node | None:
     row = tx.execute(select(*COLUMNS).where(nodes.c.name == name)).one_or_none()
-    return _node(row) if row else None
+    return _decode_node(row) if row else None
 
 
 def list_nodes(tx: Connection) -> tuple[Node, ...]:
     """Return all nodes, by name."""
-    return tuple(_node(row) for row in tx.execute(select(*COLUMNS).order_by(nodes.c.name)))
+    return tuple(_decode_node(row) for row in tx.execute(select(*COLUMNS).order_by(nodes.c.name)))
 
 
 def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
@@ -48,7 +48,7 @@ def update_node(
         .returning(*COLUMNS)
     ).one()
     count_change(tx)
-    return _node(row)
+    return _decode_node(row)
 
 
 def forget_node(tx: Connection, name: str) -> None:
@@ -57,5 +57,5 @@ def forget_node(tx: Connection, name: str) -> None:
     count_change(tx)
 
 
-def _node(row: Row[Any]) -> Node:
+def _decode_node(row: Row[Any]) -> Node:
     return Node(**{name: getattr(row, name) for name in Node.__struct_fields__})

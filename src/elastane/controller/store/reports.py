@@ -21,7 +21,7 @@ class Reports(NamedTuple):
     prices: tuple[Price, ...]
 
 
-_report_in = JsonColumn[Capacity | Metric | Price](Capacity | Metric | Price)
+_decode_report = JsonColumn[Capacity | Metric | Price](Capacity | Metric | Price)
 
 
 def write_outside_report(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
@@ -51,7 +51,7 @@ def list_valid_reports(tx: Connection, now_s: float) -> Reports:
     for kind, about, body in tx.execute(query.order_by(reports.c.about)):
         what = escape_line(f"the {kind} of {about}", 100)
         try:
-            found.append(_report_in(body))
+            found.append(_decode_report(body))
         except Malformed as error:
             do = "report it again (elastane tell), or wait until it is not valid any more"
             raise UnreadableRecord(f"the last report of {what}", str(error), do=do) from error

@@ -10,9 +10,14 @@ import threading
 from sqlalchemy.exc import DBAPIError
 
 from elastane.controller.store.condition import Condition
-from elastane.controller.store.failures import StoreDamaged, StoreError, StoreUnusable, translated
+from elastane.controller.store.failures import (
+    StoreDamaged,
+    StoreError,
+    StoreUnusable,
+    translate_database_error,
+)
 from elastane.controller.store.files import StoreFiles
-from elastane.controller.store.integrity import damage, write_probe
+from elastane.controller.store.integrity import find_damage, write_probe_page
 
 PUT_BACK = (
     "put the same files back, then the controller uses them again by itself; or end it (`elastane down`) and "
@@ -40,10 +45,10 @@ class Soundness:
 
     @property
     def path(self) -> str:
-        """The path of the database; empty: it has no file, or `expect` was not called yet."""
+        """The path of the database; empty: it has no file, or `expect_files` was not called yet."""
         return "" if self._files is None else self._files.path
 
-    def expect(self, path: str) -> None:
+    def expect_files(self, path: str) -> None:
         """Expect from now on that the database's file and its journals stay the same.
 
         Keep a connection open for as long, because SQLite removes the journals with the last one.
@@ -64,9 +69,9 @@ class Soundness:
         else:
             if self.condition.has("file") or (self._files is not None and self._files.has_shrunk()):
                 self._use_again()
-        problem = self.condition.unusable()
+        problem = self.condition.find_unusable()
         if problem is not None:
-            raise self._unusable(problem.what, problem.do)
+            raise self._make_unusable_error(problem.what, problem.do)
 
     def check_files(self) -> None:
         """Check that the files are the opened ones.
@@ -74,10 +79,10 @@ class Soundness:
         Raises:
             StoreUnusable: they are not.
         """
-        wrong = "" if self._files is None else self._files.problem()
+        wrong = "" if self._files is None else self._files.find_problem()
         if wrong:
             self.condition.report("file", wrong, PUT_BACK)
-            raise self._unusable(wrong, PUT_BACK)
+            raise self._make_unusable_error(wrong, PUT_BACK)
 
     def check_content(self) -> None:
         """Read all of an SQLite database, and record whether its content is undamaged.
@@ -92,9 +97,9 @@ class Soundness:
             return
         with self._one_check:
             try:
-                wrong = damage(self._files.path, thorough=self.condition.has("integrity"))
+                wrong = find_damage(self._files.path, thorough=self.condition.has("integrity"))
             except sqlite3.Error as error:
-                raise translated(DBAPIError(None, None, error), self.where) from error
+                raise translate_database_error(DBAPIError(None, None, error), self.where) from error
             if wrong:
                 self.condition.report("integrity", DAMAGED, RESTORE, detail=wrong)
             else:
@@ -109,13 +114,13 @@ class Soundness:
         if self._files is None:
             return
         try:
-            write_probe(self._files.path)
+            write_probe_page(self._files.path)
         except sqlite3.Error as error:
-            raise self.failed(DBAPIError(None, None, error)) from error
+            raise self.translate_error(DBAPIError(None, None, error)) from error
 
-    def failed(self, error: DBAPIError) -> StoreError:
+    def translate_error(self, error: DBAPIError) -> StoreError:
         """Translate an error of the database. If it shows damage, record the damage."""
-        found = translated(error, self.where)
+        found = translate_database_error(error, self.where)
         if isinstance(found, StoreDamaged):
             self.condition.report("integrity", DAMAGED, RESTORE, detail=str(error.orig))
         return found
@@ -129,7 +134,7 @@ class Soundness:
             return
         self.condition.clear("file")
 
-    def _unusable(self, what: str, do: str) -> StoreUnusable:
+    def _make_unusable_error(self, what: str, do: str) -> StoreUnusable:
         return StoreUnusable(
             f"{what} ({self.where})",
             means="the controller no longer uses it, so nothing is decided; jobs go on training",

@@ -32,7 +32,7 @@ def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: 
         )
         .returning(tokens)
     ).one()
-    return _token(row)
+    return _decode_token(row)
 
 
 def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
@@ -40,18 +40,18 @@ def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token |
     row = tx.execute(select(tokens).where(tokens.c.digest == digest)).one_or_none()
     if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now_s):
         return None
-    return _token(row)
+    return _decode_token(row)
 
 
 def is_token_valid(tx: Connection, id_: str, now_s: float) -> bool:
     """Return whether the token is valid at this time."""
-    query = select(tokens.c.id).where(tokens.c.id == id_, *_counts(now_s))
+    query = select(tokens.c.id).where(tokens.c.id == id_, *_list_validity_conditions(now_s))
     return tx.execute(query).one_or_none() is not None
 
 
 def find_token(tx: Connection, id_: str) -> Token | None:
     row = tx.execute(select(tokens).where(tokens.c.id == id_)).one_or_none()
-    return _token(row) if row else None
+    return _decode_token(row) if row else None
 
 
 def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
@@ -67,7 +67,7 @@ def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool 
         query = query.where(tokens.c.team.in_(teams))
     elif not of_none:
         query = query.where(tokens.c.team != "")
-    return tuple(_token(row) for row in tx.execute(query))
+    return tuple(_decode_token(row) for row in tx.execute(query))
 
 
 def revoke_token(tx: Connection, id_: str, now_s: float) -> None:
@@ -79,19 +79,19 @@ def revoke_token(tx: Connection, id_: str, now_s: float) -> None:
 
 def count_operators(tx: Connection, now_s: float) -> int:
     """Return the number of valid tokens of operators."""
-    query = select(func.count()).where(tokens.c.role == "operator", *_counts(now_s))
+    query = select(func.count()).where(tokens.c.role == "operator", *_list_validity_conditions(now_s))
     return tx.execute(query).scalar_one()
 
 
 def list_team_tokens(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
     """Return the ids of the valid tokens of exactly this team, not of every team; oldest first."""
-    query = select(tokens.c.id).where(tokens.c.team == team, *_counts(now_s))
+    query = select(tokens.c.id).where(tokens.c.team == team, *_list_validity_conditions(now_s))
     return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
 
 
 def count_valid_tokens(tx: Connection, team: str, now_s: float) -> int:
     """Return the number of valid tokens of this team."""
-    query = select(func.count()).where(tokens.c.team == team, *_counts(now_s))
+    query = select(func.count()).where(tokens.c.team == team, *_list_validity_conditions(now_s))
     return tx.execute(query).scalar_one()
 
 
@@ -101,10 +101,10 @@ def count_tokens_since(tx: Connection, team: str, since_s: float) -> int:
     return tx.execute(query).scalar_one()
 
 
-def _counts(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _list_validity_conditions(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Build the conditions of a valid token: it is neither revoked nor expired."""
     return tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
 
 
-def _token(row: Row[Any]) -> Token:
+def _decode_token(row: Row[Any]) -> Token:
     return Token(**{name: getattr(row, name) for name in Token.__struct_fields__})

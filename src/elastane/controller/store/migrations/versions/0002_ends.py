@@ -23,10 +23,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_forgotten")),
         comment="Names of jobs that are forgotten and whose files may still be there.",
     )
-    _deletable_with_their_job()
+    _allow_deletion_with_job()
 
 
-def _deletable_with_their_job() -> None:
+def _allow_deletion_with_job() -> None:
     """Allow deletions of a job's history after the job itself is deleted. Changes stay forbidden."""
     there_is = "OLD.job IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE name = OLD.job)"
     if op.get_context().dialect.name == "sqlite":

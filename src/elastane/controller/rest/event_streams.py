@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 
 from elastane.api.history import Event
 from elastane.controller.access.roles import Principal, Target
-from elastane.controller.rest.caller import Asking, Caller
-from elastane.controller.rest.caps import read_limits
-from elastane.controller.rest.description import says
+from elastane.controller.rest.caller import Caller, CallerParameter
+from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.jobs import find_allowed_job
 from elastane.controller.rest.parameters import EVENT, NameFilter
 from elastane.controller.rest.problems import Refusal
+from elastane.controller.rest.team_limits import read_limits
 from elastane.controller.store import events, tokens
 
 router = APIRouter(prefix="/v1", tags=["events"])
@@ -47,7 +47,7 @@ class Watchers:
         self._of = Counter[tuple[str, str]]()
 
     @contextmanager
-    def one_more(self, caller: Principal, most_of_team: int) -> Iterator[None]:
+    def count_stream(self, caller: Principal, most_of_team: int) -> Iterator[None]:
         """Count a stream while it is open. Nothing is awaited between the check and the count.
 
         Args:
@@ -107,9 +107,9 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-@router.get("/watch", **says(str, media="text/event-stream"))
+@router.get("/watch", **describe_route(str, media="text/event-stream"))
 async def get_watch(
-    caller: Asking,
+    caller: CallerParameter,
     job: NameFilter = "",
     after: Annotated[
         int | None, Query(ge=0, le=2**62, description="Begin after this event; by default with the next one.")
@@ -122,7 +122,7 @@ async def get_watch(
     begin = int(last_event_id) if last_event_id else after
     seen, most_of_team = await to_thread.run_sync(_find_begin, caller, job, begin)
     watchers: Watchers = caller.request.app.state.watchers
-    return EventStream(_stream(caller, job, seen), watchers.one_more(caller.principal, most_of_team))
+    return EventStream(_stream(caller, job, seen), watchers.count_stream(caller.principal, most_of_team))
 
 
 def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
@@ -131,11 +131,11 @@ def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
     Raises:
         NotAllowed: the caller may not watch.
     """
-    with caller.reading() as tx:
+    with caller.begin_read() as tx:
         if job:
             find_allowed_job(tx, caller, job, "job.read")
         else:
-            caller.must("events.read", Target(name="events", team=caller.principal.team))
+            caller.require_right("events.read", Target(name="events", team=caller.principal.team))
         most_of_team = read_limits(tx, caller.principal.team).watchers
         return (events.find_newest_event(tx) if begin is None else begin), most_of_team
 
@@ -166,7 +166,7 @@ async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
 def _list_new_events(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:
     """Return the new events; None: the caller's token has become invalid, so the stream ends."""
     controller = caller.controller
-    with controller.store.reading() as tx:
+    with controller.store.begin_read() as tx:
         if not tokens.is_token_valid(tx, caller.principal.token, controller.clock()):
             return None
         return events.list_events_after(tx, seen, AT_ONCE, teams=caller.teams, job=job)

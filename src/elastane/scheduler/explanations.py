@@ -27,7 +27,7 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
         decision: a decision of a plan.
         teams: the team of each job that was planned.
     """
-    describe = partial(describe_reason, call_job=partial(_call_job, decision.job, teams))
+    describe = partial(describe_reason, name_job=partial(_choose_job_name, decision.job, teams))
     found = [_write_headline(decision), *(make_sentence(describe(why)) for why in decision.why)]
     ceiling = decision.ceiling
     if ceiling is not None and ceiling not in decision.why:
@@ -36,7 +36,7 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
     return (*found, *dict.fromkeys(remedy for remedy in remedies if remedy))
 
 
-def _call_job(reader: str, teams: Mapping[str, str], job: str) -> str:
+def _choose_job_name(reader: str, teams: Mapping[str, str], job: str) -> str:
     """Return what a job is called before the readers of a text about the job ``reader``."""
     return job if teams[job] == teams[reader] else JOB_OF_ANOTHER_TEAM
 

@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from elastane.controller.rest.problems import answer, problem
+from elastane.controller.rest.problems import make_problem, make_problem_response
 
 
 class TooLarge(Exception):
@@ -28,7 +28,7 @@ class SizeLimit:
             return
         taken = 0
 
-        async def counted() -> Message:
+        async def receive_and_count() -> Message:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
@@ -37,16 +37,16 @@ class SizeLimit:
             return message
 
         try:
-            await self._app(scope, counted, send)
+            await self._app(scope, receive_and_count, send)
         except TooLarge:
             # Bodies are read before an answer begins, so this one can still be sent.
             await self._refuse(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = problem(
+        refusal = make_problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"the body has more than {self._largest} bytes",
             means="nothing was done",
             do="send less; data and scripts do not travel through the controller",
         )
-        await answer(refusal)(scope, receive, send)
+        await make_problem_response(refusal)(scope, receive, send)

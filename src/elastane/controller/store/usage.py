@@ -34,10 +34,10 @@ def sum_usage(
         row = sums.setdefault(key, {})
         row[f"{terms}_device_s"] = row.get(f"{terms}_device_s", 0.0) + device_s
         row["cost"] = row.get("cost", 0.0) + cost
-    return tuple(_row(dict(zip(by, key, strict=True)), sums[key]) for key in sorted(sums))
+    return tuple(_build_row(dict(zip(by, key, strict=True)), sums[key]) for key in sorted(sums))
 
 
-def _row(key: dict[Any, Any], sums: dict[str, Any]) -> UsageRow:
+def _build_row(key: dict[Any, Any], sums: dict[str, Any]) -> UsageRow:
     return UsageRow(**key, **sums)
 
 

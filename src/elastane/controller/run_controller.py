@@ -34,7 +34,7 @@ DECISIONS = 20
 FAREWELL_S = 5.0
 
 
-class Embedded:
+class RunController:
     """A context manager that sets the number of workers of a run, from a thread of its own.
 
     Args:
@@ -54,8 +54,8 @@ class Embedded:
         say: Callable[[str], None],
     ) -> None:
         self._run_dir = run_dir
-        self._job = job_of(spec, attempt, kind=devices[1])
-        self._pool = pool_of(self._job, devices)
+        self._job = build_run_job(spec, attempt, kind=devices[1])
+        self._pool = build_run_pool(self._job, devices)
         self._say = say
         self._over = threading.Event()
         self._loop: Loop | None = None
@@ -75,8 +75,8 @@ class Embedded:
 
     def _decide(self) -> None:
         try:
-            with _logging_to(self._run_dir.log(LOG)):
-                self._turns()
+            with _log_to_file(self._run_dir.log(LOG)):
+                self._run_loop()
         # Failures of the controller end here: a full disk, a damaged store.
         except (ElastaneError, OSError) as error:
             self._say(f"the number of workers stays as it is: {error}")
@@ -86,14 +86,14 @@ class Embedded:
                 "follow what is idle here: pip install 'elastane[controller]'"
             )
 
-    def _turns(self) -> None:
+    def _run_loop(self) -> None:
         # These imports take a second. The run does not wait for them.
         from elastane.controller.loop import Loop
         from elastane.controller.planning import Scheduler
         from elastane.controller.store.database import Store
         from elastane.engines.foreground import ForegroundEngine
-        from elastane.scheduler.explain_run import explain_run_decision
         from elastane.scheduler.plan import plan
+        from elastane.scheduler.run_explanations import explain_run_decision
 
         if not self._run_dir.controller.exists():
             # Another terminal sees a complete store or none.
@@ -104,7 +104,7 @@ class Embedded:
         try:
             self._submit(store)
             engine = ForegroundEngine(self._job.name, self._run_dir)
-            self._loop = Loop(store, engine, Scheduler(plan=plan, words=explain_run_decision))
+            self._loop = Loop(store, engine, Scheduler(plan=plan, explain=explain_run_decision))
             if not self._over.is_set():
                 asyncio.run(self._loop.run())
         finally:
@@ -116,14 +116,14 @@ class Embedded:
         from elastane.controller.store import documents, jobs
 
         now_s = time.time()
-        with store.writing() as tx:
+        with store.begin_write() as tx:
             wanted = Config(pools=(self._pool,))
             documents.write_documents(tx, diff_configs(documents.read_declared_config(tx), wanted), now_s)
             jobs.insert_job(tx, create_job(self._job, "", now_s))
 
 
 @contextmanager
-def _logging_to(log: Path) -> Iterator[None]:
+def _log_to_file(log: Path) -> Iterator[None]:
     """Write the log lines of the controller to a file instead of the terminal."""
     handler = configure_handler(logging.FileHandler(log, delay=True))
     # On a full disk, logging itself fails; that must not stop the controller.
@@ -139,7 +139,7 @@ def _logging_to(log: Path) -> Iterator[None]:
         handler.close()
 
 
-def explained(run_dir: RunDir) -> JobExplanation | None:
+def read_run_explanation(run_dir: RunDir) -> JobExplanation | None:
     """Return why a run has its number of workers; None: no controller has decided it.
 
     Raises:
@@ -154,7 +154,7 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
 
     store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
     try:
-        with store.reading() as tx:
+        with store.begin_read() as tx:
             newest = jobs.list_job_page(tx, jobs.JobFilters(), after=None, limit=1).items
             job = jobs.find_job(tx, newest[0].name) if newest else None
             if job is None:
@@ -164,7 +164,7 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
         store.close()
 
 
-def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
+def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     """Return the job that stands for an attempt of a run in the store of its own controller.
 
     Args:
@@ -190,7 +190,7 @@ def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     )
 
 
-def pool_of(job: JobSpec, devices: tuple[int, str]) -> Pool:
+def build_run_pool(job: JobSpec, devices: tuple[int, str]) -> Pool:
     """Return this machine as a pool, which is always large enough for the job's minimum."""
     count, kind = devices
     count = max(count, job.elastic_policy.min_replicas * job.resources_per_worker.devices)

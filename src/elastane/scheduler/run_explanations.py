@@ -18,7 +18,7 @@ from elastane.api.plans import (
     Why,
     WorthMore,
 )
-from elastane.scheduler.explain import ACTIONS
+from elastane.scheduler.explanations import ACTIONS
 from elastane.scheduler.reason_texts import describe_reason
 from elastane.scheduler.remedies import suggest_remedy
 from elastane.scheduler.wording import choose_is_or_are, format_count, make_sentence
@@ -30,7 +30,7 @@ def explain_run_decision(
     decision: Decision,
     teams: Mapping[str, str],  # noqa: ARG001 - there is one
 ) -> tuple[str, ...]:
-    """Return sentences about a decision, as `elastane.scheduler.explain.explain_decision` does for a cluster.
+    """Return sentences about a decision, as `explain_decision` does for a cluster.
 
     Args:
         decision: a decision of a plan.

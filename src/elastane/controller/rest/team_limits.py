@@ -36,21 +36,21 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
     limits, taken = read_limits(tx, spec.team), jobs.measure_team(tx, spec.team, user)
     means = "the job was not submitted; the others go on"
     if taken.jobs >= limits.jobs:
-        raise _full(
+        raise _make_limit_refusal(
             f"team {spec.team} has {taken.jobs} of at most {limits.jobs} jobs that have not ended",
             means=means,
             free="cancel some, or wait until some have ended",
             raise_it=f"elastane team set {spec.team} --max-jobs N",
         )
     if taken.of_user >= limits.jobs_per_user:
-        raise _full(
+        raise _make_limit_refusal(
             f"user {user} has {taken.of_user} of at most {limits.jobs_per_user} jobs in team {spec.team} "
             "that have not ended",
             means=means,
             free="cancel some, or wait until some have ended",
             raise_it=f"elastane team set {spec.team} --max-jobs-per-user N",
         )
-    _check_room(spec.team, limits, taken.spec_bytes, _size_bytes(spec))
+    _check_room(spec.team, limits, taken.spec_bytes, _measure_spec(spec))
 
 
 def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
@@ -59,19 +59,19 @@ def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
     Raises:
         Refusal: the team has no room.
     """
-    added_bytes = _size_bytes(after) - _size_bytes(before)
+    added_bytes = _measure_spec(after) - _measure_spec(before)
     if added_bytes > SMALL_CHANGE_BYTES:
         stored_bytes = jobs.measure_team(tx, after.team, "").spec_bytes
         _check_room(after.team, read_limits(tx, after.team), stored_bytes, added_bytes)
 
 
-def _size_bytes(spec: JobSpec) -> int:
+def _measure_spec(spec: JobSpec) -> int:
     return len(encode_json(spec).encode())
 
 
 def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
     if stored + added > limits.stored_mib * MIB:
-        raise _full(
+        raise _make_limit_refusal(
             f"the specs of team {team}'s jobs have {stored / MIB:.1f} of at most {limits.stored_mib} MiB",
             means="nothing was changed; jobs that have ended count until the cluster forgets them",
             free="write smaller specs; with runPolicy.ttlSecondsAfterFinished ended jobs are forgotten",
@@ -91,7 +91,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
     raise_it = f"elastane team set {team} --max-tokens N" if team != "*" else ""
     valid = tokens.count_valid_tokens(tx, team, now_s)
     if valid >= most:
-        raise _full(
+        raise _make_limit_refusal(
             f"team {team} has {valid} of at most {most} valid tokens",
             means="no token was made",
             free="revoke some (elastane token list, elastane token revoke TOKEN)",
@@ -99,7 +99,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
         )
     made = tokens.count_tokens_since(tx, team, now_s - DAY_S)
     if made >= MADE_A_DAY * most:
-        raise _full(
+        raise _make_limit_refusal(
             f"{made} of at most {MADE_A_DAY * most} tokens of team {team} were made within a day",
             means="no token was made; revoked ones are kept, so that the audit log can be understood",
             free="use a token for longer",
@@ -107,6 +107,6 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
         )
 
 
-def _full(what: str, *, means: str, free: str, raise_it: str) -> Refusal:
+def _make_limit_refusal(what: str, *, means: str, free: str, raise_it: str) -> Refusal:
     do = f"{free}; an operator can raise the limit: {raise_it}" if raise_it else free
     return Refusal(HTTPStatus.CONFLICT, what, means=means, do=do)
