@@ -145,8 +145,8 @@ def test_a_removed_store_is_not_used_until_it_is_put_back(running, store):
     assert "removed" in running.fails("file")
     refused = running.get("/jobs")
     assert refused.status_code == 503
-    assert "jobs go on" in refused.json()["means"]
-    assert "put the same files back" in refused.json()["do"]
+    assert "jobs continue" in refused.json()["means"]
+    assert "restore the same files" in refused.json()["do"]
     assert not store.exists(), "a new one was made in its place"
 
     away.rename(store)
@@ -283,7 +283,7 @@ def test_a_store_on_a_file_system_that_turned_read_only_says_so(start, small_dis
         pytest.skip("this machine does not let a test mount")
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
-        assert "takes no changes" in controller.fails("writing")
+        assert "accepts no changes" in controller.fails("writing")
         subprocess.run(["mount", "-o", "remount,bind,rw", disk], check=True)
         eventually(lambda: controller.checks() == set(), "all is well again")
     finally:

@@ -123,7 +123,7 @@ def test_a_job_that_must_be_killed_at_its_end_says_so(cluster, ada, make_spec):
     cluster.until(lambda: ended(cluster, "train"))
     job = cluster.job("train")
     assert job.state == "finished"
-    assert job.why.endswith("its last attempt did not stop in order: its agent is gone and left no word")
+    assert job.why.endswith("its last attempt did not stop cleanly: its agent has ended without an outcome")
 
 
 def test_whose_end_comes_while_the_controller_is_away_ends_at_its_next_turn(cluster, ada, make_spec):

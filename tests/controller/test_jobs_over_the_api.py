@@ -293,7 +293,7 @@ def test_every_form_of_a_parameter_is_said_in_words():
 def test_a_key_that_is_there_twice_is_refused_as_nobody_can_tell_which_is_meant(api, raw, field):
     refused = api.user().post("/jobs", raw=raw)
     assert (refused.status_code, refused.json()["field"]) == (422, field)
-    assert refused.json()["detail"] == f"{field}: is there twice in one place"
+    assert refused.json()["detail"] == f"{field}: appears twice in one object"
     assert api.user().get("/jobs").json()["items"] == []
 
 

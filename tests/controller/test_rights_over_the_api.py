@@ -13,17 +13,17 @@ JOB_CHANGES = ("/pause", "/resume", "/cancel")
 
 def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
     said = {
-        ("reporter", "GET", "/jobs"): "a reporter may not look at jobs: its token may only report",
+        ("reporter", "GET", "/jobs"): "a reporter may not read jobs: its token may only report",
         ("viewer", "POST", "/jobs/train/cancel"): "a viewer of team vision may not change jobs",
-        ("submitter", "GET", "/audit"): "a submitter of team vision may not look at the audit log",
-        ("submitter", "GET", "/nodes"): "only an operator may look at nodes",
-        ("submitter", "GET", "/config"): "only an operator may look at all that is declared at once",
-        ("submitter", "DELETE", "/pools/h100"): "only an operator may change what is declared",
+        ("submitter", "GET", "/audit"): "a submitter of team vision may not read the audit log",
+        ("submitter", "GET", "/nodes"): "only an operator may read nodes",
+        ("submitter", "GET", "/config"): "only an operator may read the whole configuration",
+        ("submitter", "DELETE", "/pools/h100"): "only an operator may change declarations",
         (
             "team-admin",
             "POST",
             "/reports",
-        ): "only an operator or a reporter may report what happens to devices",
+        ): "only an operator or a reporter may send reports",
     }
     api.user().post("/jobs", make_spec())
     body = {"kind": "metric", "metric": "qps", "value": 1}

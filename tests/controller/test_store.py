@@ -422,7 +422,7 @@ def test_an_unreachable_database_is_named_without_its_password():
 
 @pytest.mark.parametrize("url", ["my sql://ela:hunter2@x/y", "postgresql://ela:hunter2@x:port/y"])
 def test_a_url_that_cannot_be_read_is_refused_without_repeating_its_password(url):
-    with pytest.raises(BadInput, match="not one of a database") as refused:
+    with pytest.raises(BadInput, match="not a URL of a database") as refused:
         Store(url)
     assert "hunter2" not in str(refused.value)
 

@@ -6,27 +6,33 @@ from pathlib import Path
 from elastane.controller.rest.app import describe_api
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/v1/[^`]*)` \| ([\d, ]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/v1/[^`]*)` \| ([\d, ]+) \| (.*) \|$", re.MULTILINE)
 MENTION = re.compile(r"`(GET|POST|PUT|DELETE)\s+(/v1/[^`? ]*)")
 PLACES = re.compile(r"/(JOB|NAME|NODE|TOKEN|KIND)\b")
 
 
-def described():
-    """Statuses of good answers, by method and path."""
+def read_description():
+    """Return the summary and the successful statuses of each request, by method and path."""
     return {
-        (method.upper(), path): {status for status in operation["responses"] if status.startswith("2")}
+        (method.upper(), path): (
+            operation["summary"],
+            {status for status in operation["responses"] if status.startswith("2")},
+        )
         for path, operations in describe_api()["paths"].items()
         for method, operation in operations.items()
     }
 
 
-def test_the_page_lists_exactly_the_requests_that_are_described_with_their_statuses():
-    listed = {(method, path): set(statuses.split(", ")) for method, path, statuses in ROW.findall(PAGE)}
-    assert listed == described()
+def test_the_page_lists_each_request_with_its_statuses_and_its_summary():
+    listed = {
+        (method, path): (summary, set(statuses.split(", ")))
+        for method, path, statuses, summary in ROW.findall(PAGE)
+    }
+    assert listed == read_description()
 
 
 def test_every_request_that_the_page_mentions_is_there():
-    known = described()
+    known = read_description()
     for method, path in MENTION.findall(PAGE):
         pattern = re.escape(PLACES.sub("/{}", path)).replace(r"\{\}", r"\{\w+\}")
         assert any(method == verb and re.fullmatch(pattern, one) for verb, one in known), (method, path)
@@ -62,7 +68,7 @@ def test_what_needs_no_token_is_what_the_page_says(api):
     assert set(re.findall(r"`(/v1/[^`]*)`", sentence)) == free | {"/v1/openapi.json"}
     for path in [*free, "/v1/openapi.json"]:
         assert stranger.get(path.removeprefix("/v1")).status_code == 200
-    for method, path in described():
+    for method, path in read_description():
         if path not in free:
             here = re.sub(r"\{\w+\}", "x", path.removeprefix("/v1"))
             assert stranger.ask(method, here, {}).status_code in {401, 422, 429}, (method, path)

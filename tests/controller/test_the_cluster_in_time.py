@@ -278,7 +278,7 @@ def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, oper
     cluster.world.full = "No space left on device"
     everybody.post("/jobs", job())
     cluster.pass_time(30)
-    assert held_up() == ["train has its devices and cannot begin now: No space left on device"]
+    assert held_up() == ["train has devices but cannot start now: No space left on device"]
     cluster.world.full = ""
     cluster.until(lambda: cluster.workers("train") == 8)
     assert len(held_up()) == 1

@@ -28,7 +28,7 @@ logger = logging.getLogger("elastane.controller")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
     parser.add_argument(
-        "--ready-fd", type=int, help="file descriptor that is told when it listens, or why it does not"
+        "--ready-fd", type=int, help="file descriptor for a report that it listens, or why it does not"
     )
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
@@ -38,12 +38,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[configure_handler(logging.StreamHandler())])
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
-    told = False
+    reported = False
 
-    def tell(what: ControllerReady | ControllerStartFailure) -> None:
-        nonlocal told
-        if options.ready_fd is not None and not told:
-            told = True
+    def report(what: ControllerReady | ControllerStartFailure) -> None:
+        nonlocal reported
+        if options.ready_fd is not None and not reported:
+            reported = True
             with os.fdopen(options.ready_fd, "wb") as listening:
                 listening.write(msgspec.json.encode(what) + b"\n")
 
@@ -51,10 +51,10 @@ def main() -> None:
         require("controller", "a controller needs its packages")
         from elastane.controller.server import serve
 
-        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), tell, time.time)
+        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), report, time.time)
     except ElastaneError as error:
         logger.error("error: %s", error)  # noqa: TRY400 - the message is enough
-        tell(ControllerStartFailure(what=error.what, means=error.means, do=error.do))
+        report(ControllerStartFailure(what=error.what, means=error.means, do=error.do))
         sys.exit(error.exit_code)
 
 

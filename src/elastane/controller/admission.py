@@ -46,19 +46,21 @@ def check_shape(spec: JobSpec) -> None:
         check_name("queue", spec.queue)
     if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
         raise make_field_error(
-            "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
+            "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the absolute path"
         )
     if spec.script and not PurePosixPath(spec.working_dir, spec.script).is_absolute():
         raise make_field_error(
             "script",
             f"{spec.script!r} is not an absolute path",
-            "write the whole path, from / on, or a workingDir that it begins in",
-            means="the controller does not know in which directory you are",
+            "write the absolute path, or a workingDir that contains it",
+            means="the controller does not know your working directory",
         )
     _check_most_workers(spec.elastic_policy)
     for name in spec.env:
         if not VARIABLE.fullmatch(name):
-            raise make_field_error(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
+            raise make_field_error(
+                f"env.{name}", "is not a valid name of a variable", "write letters, digits and '_'"
+            )
 
 
 def check_virtual_ranks(policy: ElasticPolicy, virtual_ranks: int) -> None:
@@ -90,9 +92,9 @@ def _check_size(spec: JobSpec) -> None:
     field = max(lengths, key=lengths.__getitem__)
     raise make_field_error(
         field,
-        f"has {lengths[field]} of {total_bytes} bytes; a job has at most {LARGEST_SPEC_BYTES}",
-        "put what is long into a file, and write the file's name",
-        means="a job is read with every list of jobs, and its variables are given to every process of it",
+        f"has {lengths[field]} of {total_bytes} bytes; a job may have {LARGEST_SPEC_BYTES}",
+        "put long values into a file, and pass the name of the file",
+        means="every list of jobs reads the spec, and every process of the job gets its variables",
     )
 
 
@@ -134,7 +136,7 @@ def scale_policy(
         raise make_field_error(
             "elasticPolicy.replicaDiscreteValues",
             f"{list(values)} {lacks} from {least} to {most}",
-            f"write limits within {low} and {high}, or list all sizes that it may have from now on",
+            f"write limits from {low} to {high}, or list all sizes that the job may have from now on",
             means="the job has one of the listed sizes, and limits choose among them",
         )
     # Sizes are listed or come in steps, never both.

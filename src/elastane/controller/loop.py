@@ -212,7 +212,7 @@ class Loop:
         for job in due_now:
             with self._store.begin_write() as tx:
                 forgotten_jobs.forget_job(tx, job, now_s)
-                message = f"{job.name} is forgotten, as its ttlSecondsAfterFinished says; its files stay"
+                message = f"{job.name} is forgotten after its ttlSecondsAfterFinished; its files stay"
                 events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
 
     async def _plan(self, now_s: float) -> None:
@@ -289,7 +289,7 @@ class Loop:
             now_s = self._clock()
             with self._store.begin_write() as tx:
                 for job in jobs.find_jobs(tx, new):
-                    message = f"{job.name} has its devices and cannot begin now: {new[job.name]}"
+                    message = f"{job.name} has devices but cannot start now: {new[job.name]}"
                     events.append_event(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
         self._refused, self._held_up = refused, held_up
 

@@ -97,7 +97,7 @@ class Observer:
                 for event in list_events(job, after):
                     events.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
                 if end is not None:
-                    message = f"{job.name} is to end: {end.why}"
+                    message = f"{job.name} will end: {end.why}"
                     events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
                 count_change(tx)

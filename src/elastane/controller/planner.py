@@ -70,9 +70,9 @@ class Planner:
             code = self._process.wait()
             self.close()
             raise PlannerGone(
-                f"the process that plans has ended with {code}",
-                means="nothing was decided this time; jobs go on, and another one is started",
-                do="look above in the controller's log",
+                f"the planner process has exited with status {code}",
+                means="nothing was decided this time; jobs continue, and another planner starts",
+                do="read the lines above in the controller's log",
             ) from error
         if isinstance(answer, PlanImpossible):
             raise UnreadableRecord(answer.what, answer.why, do=answer.do)

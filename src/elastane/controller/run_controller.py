@@ -82,8 +82,8 @@ class RunController:
             self._say(f"the number of workers stays as it is: {error}")
         except ModuleNotFoundError as error:
             self._say(
-                f"the number of workers stays as it is: there is no module {error.name}; whoever wants it to "
-                "follow what is idle here: pip install 'elastane[controller]'"
+                f"the number of workers stays as it is: there is no module {error.name}; for a run that "
+                "grows onto idle devices: pip install 'elastane[controller]'"
             )
 
     def _run_loop(self) -> None:

@@ -250,16 +250,16 @@ def _open_listener(wish: ControllerSettings) -> socket.socket:
         BadInput: the address or the certificate cannot be used.
     """
     if bool(wish.certificate) != bool(wish.key):
-        raise BadInput("a certificate needs its key, and a key its certificate", do="give both")
+        raise BadInput("a certificate and its key belong together", do="give --tls-cert and --tls-key")
     for file in filter(None, (wish.certificate, wish.key)):
         if not Path(file).is_file():
-            raise BadInput(f"there is no file {file}", do="name the certificate's file, and its key's")
+            raise BadInput(f"there is no file {file}", do="give the paths of the certificate and of its key")
     if wish.certificate:
         _check_pair(wish.certificate, wish.key)
     if not wish.certificate and not _is_loopback(wish.host):
         raise BadInput(
             f"{wish.host} can be reached from other machines, and there is no certificate",
-            means="whoever sees the network would see tokens",
+            means="tokens would cross the network without encryption",
             do="give --tls-cert and --tls-key, or listen on 127.0.0.1",
         )
     try:
@@ -273,7 +273,7 @@ def _open_listener(wish: ControllerSettings) -> socket.socket:
         raise BadInput(
             f"cannot listen on {wish.host}:{wish.port} ({error.strerror or error})",
             means="nothing was started",
-            do="end what listens there, or give another --listen",
+            do="end the program that listens there, or give another --listen",
         ) from error
     return make_patient_listener(listener)
 

@@ -127,7 +127,7 @@ def test_a_job_that_did_not_stop_in_order_says_so_and_is_not_tried_again() -> No
     course = msgspec.structs.replace(COURSE, granted=0, ending=TARGET)
     after = apply_observation(course, ended(1, 137, why="killed"), 6.0)
     assert after.ended == JobEnd(
-        "finished", "its loss has reached its target; its last attempt did not stop in order: killed"
+        "finished", "its loss has reached its target; its last attempt did not stop cleanly: killed"
     )
     assert after.crashes == 0
 

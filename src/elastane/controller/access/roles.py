@@ -26,20 +26,20 @@ Action: TypeAlias = Literal[
 ]
 
 DEEDS: dict[Action, str] = {
-    "job.read": "look at jobs",
+    "job.read": "read jobs",
     "job.submit": "submit jobs",
     "job.change": "change jobs",
-    "usage.read": "look at usage",
-    "documents.read": "look at what is declared",
-    "documents.write": "change what is declared",
-    "config.read": "look at all that is declared at once",
-    "nodes.read": "look at nodes",
+    "usage.read": "read usage",
+    "documents.read": "read declarations",
+    "documents.write": "change declarations",
+    "config.read": "read the whole configuration",
+    "nodes.read": "read nodes",
     "nodes.write": "change nodes",
-    "events.read": "look at events",
-    "tokens.read": "look at tokens",
+    "events.read": "read events",
+    "tokens.read": "read tokens",
     "tokens.write": "make or revoke tokens",
-    "audit.read": "look at the audit log",
-    "reports.write": "report what happens to devices",
+    "audit.read": "read the audit log",
+    "reports.write": "send reports",
 }
 """The actions in words, for messages of refusals."""
 
@@ -158,7 +158,7 @@ def _authorize(principal: Principal, action: Action, target: Target) -> Allowed 
     if principal.role == "operator":
         if action in EVERYWHERE["operator"]:
             return Allowed()
-        return Denied(f"nobody may {DEEDS[action]}", visible=True)
+        return Denied(f"no role may {DEEDS[action]}", visible=True)
     if not target.team:
         if action in EVERYWHERE[principal.role]:
             return Allowed()
@@ -173,7 +173,8 @@ def _authorize(principal: Principal, action: Action, target: Target) -> Allowed 
         )
     if action == "job.change" and principal.role == "submitter" and target.user != principal.user:
         return Denied(
-            f"{target.name} is {target.user}'s; only they and an admin of team {target.team} change it",
+            f"{target.name} belongs to {target.user}; only this user and an admin of team {target.team} may "
+            "change it",
             visible=True,
             ask=ADMINS,
         )
@@ -185,8 +186,8 @@ def _authorize(principal: Principal, action: Action, target: Target) -> Allowed 
         )
     if action == "tokens.write" and not _may_make_token_for(principal, target):
         return Denied(
-            f"a {principal.role} makes tokens for their own user, {principal.user}, and for service users of "
-            f"the team, such as {target.team}+nightly; {target.user} is neither",
+            f"a {principal.role} may make tokens for its own user, {principal.user}, and for service users "
+            f"of the team, such as {target.team}+nightly; {target.user} is neither",
             visible=True,
             ask=OPERATORS,
         )

@@ -172,6 +172,6 @@ def judge_attempt(lifecycle: JobLifecycle, outcome: AttemptOutcome, now_s: float
 
 
 def _note_disorder(lifecycle: JobLifecycle, ending: JobEnd, outcome: AttemptOutcome) -> JobLifecycle:
-    """Add to the reason that the last attempt did not stop in order, so the newest checkpoint counts."""
-    words = f"{ending.why}; its last attempt did not stop in order: {outcome.why}"
+    """Add to the reason that the last attempt did not stop cleanly, so the newest checkpoint counts."""
+    words = f"{ending.why}; its last attempt did not stop cleanly: {outcome.why}"
     return msgspec.structs.replace(lifecycle, ending=msgspec.structs.replace(ending, why=words))

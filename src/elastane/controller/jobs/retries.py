@@ -7,7 +7,7 @@ LONGEST_RETRY_S = 300.0
 DOUBLINGS = 8
 """The wait reaches its maximum within this many doublings. Without this bound, a float would overflow."""
 
-MISSING_OUTCOME = AttemptOutcome(code=RETRYABLE + 9, why="its agent is gone and left no word")
+MISSING_OUTCOME = AttemptOutcome(code=RETRYABLE + 9, why="its agent has ended without an outcome")
 """The outcome of an attempt whose agent has written none."""
 
 

@@ -65,9 +65,9 @@ def _decode_body(raw: bytes, kind: Any) -> Any:
         json.loads(raw, object_pairs_hook=_refuse_repeated_keys, parse_int=str, parse_float=str)
         return parse_document(document, kind, "request")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        detail = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Refusal(
-            HTTPStatus.BAD_REQUEST, f"the body is not JSON: {said}", do="send one JSON object"
+            HTTPStatus.BAD_REQUEST, f"the body is not JSON: {detail}", do="send one JSON object"
         ) from error
 
 
@@ -78,8 +78,8 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
         if key in seen:
             raise BadField(
                 key,
-                "is there twice in one place",
-                means="only one of the two would count, and the other would be lost",
+                "appears twice in one object",
+                means="only one of the two values would count",
                 do="write it once",
             )
         seen.add(key)
@@ -96,12 +96,12 @@ def _refuse_unsafe_values(value: object, path: str) -> None:
             for index, inner in enumerate(value):
                 _refuse_unsafe_values(inner, f"{path}[{index}]")
         case str() if "\0" in value:
-            raise BadField(path or "request", "holds a NUL character", do="leave it out")
+            raise BadField(path or "request", "contains a NUL character", do="remove it")
         case int() if abs(value) > LARGEST_INTEGER:
             raise BadField(
                 path,
                 f"has more than {LARGEST_INTEGER.bit_length() - 1} bits",
-                do="write a smaller one",
+                do="write a smaller number",
             )
         case _:
             pass

@@ -47,6 +47,6 @@ class SizeLimit:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"the body has more than {self._largest} bytes",
             means="nothing was done",
-            do="send less; data and scripts do not travel through the controller",
+            do="send less; scripts and data are not sent to the controller",
         )
         await make_problem_response(refusal)(scope, receive, send)

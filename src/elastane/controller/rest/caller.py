@@ -55,7 +55,7 @@ class NotAllowed(Refusal):
             super().__init__(
                 HTTPStatus.FORBIDDEN,
                 denied.reason,
-                means="nothing was done, and it is written down that you tried",
+                means="nothing was done; the audit log has a record of the attempt",
                 do=f"ask {denied.ask}" if denied.ask else "",
             )
         else:
@@ -172,8 +172,8 @@ class Changer(Caller):
             raise Refusal(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "this Idempotency-Key was used for another request",
-                means="a key stands for one request, so that a repetition is done once; nothing was done",
-                do="take a new key, such as a UUID",
+                means="a key identifies one request, so that a repetition has no effect; nothing was done",
+                do="use a new key, such as a UUID",
             )
         return kept.reply
 
@@ -211,10 +211,11 @@ class Editor(Changer):
         """
         meant = {"", f'"{version}"', "*" if there else ""}
         if self._if_match not in meant:
+            state = f"the version is {version}" if there else "it does not exist"
             raise Refusal(
                 HTTPStatus.PRECONDITION_FAILED,
-                f"it is {f'at version {version}' if there else 'not there'}, you mean {self._if_match}",
-                means="somebody else has changed it meanwhile; nothing was done",
+                f"If-Match is {self._if_match}, and {state}",
+                means="another request has changed it since you read it; nothing was done",
                 do="read it again, then decide again",
             )
 
@@ -230,7 +231,7 @@ def install_refusal_audit(app: FastAPI) -> None:
         except StoreError as lost:
             # The answer stays the same. Another answer would show whether the target exists.
             log.error(  # noqa: TRY400 - the message is enough
-                "%s (%s) was refused: %s; the audit log could not be told: %s",
+                "%s (%s) was refused: %s; the audit log could not be written: %s",
                 caller.principal.user,
                 caller.principal.token,
                 error.reason,
@@ -259,25 +260,27 @@ def authenticate(controller: Controller, authorization: str, address: str, now_s
         with controller.store.begin_read() as tx:
             token = tokens.find_token_by_digest(tx, compute_digest(secret), now_s)
     if token is None:
-        _limit_rate(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
+        _limit_rate(
+            controller.by_address.wait_s(address, now_s), "this address sends requests without a valid token"
+        )
         raise Refusal(
             HTTPStatus.UNAUTHORIZED,
-            "this request shows no token that counts",
-            means="nobody knows who asks; a token may have ended or been revoked",
-            do="send Authorization: Bearer ela_...; `elastane token` makes one",
+            "this request has no valid token",
+            means="its sender is unknown; a token may have expired, or was revoked",
+            do="send Authorization: Bearer ela_...; `elastane token create` makes one",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    _limit_rate(controller.by_token.wait_s(token.id, now_s), f"token {token.id} has asked")
+    _limit_rate(controller.by_token.wait_s(token.id, now_s), f"token {token.id} sends requests")
     return read_principal(token)
 
 
-def _limit_rate(wait_s: float, who: str) -> None:
+def _limit_rate(wait_s: float, sender: str) -> None:
     if wait_s:
         raise Refusal(
             HTTPStatus.TOO_MANY_REQUESTS,
-            f"{who} too often",
-            means="nothing was done; others are served meanwhile",
-            do=f"wait {wait_s:.1f} s, then go on more slowly",
+            f"{sender} too often",
+            means="nothing was done; other clients are not affected",
+            do=f"wait {wait_s:.1f} s, then send requests more slowly",
             headers={"Retry-After": str(max(1, round(wait_s + 0.5)))},
         )
 
@@ -303,7 +306,7 @@ Key = Annotated[
         alias="Idempotency-Key",
         max_length=200,
         pattern=PRINTABLE,
-        description="Of your choice, such as a UUID. A repeated request with the same key is done once.",
+        description="A key of your choice, such as a UUID. A repetition with this key has no effect.",
     ),
 ]
 Match = Annotated[

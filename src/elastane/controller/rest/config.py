@@ -20,7 +20,7 @@ from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 
-router = APIRouter(prefix="/v1", tags=["what operators declare"])
+router = APIRouter(prefix="/v1", tags=["declarations"])
 ALL = Target(name="the configuration")
 
 Wanted = Annotated[Config, parse_body(Config)]

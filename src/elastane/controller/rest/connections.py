@@ -81,7 +81,7 @@ class DeadlineProtocol(H11Protocol):
         refusal = make_problem(
             HTTPStatus.BAD_REQUEST,
             msg.rstrip("."),
-            means="nothing was done: it is not known what was asked for",
+            means="nothing was done: the controller cannot read the request",
             do="send HTTP/1.1, with headers of at most 64 KiB",
         )
         body = msgspec.json.encode(refusal)

@@ -26,15 +26,15 @@ FORMS = (
 MARK = "x-msgspec"
 REF = "#/components/schemas/{name}"
 PROBLEM = {
-    "description": "It was not done; says why.",
+    "description": "The request failed; the body gives the reason.",
     "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
 }
 ABOUT = """The controller of an Elastane cluster. Send `Authorization: Bearer ela_...`.
 
-Requests that change something may carry an `Idempotency-Key`: repeated with the same key they are done once,
-and the first answer is given again. What has an `ETag` can be changed with `If-Match`, so that nobody
-overwrites what they have not seen. Whatever goes wrong is an `application/problem+json` that says what
-happened, what it means and what to do. What a token may not see does not exist for it."""
+Requests that change something accept an `Idempotency-Key`: a repetition with the same key gets the first
+answer and has no further effect. To change a thing only if no other request has changed it since you read it,
+send its `ETag` as `If-Match`. A failed request is answered with `application/problem+json`: what happened,
+what it means and what to do. For a thing that a token may not see, the answer is 404."""
 
 
 def describe_route(
@@ -91,6 +91,8 @@ def build_description(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 # FastAPI's own shape of a wrong parameter, which is a Problem here.
                 operation["responses"].pop("422", None)
+                if "description" in operation:
+                    operation["summary"] = operation["description"].partition(". ")[0].removesuffix(".")
         add_links(schema["paths"])
         for kind, field, pattern in FORMS:
             components[kind]["properties"][field]["pattern"] = pattern

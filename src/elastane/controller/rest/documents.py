@@ -1,5 +1,6 @@
 """Declarations: cohorts, teams with quotas, priorities, pools, reservations, triggers, rules."""
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -34,7 +35,7 @@ from elastane.controller.rest.removals import check_mentions, check_removals
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 
-router = APIRouter(prefix="/v1", tags=["what operators declare"])
+router = APIRouter(prefix="/v1", tags=["declarations"])
 
 SINGULAR: dict[Kind, str] = {
     "cohorts": "cohort",
@@ -43,8 +44,10 @@ SINGULAR: dict[Kind, str] = {
     "pools": "pool",
     "reservations": "reservation",
     "triggers": "trigger",
-    "rules": "the rules of",
+    "rules": "the rules of the",
 }
+PLURAL: dict[Kind, str] = {"priorities": "priority classes"}
+"""The plurals that are not the names of their kinds."""
 
 
 def _make_target(kind: Kind, name: str) -> Target:
@@ -84,8 +87,23 @@ def _append_change_event(
 def _install(kind: Kind) -> None:
     """Install the four routes of one kind of documents."""
     noun, shape = SINGULAR[kind], KINDS[kind]
+    every, one = f"/{kind}", f"/{kind}/{{name}}"
+    page: Any = Page[shape]  # type: ignore[valid-type]
+    declared = describe_route(shape, takes=shape, also=HTTPStatus.CREATED)
+    removed = describe_route(None, status=HTTPStatus.NO_CONTENT)
+    for method, path, summary, name, handler, description in (
+        ("GET", every, f"List the {PLURAL.get(kind, kind)}", "list", _build_list(kind), describe_route(page)),
+        ("GET", one, f"Return a {noun}", "get", _build_get(kind), describe_route(shape)),
+        ("PUT", one, f"Declare a {noun}", "put", _build_put(kind), declared),
+        ("DELETE", one, f"Remove a {noun}", "delete", _build_delete(kind), removed),
+    ):
+        router.add_api_route(
+            path, handler, methods=[method], summary=summary, operation_id=f"{name}_{kind}", **description
+        )
 
-    def list_all(caller: CallerParameter) -> Response:
+
+def _build_list(kind: Kind) -> Callable[..., Response]:
+    def list_documents(caller: CallerParameter) -> Response:
         caller.require_right("documents.read", Target(name=kind))
         with caller.begin_read() as tx:
             found = getattr(documents.read_declared_config(tx), kind)
@@ -95,25 +113,41 @@ def _install(kind: Kind) -> None:
         )
         return respond(Page(items=items))
 
-    def get(caller: CallerParameter, name: Name) -> Response:
+    return list_documents
+
+
+def _build_get(kind: Kind) -> Callable[..., Response]:
+    def get_document(caller: CallerParameter, name: Name) -> Response:
         with caller.begin_read() as tx:
             caller.require_right("documents.read", _make_target(kind, name))
             found = documents.find_document(tx, kind, name)
         if found is None:
-            raise make_missing_error(f"{noun} {name}")
+            raise make_missing_error(f"{SINGULAR[kind]} {name}")
         value = documents.require_document(found, kind, name)
         return respond(value, version=found.version)
 
-    def put(
+    return get_document
+
+
+def _build_put(kind: Kind) -> Callable[..., Response]:
+    shape = KINDS[kind]
+
+    def put_document(
         caller: EditorParameter, name: Name, document: Annotated[NamedDocument, parse_body(shape)]
     ) -> Response:
         if document.name != name:
             raise BadField(
-                "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
+                "name", f"the document has {document.name!r}, the path {name!r}", do="use one name in both"
             )
         return _put(caller, kind, name, document)
 
-    def delete(caller: EditorParameter, name: Name) -> Response:
+    return put_document
+
+
+def _build_delete(kind: Kind) -> Callable[..., Response]:
+    noun = SINGULAR[kind]
+
+    def delete_document(caller: EditorParameter, name: Name) -> Response:
         def do(tx: Connection) -> Reply:
             caller.require_right("documents.write", _make_target(kind, name))
             found = documents.find_document(tx, kind, name)
@@ -134,28 +168,7 @@ def _install(kind: Kind) -> None:
 
         return caller.change(f"{kind}.delete", f"{noun} {name}", do)
 
-    one = f"/{kind}/{{name}}"
-    listed: Any = Page[shape]  # type: ignore[valid-type]
-    router.add_api_route(
-        f"/{kind}", list_all, summary=f"All {kind}", operation_id=f"list_{kind}", **describe_route(listed)
-    )
-    router.add_api_route(one, get, summary=f"One {noun}", operation_id=f"get_{kind}", **describe_route(shape))
-    router.add_api_route(
-        one,
-        put,
-        methods=["PUT"],
-        summary=f"Declare a {noun}",
-        operation_id=f"put_{kind}",
-        **describe_route(shape, takes=shape, also=HTTPStatus.CREATED),
-    )
-    router.add_api_route(
-        one,
-        delete,
-        methods=["DELETE"],
-        summary=f"Remove a {noun}",
-        operation_id=f"delete_{kind}",
-        **describe_route(None, status=HTTPStatus.NO_CONTENT),
-    )
+    return delete_document
 
 
 for _kind in NAMED:

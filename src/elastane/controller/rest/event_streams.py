@@ -66,17 +66,17 @@ class Watchers:
             if self._of[kind, name] >= most:
                 raise Refusal(
                     HTTPStatus.TOO_MANY_REQUESTS,
-                    f"{kind} {name} watches {most} times already",
-                    means="nothing was done; others are served meanwhile",
-                    do="end a stream, or share one: it tells all that the token may see",
+                    f"{kind} {name} has {most} open streams already",
+                    means="nothing was done; other clients are not affected",
+                    do="end a stream, or share one: it has all events that the token may see",
                     headers={"Retry-After": "1"},
                 )
         if self._of[ALL] >= self._most:
             raise Refusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "too many are watching already",
+                "too many streams are open",
                 means="nothing was done",
-                do="try again later, or read /v1/jobs/JOB/events now and then",
+                do="try again later, or poll /v1/jobs/JOB/events",
             )
         keys = Counter([ALL, *(key for key, _ in limits)])
         self._of += keys

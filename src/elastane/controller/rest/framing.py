@@ -41,16 +41,16 @@ def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
     if size_bytes > LARGEST_HEADERS_BYTES:
         return make_problem(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            f"the headers have {size_bytes} bytes, more than {LARGEST_HEADERS_BYTES}",
+            f"the headers have {size_bytes} bytes; the limit is {LARGEST_HEADERS_BYTES}",
             means="nothing was done",
-            do="send fewer and shorter ones",
+            do="send fewer or shorter headers",
         )
     counts = Counter(name for name, _ in headers)
     if twice := sorted(name.decode() for name in ONCE if counts[name] > 1):
         return make_problem(
             HTTPStatus.BAD_REQUEST,
-            f"the header {twice[0]} is there {counts[twice[0].encode()]} times",
-            means="nothing was done: it is not known which one counts",
+            f"the header {twice[0]} appears {counts[twice[0].encode()]} times",
+            means="nothing was done: programs differ in which of the values they use",
             do="send it once",
             field=f"header.{twice[0]}",
         )
@@ -59,7 +59,7 @@ def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
             HTTPStatus.BAD_REQUEST,
             "this API has no WebSockets",
             means="nothing was done",
-            do="ask without Upgrade; GET /v1/watch is a stream of server-sent events",
+            do="send it without Upgrade; GET /v1/watch is a stream of server-sent events",
             field="header.upgrade",
         )
     return None

@@ -250,7 +250,7 @@ def get_job_events(caller: CallerParameter, job: Name, after: After = None, limi
 
 @router.get("/{job}/processes", **describe_route(Page[str]))
 def get_job_processes(caller: CallerParameter, job: Name) -> Response:
-    """List the processes of a job that have a log: workers in the order of their numbers, then the others."""
+    """List the processes of a job that have a log. Workers come first, in the order of their numbers."""
     with caller.begin_read() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)
@@ -267,7 +267,7 @@ def get_job_log(
     offset: Annotated[
         int, Query(ge=-(2**50), le=2**50, description="First byte; negative: from the end.")
     ] = -DEFAULT_BYTES,
-    limit: Annotated[int, Query(ge=1, le=MOST_BYTES, description="At most so many bytes.")] = MOST_BYTES,
+    limit: Annotated[int, Query(ge=1, le=MOST_BYTES, description="Largest number of bytes.")] = MOST_BYTES,
 ) -> Response:
     """Return the raw bytes of a part of a log. The header Elastane-Next-Offset has the next part's offset."""
     with caller.begin_read() as tx:

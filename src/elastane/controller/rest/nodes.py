@@ -10,6 +10,7 @@ from elastane.api.field_checks import check_remark
 from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
 from elastane.api.rest import NodeChange, Page
 from elastane.controller.access.roles import Target
+from elastane.controller.cluster.changes import add_words
 from elastane.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.controller.rest.caller import CallerParameter, Editor, EditorParameter
 from elastane.controller.rest.description import describe_route
@@ -19,6 +20,7 @@ from elastane.controller.store import events, nodes
 from elastane.controller.store.replies import Reply
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+VERBS: dict[NodeWanted, str] = {"drain": "drained", "failed": "failed", "use": "returned to use"}
 
 Why = Annotated[NodeChange, parse_body(NodeChange, empty=NodeChange())]
 
@@ -61,11 +63,11 @@ def delete_node(caller: EditorParameter, node: Name) -> Response:
             raise Refusal(
                 HTTPStatus.CONFLICT,
                 f"node {node} was seen {max(0.0, caller.now_s - known.heard_s):.0f} s ago",
-                means="its engine would bring it back within a minute",
-                do=f"elastane node fail {node}; forget it once its machine is gone for {UNSEEN_S:g} s",
+                means="its engine would report it again within a minute",
+                do=f"elastane node fail {node}; forget it after its machine has been gone for {UNSEEN_S:g} s",
             )
         nodes.forget_node(tx, node)
-        message = f"{caller.principal.user}: forgot node {node}"
+        message = f"{caller.principal.user} forgot node {node}"
         events.append_event(tx, "node.forgotten", message, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
@@ -94,7 +96,7 @@ def _change_node(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Res
         if (before.wanted, before.why) == (wanted, why):
             return build_reply(before, version=before.version)
         after = nodes.update_node(tx, name, wanted, why)
-        message = f"{caller.principal.user}: {wanted} node {name}" + (f", {why}" if why else "")
+        message = add_words(f"{caller.principal.user} {VERBS[wanted]} node {name}", why)
         events.append_event(tx, f"node.{wanted}", message, caller.now_s)
         return build_reply(after, version=after.version)
 

@@ -4,15 +4,15 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from elastane.api.field_checks import NAME as NAMES
+from elastane.api import field_checks
 from elastane.controller.rest.logs import PROCESS
 
-NAME = rf"^{NAMES.pattern}$"
+NAME = rf"^{field_checks.NAME.pattern}$"
 
 Name = Annotated[str, Path(pattern=NAME, max_length=100)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many items.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Largest number of items.")]
 After = Annotated[
-    int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the page before.")
+    int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the previous page.")
 ]
 NAME_OR_NONE = rf"{NAME}|^$"
 NameFilter = Annotated[str, Query(pattern=NAME_OR_NONE, max_length=100)]

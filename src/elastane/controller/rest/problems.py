@@ -66,7 +66,7 @@ def make_missing_error(what: str) -> Refusal:
         HTTPStatus.NOT_FOUND,
         f"there is no {what}",
         means="it does not exist, or your token may not see it",
-        do="look at the name, and at whose token this is",
+        do="check the name, and the user and team of your token",
     )
 
 
@@ -138,7 +138,7 @@ def make_parameter_problem(error: RequestValidationError) -> Problem:
     if words := WORDS.get(first.get("ctx", {}).get("pattern", "")):
         return make_problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{place}: {first['input']!r} is not written as it must be",
+            f"{place}: {first['input']!r} does not have the right form",
             means="nothing was done",
             do=f"write {words}",
             field=place,
@@ -173,7 +173,7 @@ def install_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def answer_routing_error(request: Request, error: HTTPException) -> Response:
         status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
-        do = "see /v1/openapi.json for what there is"
+        do = "/v1/openapi.json lists all requests"
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             # The description itself is not in the description.
             headers["Allow"] = ", ".join(list_methods(app.openapi(), request.url.path) or ["GET"])
@@ -190,7 +190,7 @@ def install_problem_handlers(app: FastAPI) -> None:
             make_problem(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "the controller failed to answer",
-                means="this is a bug in Elastane; whether the request was done is not known",
-                do="repeat it with the same Idempotency-Key; the controller's log says more",
+                means="this is a bug in Elastane; the request may have been done or not",
+                do="repeat it with the same Idempotency-Key; the controller's log has details",
             )
         )

@@ -28,17 +28,17 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
     if users and kind == "cohorts":
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"cohort {name} is in use: {_list_users(users)} in it",
-            means="nobody could tell whom they lend to first; nothing was changed",
+            f"cohort {name} is in use by {_list_users(users)}",
+            means="they would have no place in the tree of quotas; nothing was changed",
             do="move them (elastane team set TEAM --cohort OTHER, elastane cohort set COHORT --parent OTHER; "
             "'' is the cluster), or remove them first",
         )
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"pool {name} is in use: {_list_users(users)} for it",
-            means="they would speak of a pool that is not there; nothing was changed",
-            do=f"take them away first, such as: elastane quota remove OWNER --pool {name}",
+            f"pool {name} is in use by {_list_users(users)}",
+            means="they would name a pool that does not exist; nothing was changed",
+            do=f"remove them first, for example: elastane quota remove OWNER --pool {name}",
         )
 
 
@@ -56,8 +56,8 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
         if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
             raise Refusal(
                 HTTPStatus.CONFLICT,
-                f"pool {one.name} is in use: {_list_users(holders)} in it",
-                means="without a pool their workers could not drain from it; nothing was changed",
+                f"pool {one.name} is in use by {_list_users(holders, 'job')}",
+                means="their workers could not drain from a pool that does not exist; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
             )
         if one.kind == "priorities":
@@ -78,10 +78,10 @@ def _check_class(tx: Connection, removed: Change) -> None:
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"priority class {removed.name} is in use: {_list_users(users)} of it",
-            means="nothing could be changed any more about a job of a class that is not there, and one that "
-            "names none would have another priority; nothing was changed",
-            do="give them another (elastane amend JOB --priority CLASS), or wait until they have ended",
+            f"priority class {removed.name} is in use by {_list_users(users, 'job')}",
+            means="a job of a class that does not exist could not be changed any more, and a job without a "
+            "class would get another priority; nothing was changed",
+            do="give them another class (elastane amend JOB --priority CLASS), or wait until they end",
         )
 
 
@@ -94,24 +94,23 @@ def _check_team(tx: Connection, team: str, now_s: float) -> None:
     if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"team {team} is in use: {_list_users(users)} of it",
-            means="they would own nothing from then on, and those that may not borrow would stop; "
-            "nothing was changed",
-            do="cancel them, or wait until they have ended; to take only what the team owns: "
+            f"team {team} is in use by {_list_users(users, 'job')}",
+            means="they would lose their quota, and jobs that may not borrow would stop; nothing was changed",
+            do="cancel them, or wait until they end; to remove only a quota of the team: "
             f"elastane quota remove {team} --pool POOL",
         )
     if keys := tokens.list_team_tokens(tx, team, now_s):
         raise Refusal(
             HTTPStatus.CONFLICT,
-            f"team {team} is in use: {_list_users(keys)} valid in it",
-            means="whoever has such a token could go on submitting jobs for a team that is not there; "
-            "nothing was changed",
-            do="revoke them (elastane token revoke TOKEN); elastane token list says whose they are",
+            f"team {team} is in use by {_list_users(keys, 'token')}",
+            means="these tokens could still submit jobs for a team that does not exist; nothing was changed",
+            do="revoke them (elastane token revoke TOKEN); elastane token list shows their users",
         )
 
 
-def _list_users(names: tuple[str, ...]) -> str:
-    """List users with a verb: ``a, b and 3 more are``."""
+def _list_users(names: tuple[str, ...], noun: str = "") -> str:
+    """List users, and their noun in front of them if they have one: ``jobs a, b and 3 more``."""
     more = len(names) - SHOWN
     shown = ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+    nouns = noun if len(names) == 1 else f"{noun}s"
+    return f"{nouns} {shown}" if noun else shown

@@ -17,7 +17,7 @@ from elastane.controller.rest.problems import make_missing_error
 from elastane.controller.store import documents, events, nodes, reports
 from elastane.controller.store.replies import Reply
 
-router = APIRouter(prefix="/v1/reports", tags=["reports from outside"])
+router = APIRouter(prefix="/v1/reports", tags=["reports"])
 LONGEST_S = 366 * 24 * 3600.0
 
 
@@ -93,4 +93,4 @@ def _describe_report(said: Report) -> str:
 
 def _check_range(field: str, value: float, most: float = LONGEST_S) -> None:
     if not 0 <= value <= most:
-        raise BadField(field, f"{value:g} is not between 0 and {most:g}", do="write a number that is")
+        raise BadField(field, f"{value:g} is not between 0 and {most:g}", do="write a number in this range")

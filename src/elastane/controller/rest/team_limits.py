@@ -34,12 +34,12 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
         Refusal: the team or this user has reached a limit of jobs, or the team one of stored bytes.
     """
     limits, taken = read_limits(tx, spec.team), jobs.measure_team(tx, spec.team, user)
-    means = "the job was not submitted; the others go on"
+    means = "the job was not submitted; the others continue"
     if taken.jobs >= limits.jobs:
         raise _make_limit_refusal(
             f"team {spec.team} has {taken.jobs} of at most {limits.jobs} jobs that have not ended",
             means=means,
-            free="cancel some, or wait until some have ended",
+            free="cancel some, or wait until some end",
             raise_it=f"elastane team set {spec.team} --max-jobs N",
         )
     if taken.of_user >= limits.jobs_per_user:
@@ -47,7 +47,7 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
             f"user {user} has {taken.of_user} of at most {limits.jobs_per_user} jobs in team {spec.team} "
             "that have not ended",
             means=means,
-            free="cancel some, or wait until some have ended",
+            free="cancel some, or wait until some end",
             raise_it=f"elastane team set {spec.team} --max-jobs-per-user N",
         )
     _check_room(spec.team, limits, taken.spec_bytes, _measure_spec(spec))
@@ -72,9 +72,9 @@ def _measure_spec(spec: JobSpec) -> int:
 def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
     if stored + added > limits.stored_mib * MIB:
         raise _make_limit_refusal(
-            f"the specs of team {team}'s jobs have {stored / MIB:.1f} of at most {limits.stored_mib} MiB",
+            f"the specs of team {team} have {stored / MIB:.1f} of at most {limits.stored_mib} MiB",
             means="nothing was changed; jobs that have ended count until the cluster forgets them",
-            free="write smaller specs; with runPolicy.ttlSecondsAfterFinished ended jobs are forgotten",
+            free="write smaller specs, or let ended jobs be forgotten (runPolicy.ttlSecondsAfterFinished)",
             raise_it=f"elastane team set {team} --max-stored-mib N",
         )
 
@@ -101,8 +101,8 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
     if made >= MADE_A_DAY * most:
         raise _make_limit_refusal(
             f"{made} of at most {MADE_A_DAY * most} tokens of team {team} were made within a day",
-            means="no token was made; revoked ones are kept, so that the audit log can be understood",
-            free="use a token for longer",
+            means="no token was made; the store keeps revoked tokens, because the audit log refers to them",
+            free="use each token for longer",
             raise_it=raise_it,
         )
 

@@ -89,8 +89,8 @@ def _check_new_token(new: NewToken) -> None:
     if not re.fullmatch(USER, new.user):
         raise BadField(
             "user",
-            f"{new.user!r} is not a user",
-            do="letters, digits, '.', '_', '@', '+', '-', at most 100",
+            f"{new.user!r} is not a valid user name",
+            do="write at most 100 letters, digits, '.', '_', '@', '+' and '-'",
         )
     check_remark("note", new.note)
     if new.role in OF_THE_CLUSTER and new.team:
@@ -98,10 +98,12 @@ def _check_new_token(new: NewToken) -> None:
     if new.role not in OF_THE_CLUSTER and new.team != EVERY_TEAM:
         if not new.team:
             raise BadField(
-                "team", f"a {new.role} is one in some team", do=f"name it, or {EVERY_TEAM} for all"
+                "team", f"the role {new.role} needs a team", do=f"name one, or {EVERY_TEAM} for all"
             )
         check_name("team", new.team)
     if new.valid_s is not None and not 0 < new.valid_s <= LONGEST_S:
         raise BadField(
-            "validS", f"{new.valid_s:g} is not between 0 and {LONGEST_S:g}", do="seconds; or leave it out"
+            "validS",
+            f"{new.valid_s:g} is not between 0 and {LONGEST_S:g}",
+            do="write seconds in this range, or leave it out",
         )

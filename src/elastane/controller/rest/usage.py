@@ -41,7 +41,7 @@ def get_usage(
         raise BadField(
             "from",
             f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}",
-            do="write an earlier one",
+            do="write an earlier time",
         )
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.begin_read() as tx:

@@ -119,8 +119,8 @@ class Store:
                 f"{found}, and {at_least} was seen)",
                 means="its journal (-wal) was lost, or the file is an older one or a new one; nothing was "
                 "started, because jobs may run that it does not know",
-                do="put back the files as they were; or, to go on from what is there (a backup that was put "
-                f"back, for example), remove the file of its name that ends in {LOCK}, then start again",
+                do="restore the original files; or, to continue with this store (a restored backup, for "
+                f"example), remove the file beside it that ends in {LOCK}, then start again",
             )
 
     @contextmanager
@@ -179,7 +179,7 @@ class Store:
     def _queue_writers(self) -> Iterator[None]:
         if not self._one_writer.acquire(timeout=BUSY_S):
             # If another process holds the database, each thread would wait in turn, the last for minutes.
-            raise make_busy_error(self.where, f"others have waited to write for {BUSY_S} s")
+            raise make_busy_error(self.where, f"other writers have held it for {BUSY_S} s")
         try:
             yield
         finally:
@@ -218,19 +218,18 @@ def parse_store_url(url: str) -> URL:
     except (ArgumentError, ValueError) as error:
         # The URL is not quoted, because it may contain a password.
         raise BadInput(
-            "the store's URL is not one of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
+            "the URL of the store is not a URL of a database",
+            do="write sqlite:///PATH or postgresql://USER@HOST/NAME",
         ) from error
     if found.get_backend_name() == "sqlite":
         if found.database in {None, "", ":memory:"}:
-            raise BadInput(
-                "a store in memory would not survive its controller", do="name a file: sqlite:///PATH"
-            )
+            raise BadInput("a store in memory would not survive its controller", do="write sqlite:///PATH")
         return found.set(drivername="sqlite+pysqlite")
     if found.get_backend_name() == "postgresql":
         return found.set(drivername="postgresql+psycopg")
     raise BadInput(
-        f"{found.get_backend_name()} is not a database that a store can be in",
-        do="sqlite:///PATH or postgresql://USER@HOST/NAME",
+        f"a store cannot be in a database of the kind {found.get_backend_name()}",
+        do="write sqlite:///PATH or postgresql://USER@HOST/NAME",
     )
 
 

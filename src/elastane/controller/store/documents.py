@@ -89,9 +89,9 @@ def read_declared_config(tx: Connection) -> Config:
 
 def _make_unreadable_error(one: UnreadableDocument) -> UnreadableRecord:
     return UnreadableRecord(
-        escape_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
+        escape_line(f"{one.name} in the declared {one.kind}" if one.name else "the declarations", SHOWN),
         one.why,
-        do="declare it again (elastane config apply FILE), or put back a backup of the store",
+        do="declare it again (elastane config apply FILE), or restore a backup of the store",
     )
 
 
@@ -137,7 +137,7 @@ def _decode_documents(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[
 
 def _describe_whole(why: str) -> UnreadableDocument:
     """Return the record for documents that can be read, but are not consistent with each other."""
-    return UnreadableDocument("documents", "some", why)
+    return UnreadableDocument("documents", "", why)
 
 
 def _decode_document(kind: Any, name: Any, body: Any) -> Document:
@@ -145,7 +145,7 @@ def _decode_document(kind: Any, name: Any, body: Any) -> Document:
         raise Malformed("there are no documents of that kind")
     document = _columns[kind](body)
     if get_name(document) != name:
-        raise Malformed("it is that of another document")
+        raise Malformed("it belongs to another document")
     return document
 
 

@@ -53,9 +53,9 @@ class UnreadableRecord(StoreError):
     def __init__(self, what: str, why: str, *, do: str) -> None:
         self.record, self.why = what, why
         super().__init__(
-            f"the record of {what} in the store cannot be read: {why}",
-            means="nothing is decided until it can, because without it jobs might get more than they may; "
-            "jobs go on as they are, and can be listed and described",
+            f"the stored record of {what} cannot be read: {why}",
+            means="nothing is decided until it can be read, because jobs might get more than they may have; "
+            "they continue unchanged, and can be listed and described",
             do=do,
         )
 
@@ -86,42 +86,42 @@ def translate_database_error(error: DBAPIError, where: str) -> StoreError:
     name, state = _read_codes(error.orig)
     if is_damage(error.orig) or state in POSTGRES_DAMAGED:
         return make_damage_error(where, str(error.orig))
-    said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    detail = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if name == "SQLITE_FULL" or state in POSTGRES_FULL:
         return StoreFull(
-            f"the disk under the store {where} is full ({said})",
-            means="the change was not made; nothing that was stored before is lost, and jobs go on training",
+            f"the disk under the store {where} is full ({detail})",
+            means="the change was not made; stored data is intact, and jobs continue to train",
             do="free some space, then try again",
         )
     if name in SQLITE_BUSY or state in POSTGRES_BUSY:
-        return make_busy_error(where, said)
+        return make_busy_error(where, detail)
     if name in SQLITE_READ_ONLY:
         return StoreError(
-            f"the store {where} cannot be written ({said})",
-            means="the change was not made; nothing that was stored before is lost, and jobs go on training",
+            f"the store {where} cannot be written ({detail})",
+            means="the change was not made; stored data is intact, and jobs continue to train",
             do="make its file system writable again (`findmnt`, `dmesg`), then try again",
         )
     return StoreError(
-        f"the store {where} refuses ({said})",
-        means="the change was not made; jobs go on training, but nothing can be decided",
-        do="see that the database runs, can be reached and may be written",
+        f"the store {where} reports an error ({detail})",
+        means="the change was not made; jobs continue to train, but nothing can be decided",
+        do="check that the database runs, can be reached and can be written",
     )
 
 
-def make_damage_error(where: str, said: str) -> StoreDamaged:
+def make_damage_error(where: str, detail: str) -> StoreDamaged:
     return StoreDamaged(
-        f"the store {where} is damaged ({escape_line(said, SHOWN)})",
-        means="what it holds may be false, so it is not used; jobs go on training",
-        do="end the controller (`elastane down`), put a backup in the place of the store, remove the file of "
-        f"its name that ends in {LOCK}, and start the controller again",
+        f"the store {where} is damaged ({escape_line(detail, SHOWN)})",
+        means="its content may be wrong, so it is not used; jobs continue to train",
+        do="end the controller (`elastane down`), replace the store by a backup, remove the file beside it "
+        f"that ends in {LOCK}, and start the controller again",
     )
 
 
-def make_busy_error(where: str, said: str) -> StoreBusy:
+def make_busy_error(where: str, detail: str) -> StoreBusy:
     return StoreBusy(
-        f"the store {where} is busy ({said})",
-        means="the change was not made: something else has held the database for too long",
-        do="try again; if it stays so, look for another process that has the database open",
+        f"the store {where} is busy ({detail})",
+        means="the change was not made: another transaction has held the database for too long",
+        do="try again; if it stays busy, look for another process that has the database open",
     )
 
 

@@ -156,8 +156,8 @@ class Lease:
         original = Identity(note.device, note.inode)
         if read_file_identity(note.path) == original and not _is_free(note.path):
             raise StoreTaken(
-                f"{self._path} is a copy of {note.path}, which another controller has",
-                means="two would give the same devices to the same jobs twice; nothing was started",
+                f"{self._path} is a copy of {note.path}, which another controller uses",
+                means="two controllers would give the same devices out twice; nothing was started",
                 do=f"use that controller, or end it first (`elastane down`); to run the copy beside it, with "
                 f"other jobs in another ELASTANE_HOME, remove {self._path}{LOCK}",
             )
@@ -208,8 +208,8 @@ class Lease:
     def make_lost_error(self) -> LeaseLost:
         return LeaseLost(
             f"the connection that held the store {self.where} is gone, so another controller may have it",
-            means="this one has ended; jobs go on training, and nothing is decided meanwhile",
-            do="see that the database runs and can be reached, then start the controller again",
+            means="this controller has ended; jobs continue to train, and nothing is decided meanwhile",
+            do="check that the database runs and can be reached, then start the controller again",
         )
 
     def __enter__(self) -> Self:
@@ -236,8 +236,8 @@ class Lease:
 
 def _make_taken_error(where: str) -> StoreTaken:
     return StoreTaken(
-        f"another controller has the store {where}",
-        means="two would give the same devices twice",
+        f"another controller uses the store {where}",
+        means="two controllers would give the same devices out twice",
         do="use that one, or end it first (`elastane down`)",
     )
 
@@ -248,8 +248,8 @@ def _open_file(path: str) -> int:
     except OSError as error:
         raise BadInput(
             f"cannot write {path} ({error.strerror})",
-            means="nobody could know that this controller has the store",
-            do="name a store in a folder that can be written to",
+            means="other controllers could not see that this one uses the store",
+            do="name a store in a folder that this user can write to",
         ) from error
 
 

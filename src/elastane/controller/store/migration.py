@@ -31,7 +31,7 @@ def migrate(engine: Engine) -> None:
                 raise StoreNewer(
                     f"the store is at schema {at}, which this version of Elastane does not know",
                     means="a newer version has written it; this one would damage it",
-                    do="start that newer version, or take another store",
+                    do="start that newer version, or use another store",
                 )
             if at != scripts.get_current_head():
                 config.attributes["connection"] = connection

@@ -19,8 +19,8 @@ SHARE = 0.02
 """Largest share of the time that complete reads may take."""
 OLDER = "the store lacks changes that it had: an older one was written over it"
 RESTART = (
-    "end the controller (`elastane down`), put back the newest store that there is, as docs/operating.md "
-    "says, and start it again"
+    "end the controller (`elastane down`), restore the newest store as docs/operating.md describes, and "
+    "start it again"
 )
 
 
@@ -118,4 +118,4 @@ def _summarize_error(error: StoreError) -> str:
         case StoreBusy():
             return "the store has been busy for too long"
         case _:
-            return "the store takes no changes"
+            return "the store accepts no changes"

@@ -136,7 +136,7 @@ def _read_spec(columns: Mapping[str, Any]) -> JobSpec:
         raise Malformed("it is not text")
     spec = _decode_spec(text)
     if spec.name != columns["name"] or spec.team != columns["team"]:
-        raise Malformed("it is that of another job")
+        raise Malformed("it belongs to another job")
     return spec
 
 

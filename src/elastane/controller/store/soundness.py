@@ -20,13 +20,13 @@ from elastane.controller.store.files import StoreFiles
 from elastane.controller.store.integrity import find_damage, write_probe_page
 
 PUT_BACK = (
-    "put the same files back, then the controller uses them again by itself; or end it (`elastane down`) and "
-    "start it with the store that is there now, or with a backup"
+    "restore the same files, and the controller uses them again by itself; or end it (`elastane down`) and "
+    "start it with the present store, or with a backup"
 )
 DAMAGED = "the store is damaged"
 RESTORE = (
-    "end the controller (`elastane down`), put a backup in the place of the store as docs/operating.md says, "
-    "and start it again"
+    "end the controller (`elastane down`), replace the store by a backup as docs/operating.md describes, and "
+    "start it again"
 )
 
 
@@ -137,6 +137,6 @@ class Soundness:
     def _make_unusable_error(self, what: str, do: str) -> StoreUnusable:
         return StoreUnusable(
             f"{what} ({self.where})",
-            means="the controller no longer uses it, so nothing is decided; jobs go on training",
+            means="the controller no longer uses it, so nothing is decided; jobs continue to train",
             do=do,
         )

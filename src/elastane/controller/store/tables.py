@@ -34,7 +34,7 @@ turns = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("change", BigInteger, nullable=False),
-    comment="One row. Whoever writes locks it; `change` grows with everything that a plan depends on.",
+    comment="One row. Every writing transaction locks it; `change` grows with every input of a plan.",
 )
 
 documents = Table(
@@ -109,7 +109,7 @@ forgotten = Table(
     Column("name", Text, primary_key=True),
     Column("run_dir", Text, nullable=False),
     Column("forgotten_s", Float, nullable=False),
-    comment="Names of jobs that are forgotten and whose files may still be there.",
+    comment="Names of forgotten jobs that may have left files.",
 )
 
 nodes = Table(
@@ -133,7 +133,7 @@ reports = Table(
     Column("body", Text, nullable=False),
     Column("reported_s", Float, nullable=False),
     Column("valid_until_s", Float, nullable=False),
-    comment="What others say about the world; the newest word about each thing.",
+    comment="Reports from outside of the cluster; the newest one about each subject.",
 )
 
 events = Table(

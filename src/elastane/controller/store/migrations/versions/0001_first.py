@@ -138,7 +138,7 @@ def upgrade() -> None:
         sa.Column("reported_s", sa.Float(), nullable=False),
         sa.Column("valid_until_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("kind", "about", name=op.f("pk_reports")),
-        comment="What others say about the world; the newest word about each thing.",
+        comment="Reports from outside of the cluster; the newest one about each subject.",
     )
     op.create_table(
         "tokens",
@@ -159,7 +159,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("change", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
-        comment="One row. Whoever writes locks it; `change` grows with everything that a plan depends on.",
+        comment="One row. Every writing transaction locks it; `change` grows with every input of a plan.",
     )
     op.create_table(
         "usage",

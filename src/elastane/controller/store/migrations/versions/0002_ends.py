@@ -21,7 +21,7 @@ def upgrade() -> None:
         sa.Column("run_dir", sa.Text(), nullable=False),
         sa.Column("forgotten_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_forgotten")),
-        comment="Names of jobs that are forgotten and whose files may still be there.",
+        comment="Names of forgotten jobs that may have left files.",
     )
     _allow_deletion_with_job()
 
