@@ -110,7 +110,7 @@ def test_no_answer_names_a_job_of_another_team(cluster, served, make_spec):
     explained = cluster.api.user().get("/jobs/ours/explain").json()["decisions"][0]["sentences"][1]
     assert explained == "1 device of h100 goes to a job of another team, which waits for its minimum."
     waits = cluster.api.user().get("/jobs/late/explain").json()["explanation"]["sentences"]
-    assert "a job of another team has waited for long and holds its place" in " ".join(waits)
+    assert "a job of another team has waited for a long time and holds its place" in " ".join(waits)
     names = {"/jobs/": "ours", "/teams/": "vision", "/pools/": "h100", "/priorities/": "high"}
     asked = 0
     with served(cluster.api) as url:

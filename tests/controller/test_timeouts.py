@@ -246,7 +246,7 @@ def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
     cluster.pass_time(2 * TIMEOUT_S)
     assert cluster.clock() < cluster.job("train").retry_at_s
     assert (granted(cluster), cluster.job("train").preemptions) == (2, 0)
-    assert "It crashed and is tried again at" in " ".join(cluster.job("train").reason.sentences)
+    assert "It crashed and is retried at" in " ".join(cluster.job("train").reason.sentences)
     cluster.until(lambda: cluster.workers("train") == 2, 120)
     assert {action for action, *_ in decided(ada)} == {"start"}
 

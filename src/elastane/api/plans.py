@@ -144,7 +144,7 @@ class Ends(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class RetryLater(Reason, frozen=True, kw_only=True, gc=False):
-    """The job crashed and is tried again at ``at_s``, in seconds since 1970."""
+    """The job crashed and is retried at ``at_s``, in seconds since 1970."""
 
     at_s: float
 
@@ -334,7 +334,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     Args:
         job: its name.
         action: ``move`` changes pools and keeps the size; ``preempt`` drains all workers, and the job then
-            waits in its old place; ``keep`` and ``wait`` change nothing.
+            keeps its place in the queue; ``keep`` and ``wait`` change nothing.
         workers: workers that it holds from now on, by pool.
         drain: workers that must leave, by pool; none of them is in ``workers``. Workers on leaving nodes come
             first.

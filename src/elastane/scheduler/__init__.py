@@ -1,1 +1,1 @@
-"""Which job gets how many devices: one pure function from a snapshot to a plan with reasons."""
+"""The scheduler: one pure function from a snapshot of the cluster to a plan with reasons."""

@@ -4,10 +4,9 @@ From the leaves of the quota tree to its root, each node hands out what it owns:
 What a team does not use goes up to its cohort, and from there to the cluster, where other teams borrow it. So
 an owner always comes before a borrower, and nothing that a job may use stays idle.
 
-Devices that have failed and may come back count as if they were there, but only for a job that has to give up
-nothing: no job waits for devices that are there because another job waits for its repair. And places that a
-    job
-holds in its team or cohort are released where the holds are futile: where borrowers would take them.
+Failed devices that may come back count as present, but not for a job that has to give workers up: no job
+waits for present devices because another job waits for its repair. Places that a job holds in its team or
+cohort are released where the holds are futile: where borrowers would take them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How many devices of a pool are reserved, now and soon."""
+"""The calendar: the reserved devices of a pool, now and soon."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, timezone

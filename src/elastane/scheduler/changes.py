@@ -1,10 +1,9 @@
 """The changes that are possible now, from what jobs have to what they are entitled to.
 
-A job that has more than it is entitled to gives the rest back at once. A job that has less takes what is
-really
-free: minimums first, then growth, both in the order in which they were granted. Workers that leave count,
-against quotas and pools, until they are seen gone. A device that a job of a better right waits for is given
-to no other job meanwhile.
+A job that has more than it is entitled to gives the rest back at once. A job that has less takes free
+devices: minimums first, then growth, both in the order in which they were granted. Leaving workers count
+against quotas and pools until an observation shows that they are gone. While a job of a better right waits
+for a device, no other job gets it.
 """
 
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from elastane.scheduler.sizes import round_down_to_size
 
 @dataclass(slots=True)
 class JobChange:
-    """What happens to one job now.
+    """The change of one job that is possible now.
 
     Args:
         kept: workers that stay, by pool.
         new: workers that start, by pool.
-        short: workers it is entitled to and cannot have yet, by pool.
+        short: workers that it is entitled to and cannot have yet, by pool.
         drain: workers that are asked to leave, those on nodes that leave included; by the name of the pool,
             because that may have been removed.
     """
@@ -136,7 +135,7 @@ def _earns_back_resize(job: PlannedJob, size: int) -> bool:
     policy, held = job.state.spec.elastic_policy, job.held_workers
     return (
         not 0 < held == job.size
-        # A size that is no longer legal is left at any cost.
+        # A job leaves an illegal size at any cost.
         or round_down_to_size(policy, held) != held
         or size <= held
         or job.curve.compute_gain(held, size) >= job.resize_log
@@ -144,7 +143,7 @@ def _earns_back_resize(job: PlannedJob, size: int) -> bool:
 
 
 def _remove_workers(change: JobChange, excess: int) -> None:
-    """Remove so many workers: those that have not started before those that run."""
+    """Remove ``excess`` workers: those that have not started before those that run."""
     if not excess:
         return
     for workers in (change.new, change.kept):

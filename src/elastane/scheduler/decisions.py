@@ -34,7 +34,7 @@ from elastane.scheduler.wait_reasons import WaitReasons
 class DecisionMaker:
     """Makes the decisions of one plan, in the order of the jobs.
 
-    The order matters: what one job is told to wait for is not told to the next one.
+    The order matters: devices that one job waits for are not named to the next job.
 
     Args:
         cluster: the index; its jobs carry their grants.

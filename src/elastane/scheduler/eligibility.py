@@ -1,4 +1,4 @@
-"""Which pools a job may use, and which it tries first."""
+"""The pools that a job may use, in the order in which it tries them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""From a decision to sentences: why a job has its size, what it waits for, what would change that."""
+"""Sentences about a decision: why a job has its size, what it waits for, and what would change that."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +21,7 @@ JOB_OF_ANOTHER_TEAM = "a job of another team"
 def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
     """Return sentences about a decision: what happens, why, why not more, and what would change it.
 
-    Everyone who may see the job may read them, so they name no job of another team.
+    All users that may see the job may read them, so they name no job of another team.
 
     Args:
         decision: a decision of a plan.
@@ -37,7 +37,7 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
 
 
 def _choose_job_name(reader: str, teams: Mapping[str, str], job: str) -> str:
-    """Return what a job is called before the readers of a text about the job ``reader``."""
+    """Return the name of a job for the readers of a text about the job ``reader``."""
     return job if teams[job] == teams[reader] else JOB_OF_ANOTHER_TEAM
 
 
@@ -48,7 +48,7 @@ def _write_headline(decision: Decision) -> str:
     match decision.action:
         case "preempt":
             gone = format_count(sum(decision.drain.values()), "worker")
-            place = "" if decision.asked_for else " and waits in its old place"
+            place = "" if decision.asked_for else " and keeps its place in the queue"
             return f"{decision.job} gives back its {gone}{place}."
         case "wait":
             return f"{decision.job} waits."

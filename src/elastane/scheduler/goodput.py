@@ -1,4 +1,4 @@
-"""How fast a job would be at another size, from the speeds that were measured.
+"""The speed of a job at another size, predicted from its measured speeds.
 
 A step takes a part that workers divide among them and a part that they do not: ``1 / speed(n) = a / n + b``.
 Two numbers smooth the noise of the measurements, and the curve is concave, so that going from one size to the
@@ -53,8 +53,7 @@ def select_comparable_speeds(
     """Return the speeds that a plan may compare.
 
     A size that was measured only for a short time may be noise. If there is no other size, the largest one
-    still
-    counts: it says how fast the job is, and nothing about the worth of more workers.
+    still counts: it shows the speed of the job, but not the worth of more workers.
 
     Args:
         speeds: ``(workers, samples per second)``.

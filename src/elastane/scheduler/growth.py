@@ -31,7 +31,7 @@ HELD_WORTH = 1.1
 """Workers that a job holds are worth a tenth more, so that noise in measured speeds moves no job."""
 
 HELD_EFFICIENCY = 0.5
-"""Part of `SchedulingRules.worth` below which workers that a job holds are given up."""
+"""Part of `SchedulingRules.worth` below which a job gives its workers back."""
 
 Key: TypeAlias = tuple[int, bool, bool, float, int]
 """Priority (negative), meets its deadline, not settled, worth per device (negative), number of the job."""
@@ -158,7 +158,7 @@ def _find_next_step(
     size = find_next_size(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
     if not held and node == job.path[job.level]:
-        # The last quota it may use: what is not granted here is lost, and others may take its place.
+        # The last quota it may use: workers that are not granted here are lost, and others may replace them.
         job.loses_rest = True
     elif not held:
         now += unplaced

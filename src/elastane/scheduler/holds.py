@@ -1,4 +1,4 @@
-"""Held places: what a waiting job that has run out of patience keeps from jobs that would start later.
+"""Held places: a waiting job that has run out of patience keeps them from jobs that would start later.
 
 A running job that has lost a part of its minimum holds its place as well. Held places stop only jobs that
 would start; growth may use them meanwhile.

@@ -1,4 +1,4 @@
-"""From a job of the snapshot to a `PlannedJob`: which pools, sizes and rights it has."""
+"""The builder of planned jobs: the pools, sizes and rights of each job of a snapshot."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class _HeldWorkers(NamedTuple):
     Args:
         by_pool: how many.
         dead: how many of them are known to be dead.
-        written_off: why others are no longer waited for; None: all still are.
+        written_off: why the plan waits for others no longer; None: it waits for all.
     """
 
     by_pool: dict[int, int]
@@ -93,7 +93,7 @@ class JobBuilder:
             live_workers=held_workers - held.dead,
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
-            # What a reservation leaves is of no use to the job before the reservation is over.
+            # The job cannot use the rest that a reservation leaves before the reservation is over.
             out_of_patience=not size and not awaits_reservation and now_s >= patient_until_s,
             awaits_reservation=awaits_reservation,
             needed_workers=_find_needed_workers(state, curve, now_s),

@@ -1,4 +1,4 @@
-"""The most workers a job may have, however much is idle, and why: its own limits."""
+"""The limits of a job itself: the most workers it may have, however many devices are idle, and why."""
 
 import math
 from bisect import bisect_right
@@ -41,11 +41,11 @@ asked for, so that noise in measured speeds resizes no job."""
 
 
 class WrittenOff(NamedTuple):
-    """Workers that are no longer waited for.
+    """Workers that the plan waits for no longer.
 
     Args:
-        left: the size that the job is left with.
-        why: why they are no longer waited for.
+        left: the size of the job without them.
+        why: the reason.
     """
 
     left: int
@@ -144,9 +144,7 @@ def compute_restart_s(state: JobState, rules: SchedulingRules, now_s: float) -> 
 
     At least the time that it rests lies between two starts. So a job that ran for longer than that may start
     again at once, and so may every job the first time. The rest also holds if the job was promised another
-    place: two jobs that are to change places, and can only do so by being stopped, would otherwise repeat
-        that
-    for ever.
+    place: two jobs that can change places only by being stopped would otherwise do so again and again.
     """
     return (state.started_s or 0.0) + compute_rest_s(state, rules, now_s) - rules.cooldown_s
 
@@ -173,7 +171,7 @@ def find_size_for_speed(state: JobState, curve: SpeedCurve, speed: float) -> flo
 
 
 def _keep_within_tolerance(now: int, asked: float, size_for: Callable[[float], float]) -> float:
-    """Return the size for what is asked, or the present size if it is right within `TOLERANCE` of that."""
+    """Return the size for the asked value; the present size if it is right within `TOLERANCE`."""
     within = size_for(asked * (1 - TOLERANCE)) <= now <= size_for(asked * (1 + TOLERANCE))
     return now if now and within else size_for(asked)
 

@@ -1,4 +1,4 @@
-"""Why a job loses workers: which job gets them instead, or which devices, quotas or rules changed."""
+"""Reasons for a loss of workers: the job that gets them instead, or devices, quotas or rules that changed."""
 
 import math
 from dataclasses import dataclass

@@ -10,9 +10,9 @@ The jobs below the node come
 3. of the waiting ones first those that have run out of patience, oldest first; then by the dominant shares of
    their cohorts and teams; then the oldest.
 
-A minimum that does not fit may take back what was granted on quotas further down the job's path
-(`reclaim.py`). What is then left over on these quotas belongs to their owners first. So the round names the
-nodes that have to hand out their quotas again, and goes on when that is done (`allocator.py`).
+A minimum that does not fit may take back grants on quotas further down the job's path (`reclaim.py`). The
+rest that is then free on these quotas belongs to their owners first. So the round names the nodes that have
+to hand out their quotas again, and continues after that (`allocator.py`).
 """
 
 from collections.abc import Generator, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One job while a plan is made: what it may have, what it has, and what it has been granted so far."""
+"""One job during a plan: its limits, its workers, and its grants so far."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class WorkerGrant:
 
 @dataclass(slots=True, eq=False)
 class PlannedJob:
-    """A job and what the plan makes of it.
+    """A job during a plan.
 
     Args:
         state: the job as the controller knows it.
@@ -48,7 +48,7 @@ class PlannedJob:
         minimum: smallest legal size, in workers.
         max_workers: most workers it may have, however much is idle; 0: it may not run now.
         limit_reason: why ``max_workers`` is not larger.
-        written_off: why some of its workers are no longer waited for; None: all still are.
+        written_off: why the plan waits for some of its workers no longer; None: it waits for all.
         held: workers by pool that may stay where they are.
         draining: workers by pool that were asked to leave and have not left, without those on nodes that
             leave; under -1 those in pools that were removed.
@@ -58,13 +58,13 @@ class PlannedJob:
         cooling_down: it was resized less than its cooldown ago.
         protected: it was started less than ``minRunTimeS`` ago, so only an owner may stop it.
         out_of_patience: it has waited for longer than ``patienceS``, and so holds its place.
-        awaits_reservation: it waits, and its minimum does not fit beside what is reserved even in an
+        awaits_reservation: it waits, and its minimum does not fit beside the reservations even in an
             otherwise empty cluster.
         needed_workers: workers that meet its deadline, or those it has if these meet it; 0: it has no
             deadline.
         resize_log: cost of a resize as a part of the horizon; comparable to `SpeedCurve.compute_gain`.
-        holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: what it
-            held further down was borrowed by others (`holds.find_futile_holders`).
+        holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: others
+            borrowed the places that it held further down (`holds.find_futile_holders`).
         stop_reason: why it is not granted more; a `NoRoom` if devices are missing.
         wait_reason: why its minimum does not fit.
         grants: what it is granted, oldest first.

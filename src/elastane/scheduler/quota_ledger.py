@@ -1,4 +1,4 @@
-"""How many devices of each pool and of each quota are used while a plan is made."""
+"""The ledger of a plan: the used devices of each pool and of each quota."""
 
 from collections.abc import Sequence
 

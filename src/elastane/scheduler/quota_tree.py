@@ -1,4 +1,4 @@
-"""The tree of quotas: what each team, each cohort and the cluster owns and lends, in devices per pool.
+"""The tree of quotas: the devices of each pool that each team, each cohort and the cluster owns and lends.
 
 The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children
 lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
@@ -126,7 +126,7 @@ def _find_path(node: int, parents: Sequence[int]) -> Path:
 
 
 def scale_promises(nominal: Sequence[int], there: int) -> list[int]:
-    """Return what each promise of a pool's devices is worth while ``there`` devices exist.
+    """Return how many devices each promise of a pool is worth while ``there`` devices exist.
 
     If fewer exist than were promised, all promises shrink in proportion, rounded by Webster's method
     (Sainte-Laguë): the next device goes to the largest quotient of promise and one more than twice the

@@ -52,7 +52,7 @@ from elastane.api.pools import Departure, Restriction
 from elastane.scheduler.wording import choose_is_or_are, format_count, format_money, format_time
 
 NameJob: TypeAlias = Callable[[str], str]
-"""Returns what a job is called before the readers of a text."""
+"""Returns the name of a job for the readers of a text."""
 
 WINNERS: dict[Because, str] = {
     "owner": "which takes back what its team or cohort owns",
@@ -76,7 +76,7 @@ def describe_reason(why: Why, name_job: NameJob) -> str:
 
     Args:
         why: the reason.
-        name_job: returns what another job is called before the readers of the text.
+        name_job: returns the name of another job for the readers of the text.
     """
     if isinstance(why, GainReason):
         return _describe_gain(why)
@@ -145,7 +145,7 @@ def _describe_standstill(why: StandstillReason) -> str:
         case Ends(cause=cause):
             return ENDS[cause]
         case RetryLater(at_s=at_s):
-            return f"it crashed and is tried again at {format_time(at_s)}"
+            return f"it crashed and is retried at {format_time(at_s)}"
         case BudgetSpent(spent=spent, budget=budget):
             return f"it has spent {format_money(spent)} of its budget of {format_money(budget)}"
         case NoSuchPool():
@@ -153,13 +153,13 @@ def _describe_standstill(why: StandstillReason) -> str:
         case NeverFits(need=need, most=most):
             alone = f"only {most}" if most else "none"
             return (
-                f"its minimum needs {format_count(need, 'device')}; it could have {alone} "
+                f"its minimum needs {format_count(need, 'device')}; it could get {alone} "
                 "even without any other job"
             )
         case StoppedOften(until_s=until_s):
             return (
-                "it was stopped a moment ago, and has had to give something back more than once within an "
-                f"hour: it rests until {format_time(until_s)}"
+                "it was stopped a moment ago, and had to give workers back more than once within an hour: it "
+                f"waits until {format_time(until_s)}"
             )
         case _:
             assert_never(why)
@@ -170,7 +170,9 @@ def _describe_wait(why: WaitReason, name_job: NameJob) -> str:
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             left = f"{room} {choose_is_or_are(room)}" if room else "none is"
             bound = "" if node is None else f" (limited by {_describe_quota(node)})"
-            holder = f"; {name_job(held_for)} has waited for long and holds its place" if held_for else ""
+            holder = (
+                f"; {name_job(held_for)} has waited for a long time and holds its place" if held_for else ""
+            )
             return f"it needs {format_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}"
         case Restricted(restriction=restriction):
             return _describe_restriction(restriction)
@@ -195,7 +197,7 @@ def _describe_wait(why: WaitReason, name_job: NameJob) -> str:
         case AwaitsArrival(workers=workers, until_s=until_s):
             has = "has" if workers == 1 else "have"
             return (
-                f"{workers} of its workers {has} not arrived yet; it waits for that until "
+                f"{workers} of its workers {has} not arrived yet; it waits for them until "
                 f"{format_time(until_s)}"
             )
         case _:
@@ -207,11 +209,13 @@ def _describe_ceiling(why: CeilingReason) -> str:
         case AtMaximum(workers=workers):
             return f"its elastic policy allows no more than {format_count(workers, 'worker')}"
         case NotWorth(workers=workers, efficiency=efficiency):
-            return f"at {workers} workers each further one would add {efficiency:.0%} of one worker's speed"
+            return (
+                f"at {workers} workers, each additional one would add {efficiency:.0%} of one worker's speed"
+            )
         case ResizeTooDear(cost_s=cost_s, horizon_s=horizon_s):
             return f"a resize costs {cost_s:g} s, and no larger size earns that back within {horizon_s:g} s"
         case CoolingDown(until_s=until_s):
-            return f"it was resized a moment ago and rests until {format_time(until_s)}"
+            return f"it was resized a moment ago and does not grow before {format_time(until_s)}"
         case TargetMet(workers=workers, throughput=throughput):
             enough = f"{format_count(workers, 'worker')} {choose_is_or_are(workers)} enough"
             return f"{enough} for {throughput:g} samples per second, within a tenth"
@@ -229,7 +233,7 @@ def _count_own(workers: int) -> str:
 
 
 def _describe_restriction(one: Restriction) -> str:
-    by = f"the trigger {one.trigger} ({one.why})" if one.trigger else "the capacity that was reported"
+    by = f"the trigger {one.trigger} ({one.why})" if one.trigger else "the reported capacity"
     return f"{by} leaves jobs {format_count(one.limit, 'device')} of {one.pool}"
 
 

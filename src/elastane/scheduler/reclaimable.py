@@ -1,4 +1,4 @@
-"""Sums of what a job could take back at most.
+"""Sums of the most devices that a job could take back.
 
 They are kept over the grants that stand, so that a job that would not fit even then is refused before
 anything is taken back. They may come out too large, never too small:
@@ -28,15 +28,15 @@ class DeviceSums(NamedTuple):
 
 
 class ReclaimableSums:
-    """What may be taken back of all grants that stand.
+    """The sums over all grants that stand.
 
     Args:
         ledger: the devices in use.
 
     Attributes:
-        growth: what any job may take back.
-        minimums: by priority, the minimums of jobs that are not protected, and what these jobs lose with
-            them.
+        growth: devices that any job may take back.
+        minimums: by priority, the minimums of jobs that are not protected, with all other devices that
+            these jobs lose with them.
         spread: numbers of jobs that may lose grants on one quota because of another quota.
     """
 

@@ -1,4 +1,4 @@
-"""What would change a decision: what people can do about it, or when it changes by itself."""
+"""Remedies: changes by people or with time that would change a decision."""
 
 import math
 
@@ -51,6 +51,6 @@ def suggest_remedy(why: Why) -> str:  # noqa: C901 - a table with one row per re
         case TargetMet():
             return "This changes with a higher target: `elastane amend --throughput`."
         case DidNotArrive() | DidNotReturn():
-            return f"It is tried again; if workers need longer, raise {TIMEOUTS[type(why)]}."
+            return f"It is tried again; if its workers need more time, raise {TIMEOUTS[type(why)]}."
         case _:
             return ""

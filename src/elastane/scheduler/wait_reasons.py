@@ -1,4 +1,4 @@
-"""Why a waiting job is not given what jobs of a lower priority have: these are protected, or own it."""
+"""Why a waiting job does not get the devices of lower priorities: these are protected, or owned by others."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

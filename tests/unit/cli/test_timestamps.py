@@ -14,7 +14,7 @@ from elastane.cli.jobs.words import event_text, explanation_lines
 from elastane.cli.timestamps import localize_timestamps
 
 AT_S = 1795338000.0  # 2026-11-22 09:00 UTC
-SENTENCE = "It crashed and is tried again at 2026-11-22 09:00:00 UTC."
+SENTENCE = "It crashed and is retried at 2026-11-22 09:00:00 UTC."
 
 
 @pytest.fixture(autouse=True)

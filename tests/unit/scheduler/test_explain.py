@@ -173,7 +173,7 @@ def test_a_reported_capacity_is_called_that():
     snapshot = limited(job(1, "train", 1, high=4, workers=4, started_s=-1e6))
     reported = msgspec.structs.replace(snapshot, restrictions=(Restriction(pool="local", limit=1),))
     told = " ".join(words(reported, "train"))
-    assert "capacity that was reported" in told
+    assert "reported capacity" in told
     assert "trigger" not in told
 
 

@@ -218,7 +218,7 @@ def test_a_job_that_waits_for_the_end_of_a_reservation_holds_no_place():
 def test_a_job_that_could_have_nothing_is_not_advised_a_minimum_of_nothing():
     assert explain_decision(decided(state(low=2), devices=0), TEAMS) == (
         "job-1 waits.",
-        "Its minimum needs 2 devices; it could have none even without any other job.",
+        "Its minimum needs 2 devices; it could get none even without any other job.",
         "This changes with more quota or devices.",
     )
 
@@ -271,7 +271,7 @@ def test_a_job_gives_way_and_keeps_kind_and_site_when_its_pool_no_longer_suits(p
     assert decision.drain_s > 0
     assert decision.why == (plans.PoolChanged(pool="a", workers=4),)
     assert explain_decision(decision, TEAMS)[:2] == (
-        "job-1 gives back its 4 workers and waits in its old place.",
+        "job-1 gives back its 4 workers and keeps its place in the queue.",
         "4 of its workers are in a, which was removed or no longer has what its workers need.",
     )
 
@@ -331,8 +331,8 @@ def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_long
     decision = stopped(ran_s=100)
     # 60 s are doubled three times; the first 60 s are free.
     assert decision.why == (plans.StoppedOften(until_s=NOW_S - 101 + 480 - 60),)
-    (said,) = [one for one in explain_decision(decision, TEAMS) if "rests until" in one]
-    assert said.startswith("It was stopped a moment ago, and has had to give something back more than once")
+    (said,) = [one for one in explain_decision(decision, TEAMS) if "it waits until" in one]
+    assert said.startswith("It was stopped a moment ago, and had to give workers back more than once")
 
 
 def test_a_job_that_is_stopped_for_the_first_time_may_come_back_at_once():
@@ -374,7 +374,7 @@ def test_a_job_of_another_team_is_not_named(teams, who):
     decision = plans.Decision(job="job-1", action="wait", why=(taken,), ceiling=held)
     _, why, ceiling, *_ = explain_decision(decision, teams)
     assert why == f"2 devices of a go to {who}, which waits for its minimum."
-    assert ceiling.endswith(f"none is left for it; {who} has waited for long and holds its place.")
+    assert ceiling.endswith(f"none is left for it; {who} has waited for a long time and holds its place.")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_job_that_holds_its_place_need_not_be_older_than_those_it_stops():
     pools, high = (Pool(name="a", device="h100", devices=8),), PriorityClass(name="high", value=1)
     made = plan(Snapshot(now_s=NOW_S, pools=pools, jobs=jobs, priorities=(high,)))
     told = explain_decision(made.decisions[1], dict.fromkeys(("job-1", "job-2", "job-5"), "t"))
-    assert "job-5 has waited for long and holds its place." in told[1]
+    assert "job-5 has waited for a long time and holds its place." in told[1]
 
 
 def test_missing_devices_are_explained_by_the_nodes_that_took_them():
