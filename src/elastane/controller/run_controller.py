@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.config import Config
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import require_for_import
@@ -96,10 +98,11 @@ class RunController:
         from elastane.scheduler.run_explanations import explain_run_decision
 
         if not self._run_dir.controller.exists():
-            # Another terminal sees a complete store or none.
-            beside = self._run_dir.controller.with_suffix(".db.new")
-            Store(f"sqlite:///{beside}").close()
-            beside.replace(self._run_dir.controller)
+            with TemporaryDirectory(prefix=".controller-", dir=self._run_dir.root) as folder:
+                new = Path(folder, self._run_dir.controller.name)
+                Store(f"sqlite:///{new}").close()
+                # Another terminal sees a complete store or none.
+                replace_file(self._run_dir.controller, new.read_bytes(), durable=False, mode=0o600)
         store = Store(f"sqlite:///{self._run_dir.controller}")
         try:
             self._submit(store)

@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(
-    wish: ControllerSettings, ready: Callable[[ControllerReady], None], clock: Callable[[], float]
+    settings: ControllerSettings, ready: Callable[[ControllerReady], None], clock: Callable[[], float]
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -76,23 +76,23 @@ def serve(
         StoreError: the database cannot be used, or its lease was lost.
     """
     _raise_file_limit()
-    if wish.run_as.isolates:
-        prepare_home(wish.run_as, Path(wish.home))
+    if settings.run_as.isolates:
+        prepare_home(settings.run_as, Path(settings.home))
         # With root's groups, the controller could read files for a job that the job's user cannot read.
         os.setgroups([])
         os.umask(PRIVATE_UMASK)
-    closed = tuple(str(path) for path in list_store_files(wish.store) if restrict_permissions(path))
+    closed = tuple(str(path) for path in list_store_files(settings.store) if restrict_permissions(path))
     sys.setswitchinterval(SWITCH_S)
-    listener = _open_listener(wish)
+    listener = _open_listener(settings)
     home = None
     try:
-        home = lock_home(Path(wish.home))
+        home = lock_home(Path(settings.home))
         # The lease comes first: opening the store may change its schema under another controller.
-        with Lease(wish.store) as lease:
-            store = Store(wish.store, at_least=lease.read_last_change())
+        with Lease(settings.store) as lease:
+            store = Store(settings.store, at_least=lease.read_last_change())
             try:
                 with Monitor(store, lease.write_note):
-                    _serve(wish, store, lease, listener, ready, clock, closed)
+                    _serve(settings, store, lease, listener, ready, clock, closed)
             finally:
                 store.close()
     finally:
@@ -102,7 +102,7 @@ def serve(
 
 
 def _serve(  # noqa: PLR0917 - the parts of a process
-    wish: ControllerSettings,
+    settings: ControllerSettings,
     store: Store,
     lease: Lease,
     listener: socket.socket,
@@ -110,21 +110,18 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     clock: Callable[[], float],
     closed: tuple[str, ...],
 ) -> None:
-    node = ObservedNode(name=socket.gethostname(), pool="local", devices=wish.devices)
-    _declare_this_machine(store, wish, clock())
-    engine = LocalEngine(Path(wish.home), node=node, run_as=wish.run_as)
-    scheduler = Scheduler(plan=plan, explain=explain_decision)
-    loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
+    _declare_this_machine(store, settings, clock())
+    loop = _build_loop(store, settings, clock)
     controller = Controller(
         store,
         wake=loop.wake,
         plan=plan,
         explain=explain_decision,
-        check_team=partial(find_team_account, wish.run_as),
+        check_team=partial(find_team_account, settings.run_as),
         clock=clock,
     )
     app = build_application(controller)
-    server = _Server(configure_server(app, wish))
+    server = _Server(configure_server(app, settings))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
     ending, lost = threading.Event(), threading.Event()
 
@@ -132,13 +129,11 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         server.handle_exit(signal.SIGTERM, None)
         ending.set()
 
-    def watch_the_lease() -> None:
-        while not ending.wait(LEASE_S):
-            if not lease.is_held():
-                lost.set()
-                # Stop decisions before requests: another controller may have the store.
-                loop.close()
-                end()
+    def end_without_lease() -> None:
+        lost.set()
+        # Stop decisions before requests: another controller may have the store.
+        loop.close()
+        end()
 
     server.farewell = app.state.closing.set
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -146,23 +141,12 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     # Imported modules stay for ever, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
-    scheme = "https" if wish.certificate else "http"
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
     with store.begin_write() as tx:
-        secret = make_first_token(tx, wish.user, clock(), another=wish.new_token)
-        ready(
-            ControllerReady(
-                url=f"{scheme}://{shown}:{port}",
-                pid=os.getpid(),
-                store=store.where,
-                token=secret or "",
-                narrowed=closed,
-                run_as=wish.run_as,
-            )
-        )
+        secret = make_first_token(tx, settings.user, clock(), another=settings.new_token)
+        ready(_describe_ready(settings, store, listener, secret or "", closed))
     thread.start()
-    threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()
+    watch = partial(_watch_lease, lease, ending, end_without_lease)
+    threading.Thread(target=watch, name="lease", daemon=True).start()
     threading.Thread(target=write_refusals, args=(controller, ending), name="refusals", daemon=True).start()
     try:
         server.run(sockets=[listener])
@@ -174,6 +158,34 @@ def _serve(  # noqa: PLR0917 - the parts of a process
             _write_last_refusals(controller)
     if lost.is_set():
         raise lease.make_lost_error()
+
+
+def _build_loop(store: Store, settings: ControllerSettings, clock: Callable[[], float]) -> Loop:
+    node = ObservedNode(name=socket.gethostname(), pool="local", devices=settings.devices)
+    engine = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
+    scheduler = Scheduler(plan=plan, explain=explain_decision)
+    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store))
+
+
+def _describe_ready(
+    settings: ControllerSettings, store: Store, listener: socket.socket, secret: str, closed: tuple[str, ...]
+) -> ControllerReady:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return ControllerReady(
+        url=f"{'https' if settings.certificate else 'http'}://{shown}:{port}",
+        pid=os.getpid(),
+        store=store.where,
+        token=secret,
+        narrowed=closed,
+        run_as=settings.run_as,
+    )
+
+
+def _watch_lease(lease: Lease, ending: threading.Event, on_loss: Callable[[], None]) -> None:
+    while not ending.wait(LEASE_S):
+        if not lease.is_held():
+            on_loss()
 
 
 def write_refusals(controller: Controller, ending: threading.Event) -> None:
@@ -192,7 +204,7 @@ def _write_last_refusals(controller: Controller) -> None:
         logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - no traceback
 
 
-def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
+def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Config:
     """Return the configuration of uvicorn."""
     return uvicorn.Config(
         app,
@@ -208,8 +220,8 @@ def configure_server(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=FAREWELL_S,
-        ssl_certfile=wish.certificate or None,
-        ssl_keyfile=wish.key or None,
+        ssl_certfile=settings.certificate or None,
+        ssl_keyfile=settings.key or None,
     )
 
 
@@ -219,14 +231,17 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
+def _declare_this_machine(store: Store, settings: ControllerSettings, now_s: float) -> None:
     """Declare this machine's devices as the pool ``local``, and `CLASSES`, in a store without pools."""
     with store.begin_write() as tx:
         standing = documents.read_declared_config(tx)
         if standing.pools:
             return
         pool = Pool(
-            name="local", device=wish.device, devices=wish.devices, devices_per_node=max(1, wish.devices)
+            name="local",
+            device=settings.device,
+            devices=settings.devices,
+            devices_per_node=max(1, settings.devices),
         )
         classes = standing.priorities or CLASSES
         changes = diff_configs(standing, Config(pools=(pool,), priorities=classes))
@@ -243,35 +258,35 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _open_listener(wish: ControllerSettings) -> socket.socket:
+def _open_listener(settings: ControllerSettings) -> socket.socket:
     """Return the bound socket. It is bound first, so that a taken port is found before anything else happens.
 
     Raises:
         BadInput: the address or the certificate cannot be used.
     """
-    if bool(wish.certificate) != bool(wish.key):
+    if bool(settings.certificate) != bool(settings.key):
         raise BadInput("a certificate and its key belong together", do="give --tls-cert and --tls-key")
-    for file in filter(None, (wish.certificate, wish.key)):
+    for file in filter(None, (settings.certificate, settings.key)):
         if not Path(file).is_file():
             raise BadInput(f"there is no file {file}", do="give the paths of the certificate and of its key")
-    if wish.certificate:
-        _check_pair(wish.certificate, wish.key)
-    if not wish.certificate and not _is_loopback(wish.host):
+    if settings.certificate:
+        _check_pair(settings.certificate, settings.key)
+    if not settings.certificate and not _is_loopback(settings.host):
         raise BadInput(
-            f"{wish.host} can be reached from other machines, and there is no certificate",
+            f"{settings.host} can be reached from other machines, and there is no certificate",
             means="tokens would cross the network without encryption",
             do="give --tls-cert and --tls-key, or listen on 127.0.0.1",
         )
     try:
-        family = socket.getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)[0][0]
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         # Without an explicit type, asyncio leaves Nagle's algorithm on, and every answer waits 40 ms.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((wish.host, wish.port))
+        listener.bind((settings.host, settings.port))
         listener.listen(1024)
     except OSError as error:
         raise BadInput(
-            f"cannot listen on {wish.host}:{wish.port} ({error.strerror or error})",
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error})",
             means="nothing was started",
             do="end the program that listens there, or give another --listen",
         ) from error
