@@ -15,27 +15,11 @@ LARGEST_SPEC_BYTES = 256 * 2**10
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def check_job(spec: JobSpec, priorities: Container[str]) -> None:
-    """Check that this job could ever start.
+def check_spec(spec: JobSpec) -> None:
+    """Check everything in a spec that does not depend on the cluster: the one full check of the controller.
 
     Args:
         spec: as submitted, or as it would be after a change.
-        priorities: names of the existing priority classes.
-
-    Raises:
-        BadField: the first field that is wrong.
-    """
-    check_shape(spec)
-    if spec.priority_class and spec.priority_class not in priorities:
-        raise make_field_error(
-            "priorityClass",
-            f"there is no class {spec.priority_class!r}",
-            "write one that `elastane priority list` shows, or leave it out",
-        )
-
-
-def check_shape(spec: JobSpec) -> None:
-    """Check everything in a spec that does not depend on the cluster.
 
     Raises:
         BadField: the first field that is wrong.
@@ -61,6 +45,20 @@ def check_shape(spec: JobSpec) -> None:
             raise make_field_error(
                 f"env.{name}", "is not a valid name of a variable", "write letters, digits and '_'"
             )
+
+
+def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:
+    """Check that the priority class of a spec is among the existing ones.
+
+    Raises:
+        BadField: it is not.
+    """
+    if spec.priority_class and spec.priority_class not in priorities:
+        raise make_field_error(
+            "priorityClass",
+            f"there is no class {spec.priority_class!r}",
+            "write one that `elastane priority list` shows, or leave it out",
+        )
 
 
 def check_virtual_ranks(policy: ElasticPolicy, virtual_ranks: int) -> None:

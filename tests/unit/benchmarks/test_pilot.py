@@ -9,7 +9,7 @@ from pilot.scenario import Scenario, capacity_of, device_s, fixed, read_scenario
 
 from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadInput
-from elastane.controller.admission import check_job
+from elastane.controller.admission import check_priority_class, check_spec
 from elastane.controller.cluster.declarations import check_config
 
 ROOT = Path(__file__).parents[3]
@@ -41,8 +41,9 @@ def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
     priorities = {one.name for one in shared.cluster.priorities}
     for job in shared.jobs:
         spec = shared.spec(job, ROOT, {})
-        check_job(spec, priorities)
-        check_job(fixed(spec, job.ideal), priorities)
+        for one in (spec, fixed(spec, job.ideal)):
+            check_spec(one)
+            check_priority_class(one, priorities)
         assert Path(spec.script).is_file()
 
 

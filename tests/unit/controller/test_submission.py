@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadField
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.controller.admission import MOST_WORKERS, check_job, scale_policy
+from elastane.controller.admission import MOST_WORKERS, check_spec, scale_policy
 
 MORE = MOST_WORKERS + 1
 
@@ -27,10 +27,10 @@ TOO_MANY = {
 @pytest.mark.parametrize("how", TOO_MANY)
 def test_no_job_has_more_workers_than_can_be_counted_out(how: str) -> None:
     with pytest.raises(BadField, match=f"{MORE} is more than {MOST_WORKERS}") as refused:
-        check_job(job(TOO_MANY[how]), ())
+        check_spec(job(TOO_MANY[how]))
     assert refused.value.field.endswith("replicaDiscreteValues" if "list" in how else "maxReplicas")
 
 
 def test_the_most_workers_are_allowed_however_they_are_written() -> None:
-    check_job(job(ElasticPolicy(max_replicas=MOST_WORKERS)), ())
-    check_job(job(ElasticPolicy(replica_discrete_values=(1, MOST_WORKERS))), ())
+    check_spec(job(ElasticPolicy(max_replicas=MOST_WORKERS)))
+    check_spec(job(ElasticPolicy(replica_discrete_values=(1, MOST_WORKERS))))

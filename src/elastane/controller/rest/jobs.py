@@ -14,7 +14,12 @@ from elastane.api.job_records import State
 from elastane.api.jobs import JobSpec
 from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, Page, PriorityChange, ScaleRequest
 from elastane.controller.access.roles import Action, Target
-from elastane.controller.admission import check_job, check_shape, check_virtual_ranks, scale_policy
+from elastane.controller.admission import (
+    check_priority_class,
+    check_spec,
+    check_virtual_ranks,
+    scale_policy,
+)
 from elastane.controller.cluster.changes import add_words, describe_spec_change
 from elastane.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.controller.jobs.stored_job import JobNameTaken, StoredJob, require_alive, require_readable
@@ -54,12 +59,12 @@ def find_allowed_job(tx: Connection, caller: Caller, name: str, action: Action) 
 @router.post("", **describe_route(Job, takes=JobSpec, status=HTTPStatus.CREATED))
 def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSpec)]) -> Response:
     """Submit a job. It starts as soon as its minimum fits."""
-    # Check the form before the rights: a refusal is audited, and must not store an arbitrary name of a team.
-    check_shape(spec)
+    # Check the spec before the rights: a refusal is audited, and must not store an arbitrary name of a team.
+    check_spec(spec)
 
     def do(tx: Connection) -> Reply:
         caller.require_right("job.submit", Target(name=f"team {spec.team}", team=spec.team))
-        check_job(spec, _list_classes(tx))
+        check_priority_class(spec, _list_classes(tx))
         team_limits.check_jobs(tx, spec, caller.principal.user)
         caller.controller.check_team(spec.team)
         _claim_name(tx, spec.name)
@@ -134,7 +139,8 @@ def _change_job(
         spec = change_spec(before.spec)
         if spec == before.spec:
             return build_reply(render_job(before), version=before.version)
-        check_job(spec, _list_classes(tx))
+        check_spec(spec)
+        check_priority_class(spec, _list_classes(tx))
         if spec.elastic_policy != before.spec.elastic_policy:
             check_virtual_ranks(spec.elastic_policy, before.observed.virtual_ranks)
         team_limits.check_growth(tx, before.spec, spec)
