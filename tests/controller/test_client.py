@@ -356,7 +356,7 @@ def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
     api.app.state.watchers = Watchers(most=9, most_of_one=0)
     with (
         Cluster(url, api.token(), timeout_s=0.5) as ada,
-        pytest.raises(RequestRefused, match="watches 0 times"),
+        pytest.raises(RequestRefused, match="has 0 open streams"),
     ):
         next(ada.watch())
 

@@ -37,7 +37,7 @@ def turns(sqlite_store, api_over, make_spec, machine):
             min_replicas=least, max_replicas=most, graceful_shutdown_timeout_in_seconds=GRACE_S
         )
         assert ada.post("/jobs", make_spec(name, elastic_policy=policy)).is_success
-        loop._awaken()
+        loop._mark_stale()
 
     def pass_time(seconds):
         for _ in range(seconds):

@@ -76,7 +76,7 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
         while not true():
             assert time.monotonic() < give_up_s
             api.clock.now_s = time.time()
-            loop._awaken()
+            loop._mark_stale()
             await loop.turn()
             await asyncio.sleep(0.05)
 

@@ -37,7 +37,7 @@ def test_a_document_has_a_version_that_guards_it(operator):
 
 def test_whoever_means_what_is_there_does_not_make_it(operator):
     refused = operator.put("/pools/h100", POOL, If_Match="*")
-    assert (refused.status_code, refused.json()["detail"]) == (412, "it is not there, you mean *")
+    assert (refused.status_code, refused.json()["detail"]) == (412, "If-Match is *, and it does not exist")
     assert operator.get("/pools/h100").status_code == 404
     assert operator.put("/pools/h100", POOL, If_Match='"0"').status_code == 201
     assert operator.put("/pools/h100", POOL | {"devices": 8}, If_Match="*").status_code == 200
@@ -84,7 +84,7 @@ def test_what_others_stand_on_is_not_removed(operator):
     busy = {"name": "busy", "pool": "h100", "metric": "qps", "above": 1, "limit": 1}
     assert operator.put("/triggers/busy", busy).status_code == 201
     refused = operator.delete("/pools/h100")
-    said = "pool h100 is in use: the quota of vision, reservation night, trigger busy are for it"
+    said = "pool h100 is in use by the quota of vision, reservation night, trigger busy"
     assert (refused.status_code, refused.json()["detail"]) == (409, said)
     # Of a document that is applied as a whole it is more help to name the field that is wrong.
     without = operator.post("/config/apply", {"pools": []})
@@ -100,7 +100,7 @@ def test_the_default_class_stays_while_jobs_name_none(operator, api, make_spec):
     operator.put("/priorities/usual", usual)
     api.user().post("/jobs", make_spec("plain"))
     refused = operator.delete("/priorities/usual")
-    said = "priority class usual is in use: plain is of it"
+    said = "priority class usual is in use by job plain"
     assert (refused.status_code, refused.json()["detail"]) == (409, said)
     assert operator.put("/priorities/usual", usual | {"default": False}).status_code == 200
     assert operator.delete("/priorities/usual").status_code == 204
@@ -113,7 +113,7 @@ def test_a_priority_class_stays_while_jobs_name_it(operator, api, make_spec):
     for number in range(7):
         ada.post("/jobs", make_spec(f"job-{number}", priority_class="urgent"))
     refused = operator.delete("/priorities/urgent")
-    said = "priority class urgent is in use: job-0, job-1, job-2, job-3, job-4 and 2 more are of it"
+    said = "priority class urgent is in use by jobs job-0, job-1, job-2, job-3, job-4 and 2 more"
     assert (refused.status_code, refused.json()["detail"]) == (409, said)
     left_out = {"priorities": [{"name": "calm", "value": 10}]}
     assert operator.post("/config/apply", left_out).status_code == 409
@@ -143,9 +143,9 @@ def test_a_team_stays_while_it_has_jobs_or_tokens(operator, api, make_spec):
         (said,) = {(answer.status_code, answer.json()["detail"]) for answer in answers}
         return said
 
-    assert refused() == (409, "team vision is in use: train is of it")
+    assert refused() == (409, "team vision is in use by job train")
     operator.post("/jobs/train/cancel")
-    assert refused() == (409, f"team vision is in use: {made} is valid in it")
+    assert refused() == (409, f"team vision is in use by token {made}")
     api.token(team="*")
     operator.delete(f"/tokens/{made}")
     assert operator.post("/config/apply", left_out).status_code == 200

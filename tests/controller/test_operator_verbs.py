@@ -104,7 +104,7 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     assert "weight: nan is not finite" in olga.error("team", "set", "vision", "--weight", "nan")
     olga("cohort", "set", "sub", "--parent", "research")
     refused = olga.error("cohort", "remove", "research")
-    assert "cohort research is in use: cohort sub, team vision are in it" in refused
+    assert "cohort research is in use by cohort sub, team vision" in refused
     assert "elastane team set TEAM --cohort OTHER" in refused
     assert "the quota of research, the quota of vision are for it" in olga.error("pool", "remove", "h100")
     olga("quota", "remove", "vision", "--pool", "h100")

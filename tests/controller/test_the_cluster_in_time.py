@@ -167,7 +167,7 @@ def test_a_pool_is_removed_once_its_jobs_have_drained_from_it(cluster, operator,
         operator.post("/config/diff", renamed),
         operator.post("/policy/check", renamed),
     ):
-        assert (refused.status_code, refused.json()["detail"]) == (409, "pool h100 is in use: train is in it")
+        assert (refused.status_code, refused.json()["detail"]) == (409, "pool h100 is in use by job train")
     assert operator.get("/pools/other").status_code == 404
     operator.post("/nodes/n1/drain")
     cluster.until(lambda: operator.delete("/pools/h100").status_code == 204)

@@ -329,7 +329,7 @@ def assert_the_others_go_on(cluster: Cluster) -> None:
     steps = cluster.world.running["good"].step
     for _ in range(3):
         # A plan at every turn.
-        cluster.loop._awaken()
+        cluster.loop._mark_stale()
         pass_time(cluster, 1)
     assert cluster.workers("good") == 2
     assert cluster.world.running["good"].step > steps
@@ -386,7 +386,7 @@ def test_whatever_a_document_says_jobs_are_there_and_can_be_listed(shared, data,
         after = data.draw(damaged(before["body"].encode())).decode(errors="replace")
         damage(shared, tables.documents, here, body=after)
         for _ in range(3):
-            shared.loop._awaken()
+            shared.loop._mark_stale()
             with contextlib.suppress(UnreadableRecord):
                 pass_time(shared, 1)
         assert operator.get("/jobs").status_code == operator.get("/jobs/good/explain").status_code == 200

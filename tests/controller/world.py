@@ -260,7 +260,7 @@ class Cluster:
     def turn(self) -> None:
         if self.api.woken:
             self.api.woken = 0
-            self.loop._awaken()
+            self.loop._mark_stale()
         asyncio.run(self.loop.turn())
 
     def uses(self) -> dict[tuple[str, str], int]:
