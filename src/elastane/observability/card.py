@@ -24,6 +24,7 @@ from elastane.observability.optimizer_groups import (
     list_group_rows,
 )
 from elastane.observability.quantities import format_ms, format_size, format_transfer_speed
+from elastane.observability.run_events import RUN_EVENTS
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import find_step
 
@@ -33,23 +34,6 @@ MOST_VALUES = 20
 """The most logged values on one line; the run's metrics.json has all."""
 MOST_ROWS = 20
 """The most changes in the table; the run's events.jsonl has all."""
-
-TOLD = {
-    "worker.joined": "joined",
-    "worker.left": "left",
-    "worker.died": "died",
-    "worker.hung": "hung",
-    "worker.refused": "refused",
-    "coordinator.died": "coordinator death{s}",
-    "shares.rebalanced": "rebalanced",
-    "ledger.stalled": "stall{s} of the ledger",
-    "checkpoint.failing": "refusal{s} of a checkpoint by the storage",
-    "checkpoint.abandoned": "checkpoint{s} given up",
-    "model.failing": "refusal{s} of the model by the storage",
-    "run.resumed": "resume{s}",
-    "run.stopped": "stopped",
-}
-"""The changes that the card lists, and their names there."""
 
 
 class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,32 +204,37 @@ def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     changes = [
         event
         for event in run.events
-        if event.kind in TOLD and not is_beginning(event, find_step(event, run.ledger), metrics.attempts)
+        if is_counted(event) and not is_beginning(event, find_step(event, run.ledger), metrics.attempts)
     ]
     counts = Counter(event.kind for event in changes)
-    told = [
-        f"{counts[kind]} {words.format(s=choose_plural(counts[kind]))}"
-        for kind, words in TOLD.items()
-        if counts[kind]
+    sums = [
+        f"{counts[name]} {kind.counted.format(s=choose_plural(counts[name]))}"
+        for name, kind in RUN_EVENTS.items()
+        if counts[name]
     ]
-    yield (", ".join(told) or "Nothing but training") + f". {describe_longest_pause(metrics.facts)}"
+    yield (", ".join(sums) or "Nothing but training") + f". {describe_longest_pause(metrics.facts)}"
     if not changes:
         return
     yield "\n| step | what | why |\n|---:|---|---|"
     for event in changes[:MOST_ROWS]:
         yield (
-            f"| {find_step(event, run.ledger):,} | {escape_word(describe_event(event))} "
+            f"| {find_step(event, run.ledger):,} | {escape_word(describe_change(event))} "
             f"| {escape_word(event.why)} |"
         )
     if len(changes) > MOST_ROWS:
         yield f"\n{len(changes) - MOST_ROWS:,} more are in `events.jsonl`."
 
 
+def is_counted(event: EventLine) -> bool:
+    kind = RUN_EVENTS.get(event.kind)
+    return kind is not None and bool(kind.counted)
+
+
 def choose_plural(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def describe_event(event: EventLine) -> str:
+def describe_change(event: EventLine) -> str:
     """Return a phrase for an event, such as ``worker 1 died`` or ``run stopped``."""
     subject, verb = event.kind.split(".", 1)
     return f"{event.who} {verb}" if subject == "worker" else f"{subject} {verb}"

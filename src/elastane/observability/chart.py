@@ -12,6 +12,7 @@ from elastane.observability.curves import collect_evaluation_means, select_loss_
 from elastane.observability.drawing import Axis, choose_ticks, draw_frame, draw_path
 from elastane.observability.facts import compute_median
 from elastane.observability.loss_panel import View, build_views, draw_loss_panel
+from elastane.observability.run_events import RUN_EVENTS
 from elastane.observability.series import (
     Lane,
     Point,
@@ -32,12 +33,12 @@ MOST_LANES = 40
 MOST_MARKS = 600
 
 
-class Kind(msgspec.Struct, frozen=True):
-    """The appearance of events of one kind: a colour class, a glyph around the origin, and a word."""
+class MarkStyle(msgspec.Struct, frozen=True):
+    """The look of the marks of one kind of event: a colour class, a glyph around the origin, and a label."""
 
     colour: str
     glyph: str
-    word: str
+    label: str
 
 
 UP = "M0-6L6 5H-6Z"
@@ -51,29 +52,33 @@ STAR = "M0-6.5L1.9-2L6.5-2L2.8 1L4.2 6L0 3.1L-4.2 6L-2.8 1L-6.5-2L-1.9-2Z"
 BACK = "M-4.6-2.6A5.3 5.3 0 1 1-5.2 1.2M-5.6-6V-2.2H-1.8"
 SWAP = "M-6-2.5H5M2-5.5L5-2.5M6 2.5H-5M-2 5.5L-5 2.5"
 
-KINDS = {
-    "worker.joined": Kind("good", UP, "joined"),
-    "worker.left": Kind("warn", DOWN, "left"),
-    "worker.died": Kind("bad", CROSS, "died"),
-    "worker.hung": Kind("bad", SQUARE, "hung"),
-    "worker.failed": Kind("bad", CROSS, "failed"),
-    "worker.refused": Kind("bad", RING, "refused"),
-    "coordinator.died": Kind("core", DIAMOND, "coordinator died"),
-    "resize.requested": Kind("ask", RING, "resize asked"),
-    "drain.requested": Kind("ask", CHEVRON, "drain asked"),
-    "stop.requested": Kind("ask", SQUARE, "stop asked"),
-    "shares.rebalanced": Kind("core", SWAP, "rebalanced"),
-    "evaluation": Kind("score", STAR, "evaluation"),
-    "ledger.stalled": Kind("bad", SQUARE, "ledger stalled"),
-    "data.awaited": Kind("warn", CHEVRON, "waits for data"),
-    "checkpoint.failing": Kind("bad", RING, "storage refuses a checkpoint"),
-    "checkpoint.abandoned": Kind("warn", RING, "checkpoint given up"),
-    "model.failing": Kind("bad", RING, "a worker cannot write the model"),
-    "run.resumed": Kind("good", BACK, "resumed"),
-    "run.failed": Kind("bad", CROSS, "run failed"),
-    "run.stopped": Kind("warn", SQUARE, "run stopped"),
+GLYPHS = {
+    "worker.joined": UP,
+    "worker.left": DOWN,
+    "worker.died": CROSS,
+    "worker.hung": SQUARE,
+    "worker.failed": CROSS,
+    "worker.refused": RING,
+    "coordinator.died": DIAMOND,
+    "resize.requested": RING,
+    "drain.requested": CHEVRON,
+    "stop.requested": SQUARE,
+    "shares.rebalanced": SWAP,
+    "evaluation": STAR,
+    "ledger.stalled": SQUARE,
+    "data.awaited": CHEVRON,
+    "checkpoint.failing": RING,
+    "checkpoint.abandoned": RING,
+    "model.failing": RING,
+    "run.resumed": BACK,
+    "run.failed": CROSS,
+    "run.stopped": SQUARE,
 }
 """The kinds of events that have a mark above the chart; other events have only a row in the table."""
+
+MARKS = {
+    kind: MarkStyle(RUN_EVENTS[kind].tone, glyph, RUN_EVENTS[kind].label) for kind, glyph in GLYPHS.items()
+}
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -82,13 +87,13 @@ class Chart(msgspec.Struct, frozen=True):
     Args:
         svg: the drawing.
         hover: the data for the page's script, which reacts to the pointer.
-        marked: the kinds of events that have a mark.
+        marked: the styles of its marks.
         views: the views of the loss.
     """
 
     svg: str
     hover: dict[str, object]
-    marked: tuple[Kind, ...]
+    marked: tuple[MarkStyle, ...]
     views: tuple[View, ...]
 
 
@@ -137,8 +142,8 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
         + '<circle id="dot" r="4.5"/></g></svg>'
     )
-    kinds = tuple(dict.fromkeys(mark.kind for mark in marks))
-    return Chart(svg, build_hover_data(losses, views, x, top, loss_bottom), kinds, views)
+    styles = tuple(dict.fromkeys(mark.style for mark in marks))
+    return Chart(svg, build_hover_data(losses, views, x, top, loss_bottom), styles, views)
 
 
 def build_hover_data(
@@ -268,38 +273,38 @@ class Mark(msgspec.Struct, frozen=True):
 
     x: float
     row: int
-    kind: Kind
+    style: MarkStyle
     text: str
 
 
 def find_marks(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axis) -> list[Mark]:
     marks: list[Mark] = []
     free_from = [-math.inf] * MARK_ROWS
-    seen = [event for event in events if event.kind in KINDS]
+    seen = [event for event in events if event.kind in MARKS]
     for event in sorted(seen, key=lambda event: find_step(event, ledger))[:MOST_MARKS]:
         at = x(min(max(find_step(event, ledger), x.low), x.high))
         row = next((row for row in range(MARK_ROWS) if free_from[row] <= at), None)
         if row is None:
             row = min(range(MARK_ROWS), key=free_from.__getitem__)
         free_from[row] = at + MARK_ROW_PX
-        marks.append(Mark(at, row, KINDS[event.kind], describe_mark(event, ledger)))
+        marks.append(Mark(at, row, MARKS[event.kind], describe_mark(event, ledger)))
     return marks
 
 
 def describe_mark(event: EventLine, ledger: Sequence[LedgerLine]) -> str:
-    kind = KINDS[event.kind]
-    who = "" if kind.word.startswith(event.who) else event.who
-    words = [f"step {find_step(event, ledger)}:", who, kind.word]
+    label = MARKS[event.kind].label
+    source = "" if label.startswith(event.who) else event.who
+    words = [f"step {find_step(event, ledger)}:", source, label]
     return " ".join(word for word in words if word) + (f" ({event.why})" if event.why else "")
 
 
 def draw_marks(marks: Sequence[Mark], bottom: float) -> Iterable[str]:
     for mark in marks:
         y = MARKS_PX - 6 - mark.row * MARK_ROW_PX
-        yield f'<path class="rule {mark.kind.colour}" d="M{mark.x} {y + 8}V{bottom:.1f}"/>'
+        yield f'<path class="rule {mark.style.colour}" d="M{mark.x} {y + 8}V{bottom:.1f}"/>'
     for mark in marks:
         y = MARKS_PX - 6 - mark.row * MARK_ROW_PX
         yield (
-            f'<g class="mark {mark.kind.colour}" transform="translate({mark.x} {y})" '
-            f'data-text="{escape(mark.text)}"><circle r="10"/><path d="{mark.kind.glyph}"/></g>'
+            f'<g class="mark {mark.style.colour}" transform="translate({mark.x} {y})" '
+            f'data-text="{escape(mark.text)}"><circle r="10"/><path d="{mark.style.glyph}"/></g>'
         )

@@ -1,4 +1,4 @@
-"""Readable times, sizes and speeds."""
+"""Readable times, sizes, speeds and losses."""
 
 
 def format_ms(ms: float) -> str:
@@ -19,3 +19,8 @@ def format_transfer_speed(size_bytes: int, seconds: float) -> str:
     """Return a phrase such as ``1.2 GB in 0.80 s (1.50 GB/s)``."""
     rate = size_bytes / 1e9 / seconds if seconds else 0.0
     return f"{format_size(size_bytes)} in {seconds:.2f} s ({rate:.2f} GB/s)"
+
+
+def format_loss(loss: float | None) -> str:
+    """Return a loss with four decimal places; None: it was not finite."""
+    return "not finite" if loss is None else f"{loss:.4f}"

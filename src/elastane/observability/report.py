@@ -1,7 +1,7 @@
 """``report.html``: a whole run on one page, which needs only a browser."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -14,10 +14,10 @@ from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
-from elastane.observability.chart import KINDS, Chart, Kind, build_chart
+from elastane.observability.chart import MARKS, Chart, MarkStyle, build_chart
 from elastane.observability.curves import build_series, write_curve_cards
 from elastane.observability.drawing import format_number
-from elastane.observability.evaluations import KIND, describe_evaluation, read_evaluation_means
+from elastane.observability.evaluations import read_evaluation_means
 from elastane.observability.facts import Facts, collect_facts
 from elastane.observability.quantities import format_ms
 from elastane.observability.report_attempts import (
@@ -25,12 +25,10 @@ from elastane.observability.report_attempts import (
     render_attempts_table,
     render_checkpoint_table,
 )
+from elastane.observability.run_events import describe_event_details, format_event_value, name_event_source
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import find_step
 from elastane.observability.verify import Verdict
-
-TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
-"""Kinds of events with details for programs only; their ``why`` contains the same facts."""
 
 MOST_ROWS = 3000
 """The most events in the table; with more the page would exceed two megabytes."""
@@ -208,14 +206,14 @@ def build_pause_tile(facts: Facts) -> tuple[str, str]:
     return format_ms(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
 
 
-def draw_glyph(kind: Kind | None) -> str:
-    if kind is None:
+def draw_glyph(style: MarkStyle | None) -> str:
+    if style is None:
         return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
-    return f'<svg class="glyph {kind.colour}" viewBox="-9 -9 18 18"><path d="{kind.glyph}"/></svg>'
+    return f'<svg class="glyph {style.colour}" viewBox="-9 -9 18 18"><path d="{style.glyph}"/></svg>'
 
 
 def render_chart_card(chart: Chart) -> Iterable[str]:
-    kinds = [kind for kind in KINDS.values() if kind in chart.marked]
+    styles = [style for style in MARKS.values() if style in chart.marked]
     yield '<figure class="card">'
     # The buttons need no script: each shows the drawings of its class.
     for view in chart.views if len(chart.views) > 1 else ():
@@ -223,8 +221,9 @@ def render_chart_card(chart: Chart) -> Iterable[str]:
         yield f'<input type="radio" name="view" id="view-{view.name}" value="{view.name}"{checked}>'
         yield f'<label for="view-{view.name}">{view.label}</label>'
     yield chart.svg
-    if kinds:
-        entries = "".join(f"<span>{draw_glyph(kind)}{kind.word}</span>" for kind in list_unique_kinds(kinds))
+    if styles:
+        unique = {style.label: style for style in styles}.values()
+        entries = "".join(f"<span>{draw_glyph(style)}{style.label}</span>" for style in unique)
         if 'class="again"' in chart.svg:
             entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
@@ -238,10 +237,6 @@ def render_curves(run: Recorded) -> Iterable[str]:
         )
 
 
-def list_unique_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:
-    return list({kind.word: kind for kind in kinds}.values())
-
-
 def render_event_table(run: Recorded) -> Iterable[str]:
     yield f"<h2>Events</h2>{'' if run.events else '<p class=soft>None.</p>'}"
     if not run.events:
@@ -250,13 +245,13 @@ def render_event_table(run: Recorded) -> Iterable[str]:
     yield '<div class="card scroll"><table><thead><tr><th class="n">after</th><th class="n">step</th>'
     yield "<th>what</th><th>who</th><th>why</th><th>pause of each healthy worker</th></tr></thead><tbody>"
     for event in run.events[:MOST_ROWS]:
-        kind = KINDS.get(event.kind)
+        style = MARKS.get(event.kind)
         step = find_step(event, run.ledger)
-        yield '<tr class="quiet">' if kind is None else "<tr>"
+        yield '<tr class="quiet">' if style is None else "<tr>"
         yield f'<td class="n">{event.time - started:,.2f} s</td>'
         yield f'<td class="n">{f"{step:,}" if step else ""}</td>'
-        yield f'<td class="k">{draw_glyph(kind)}{escape(event.kind)}</td>'
-        yield f'<td class="t">{escape(name_event_worker(event))}</td>'
+        yield f'<td class="k">{draw_glyph(style)}{escape(event.kind)}</td>'
+        yield f'<td class="t">{escape(name_event_source(event))}</td>'
         yield f'<td class="w">{escape(describe_event_reason(event))}</td>'
         yield f"<td>{render_pauses(event)}</td></tr>"
     yield "</tbody></table></div>"
@@ -264,28 +259,8 @@ def render_event_table(run: Recorded) -> Iterable[str]:
         yield f'<p class="soft">{len(run.events) - MOST_ROWS:,} more are in events.jsonl.</p>'
 
 
-def name_event_worker(event: EventLine) -> str:
-    """Return the worker of an event, or the members of a generation instead of its coordinator."""
-    if event.kind != "generation.started" and event.who:
-        return event.who
-    return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
-
-
 def describe_event_reason(event: EventLine) -> str:
-    if event.kind.startswith(TOLD_IN_WORDS):
-        return event.why
-    if event.kind == KIND:
-        return describe_evaluation(event)
-    pairs = ((name, value) for name, value in event.detail.items() if name != "traceback")
-    detail = ", ".join(f"{name} {format_event_value(value)}" for name, value in pairs)
-    return "; ".join(words for words in (event.why, detail) if words)
-
-
-def format_event_value(value: float | str | None) -> str:
-    """Return a readable value; None stands for infinity or NaN, which JSON does not have."""
-    if value is None:
-        return "not finite"
-    return str(value) if isinstance(value, (str, int)) else format_number(value)
+    return "; ".join(filter(None, (event.why, describe_event_details(event))))
 
 
 def render_pauses(event: EventLine) -> str:

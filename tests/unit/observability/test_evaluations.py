@@ -5,7 +5,7 @@ import math
 import pytest
 
 from elastane.api.records import EventLine
-from elastane.cli.words import event_text
+from elastane.cli.runs.run_display import describe_run_event
 from elastane.observability.evaluations import describe_evaluation, read_evaluation_means
 from elastane.observability.report import render_report
 
@@ -17,7 +17,7 @@ def test_an_evaluation_is_a_mean_with_its_number_of_samples():
 
 
 def test_the_terminal_shows_the_mean():
-    assert "loss 3.452 (160 samples)" in event_text(LOSS).plain
+    assert "loss 3.452 (160 samples)" in describe_run_event(LOSS).plain
 
 
 def test_the_report_shows_the_mean(make_run):

@@ -50,8 +50,8 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     """Print how a run ended and which files it has written, in a few lines."""
-    from elastane.cli.words import loss_text
     from elastane.observability.facts import collect_facts
+    from elastane.observability.quantities import format_loss
     from elastane.observability.run_files import read_run
     from elastane.observability.tensors import find_finished_model
 
@@ -60,7 +60,7 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     if report is not None:
         facts = collect_facts(read_run(run_dir))
         ending = ENDINGS.get(over.code, "failed")
-        loss = f": loss {loss_text(facts.loss)}" if facts.steps else ""
+        loss = f": loss {format_loss(facts.loss)}" if facts.steps else ""
         console.print(
             f"{ending} after {facts.steps} steps in {format_duration(facts.wall_s)}{loss}", markup=False
         )

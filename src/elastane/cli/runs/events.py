@@ -9,15 +9,15 @@ from elastane.observability.tail import Tail
 
 def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
     """Print the events of a run; with ``follow`` until the run is over."""
-    from elastane.cli.words import event_text
+    from elastane.cli.runs.run_display import describe_run_event
 
     console = open_console(as_json=as_json)
     if not follow:
         for event in read_run(run_dir).events:
-            print_json(event) if as_json else console.print(event_text(event))
+            print_json(event) if as_json else console.print(describe_run_event(event))
         return
     tail = Tail(run_dir.events)
     for _ in poll_run(run_dir, follow=True):
         for line in tail.new_lines():
             event = decode_event_line(line)
-            print_json(event) if as_json else console.print(event_text(event))
+            print_json(event) if as_json else console.print(describe_run_event(event))

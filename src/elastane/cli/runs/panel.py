@@ -12,7 +12,8 @@ from elastane.api.durations import format_duration
 from elastane.api.records import LedgerLine
 from elastane.api.spec import RunSpec
 from elastane.cli.runs.progress import Progress
-from elastane.cli.words import event_text, loss_text
+from elastane.cli.runs.run_display import describe_run_event
+from elastane.observability.quantities import format_loss
 
 CELLS = 48
 MOST_WORKERS = 12
@@ -28,7 +29,7 @@ def render_panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType
             render_workers(progress.line, progress.virtual_ranks or count_virtual_ranks(progress.line))
         )
     if progress.events:
-        parts += [Text(), *(cut_line(event_text(event)) for event in progress.events)]
+        parts += [Text(), *(cut_line(describe_run_event(event)) for event in progress.events)]
     return Panel(
         Group(*parts),
         title=Text(spec.name, style="bold"),
@@ -54,7 +55,7 @@ def render_headline(progress: Progress) -> RenderableType:
             ("step ", "dim"),
             (f"{progress.step:,}{of}", "bold"),
             ("   loss ", "dim"),
-            (loss_text(progress.line.loss), "bold"),
+            (format_loss(progress.line.loss), "bold"),
             "  ",
             (draw_sparkline(progress.curve.values), "bright_blue"),
             (f"   {progress.samples_per_s:,.0f} samples/s   generation {progress.line.generation}", "dim"),

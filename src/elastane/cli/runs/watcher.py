@@ -15,7 +15,7 @@ from elastane.api.spec import RunSpec
 from elastane.cli.runs.log_schedule import LogSchedule
 from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
-from elastane.cli.words import event_text, restored_event, step_text
+from elastane.cli.runs.run_display import combine_restored_events, describe_run_event, describe_run_progress
 from elastane.observability.attempts import RESTORED, RESUMED
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
@@ -92,7 +92,7 @@ class Watcher:
             return
         if self._restored and event.kind == "generation.started":
             # The first step of the generation has committed, so all workers have restored.
-            together = restored_event(self._restored)
+            together = combine_restored_events(self._restored)
             self._restored.clear()
             self.hear_one(together)
         self.hear_one(event)
@@ -103,7 +103,7 @@ class Watcher:
         if self._live is None and event.kind not in QUIET:
             # Print the last step before the end, so that the log does not look cut off.
             self.print_step(last=event.kind in OUTCOMES)
-            self.console.print(event_text(event))
+            self.console.print(describe_run_event(event))
 
     def print_step(self, *, last: bool) -> None:
         """Print a line for a log when one is due, and never the same step twice.
@@ -112,7 +112,7 @@ class Watcher:
             last: print it even if none is due.
         """
         if self.progress.step > self._shown_step and (last or time.monotonic() >= self._schedule.due_s):
-            self.console.print(Text(step_text(self.progress)))
+            self.console.print(Text(describe_run_progress(self.progress)))
             self._shown_step = self.progress.step
             self._schedule = self._schedule.after_line(time.monotonic())
 
