@@ -17,9 +17,9 @@ from elastane.api.records import EventLine
 from elastane.api.rest import Problem
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.cli.jobs.job_display import describe_job_event
 from elastane.cli.jobs.screen import render_screen
 from elastane.cli.jobs.top import read_view
-from elastane.cli.jobs.words import event_text
 from elastane.cli.main import app
 from elastane.cli.terminal import Terminal, escape_json, split_log_line
 from elastane.client.cluster import RequestRefused
@@ -218,7 +218,7 @@ def test_a_refusal_is_told_in_words_whatever_the_server_has_written():
 
 def test_an_event_is_one_line():
     event = Event(id=1, time_s=NOW_S, kind=EVIL, team=EVIL, job=EVIL, message=EVIL)
-    assert event_text(event, of_job=False).plain.isprintable()
+    assert describe_job_event(event, of_job=False).plain.isprintable()
 
 
 @pytest.mark.parametrize("verb", ["events evil", "logs evil", "list", "ps evil", "explain evil"])

@@ -108,7 +108,7 @@ def test_a_job_of_a_team_that_nobody_has_declared_is_taken_with_a_word(elastane,
     save_context(Context(url=url, token=cluster.api.token("operator"), team="vision"))
     answer = elastane("submit", script, "--name", "digits", "--team", "visoin", "--json")
     assert json.loads(answer.stdout)["team"] == "visoin"
-    assert "no team visoin is declared" in answer.stderr
+    assert "team visoin is not declared" in answer.stderr
     assert "did you mean vision?" in answer.stderr
     assert "note" not in elastane("submit", script, "--name", "other").output
 
@@ -174,7 +174,7 @@ def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, scrip
 def test_a_scripts_own_options_go_after_two_dashes(elastane, script):
     answer = elastane("submit", script, "--lr", "3e-4")
     assert answer.exit_code == 2
-    assert "--lr is no option of elastane submit" in answer.stderr
+    assert "--lr is not an option of elastane submit" in answer.stderr
     assert "Did you mean" not in answer.stderr
     assert "Did you mean --workers?" in elastane("submit", script, "--wrkers", "1:2").stderr
 
@@ -300,12 +300,12 @@ def test_top_shows_once_what_is_free_where_there_is_no_terminal(elastane, cluste
     assert (sight["pools"][0]["used"], sight["pools"][0]["devices"]) == (2, 4)
     assert [job["name"] for job in sight["jobs"]] == ["digits"]
     assert not sight["failing"]
-    assert "works only in part" not in page
+    assert "partly failing" not in page
     condition = cluster.api.store.soundness.condition
     condition.report("writing", "the disk under the store is full", "free some space", detail="/secret")
     for verb in (("top",), ("describe", "digits")):
         page = elastane(*verb).stdout
-        assert "jobs go on" in page
+        assert "jobs continue" in page
         assert "the disk under the store is full (since " in page
         assert "do: free some space" in page
         assert "secret" not in page
@@ -314,7 +314,7 @@ def test_top_shows_once_what_is_free_where_there_is_no_terminal(elastane, cluste
 
 def test_a_job_is_described_and_explained(elastane, cluster, submitted):
     submitted()
-    assert "No plan has been made" in elastane("explain", "digits").stdout
+    assert "has not planned since" in elastane("explain", "digits").stdout
     cluster.until(lambda: cluster.workers("digits") == 2)
     page = elastane("describe", "digits").stdout
     for words in ("vision, submitted by ada", "2 of 1:2", "h100: 2", "job.started", "keeps 2 workers"):
@@ -339,7 +339,7 @@ def test_what_a_job_is_to_reach_and_may_use_is_described(elastane, cluster, scri
     by = datetime(2026, 12, 1, 12, tzinfo=UTC).astimezone()
     assert f"loss 0.25 by {by:%Y-%m-%d %H:%M:%S}" in page
     assert "fabric=ib" in page
-    assert "2 h of running" in page
+    assert "of 2 h used" in page
 
 
 def test_a_job_that_has_crashed_shows_when_it_is_tried_again(elastane, cluster, submitted, monkeypatch):
@@ -347,21 +347,21 @@ def test_a_job_that_has_crashed_shows_when_it_is_tried_again(elastane, cluster, 
     submitted()
     for crashes in range(1, 4):
         cluster.until(lambda: cluster.workers("digits") == 2)
-        assert "next try" not in elastane("jobs").stdout
+        assert "next attempt" not in elastane("jobs").stdout
         cluster.world.running["digits"].end(None)
         cluster.until(lambda crashes=crashes: cluster.job("digits").crashes == crashes)
     at_s = cluster.job("digits").retry_at_s
     assert at_s - cluster.clock() == 8
     for verb in ("jobs", "top"):
-        assert "next try in 8 s" in elastane(verb).stdout
+        assert "next attempt in 8 s" in elastane(verb).stdout
     page = elastane("describe", "digits").stdout
-    assert "next try in 8 s" in page
+    assert "next attempt in 8 s" in page
     assert f"{datetime.fromtimestamp(at_s).astimezone():%H:%M:%S}" in page
     told = json.loads(elastane("jobs", "--json").stdout)
     assert (told["state"], told["retryAtS"]) == ("running", at_s)
     elastane("cancel", "digits")
     assert "cancel" in elastane("jobs", "--all").stdout
-    assert "next try" not in elastane("jobs", "--all").stdout
+    assert "next attempt" not in elastane("jobs", "--all").stdout
 
 
 def test_a_job_that_stops_by_its_own_limits_is_not_preempted(elastane, cluster, submitted):
@@ -400,16 +400,28 @@ def test_a_job_gets_another_priority(elastane, cluster, submitted):
     assert elastane("amend", "digits", "--priority", "royal").exit_code == 2
 
 
+def test_a_job_gets_a_priority_and_bounds_together_or_neither(elastane, cluster, submitted):
+    submitted("digits", "--budget", "10")
+    refused = elastane("amend", "digits", "--priority", "royal", "--budget", "20")
+    assert (refused.exit_code, cluster.job("digits").spec.budget) == (2, 10)
+    refused = elastane("amend", "digits", "--priority", "high", "--budget", "-1")
+    assert (refused.exit_code, cluster.job("digits").spec.priority_class) == (2, "")
+    said = elastane("amend", "digits", "--priority", "high", "--budget", "20").stdout
+    assert said == "digits: priority high, a budget of 20 (0.00 spent)\n"
+    spec = cluster.job("digits").spec
+    assert (spec.priority_class, spec.budget) == ("high", 20)
+
+
 def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
     submitted("digits", "--budget", "10")
     said = elastane("amend", "digits", "--budget", "250", "--loss", "0.1").stdout
-    assert said == "digits: a budget of 250 (0.00 spent), a loss to reach, 0.1\n"
+    assert said == "digits: a budget of 250 (0.00 spent), a target loss of 0.1\n"
     assert cluster.job("digits").spec.target.loss == 0.1
     assert "a deadline" in elastane("amend", "digits", "--deadline", "+8h", "--loss", "none").stdout
     spec = json.loads(elastane("amend", "digits", "--throughput", "64", "--json").stdout)["spec"]
     assert (spec["budget"], spec["target"]) == (250, {"throughput": 64})
     by = "2026-12-01T18:00Z"
-    assert "a time to reach it by" in elastane("amend", "digits", "--loss", "0.1", "--by", by).stdout
+    assert "to be reached by" in elastane("amend", "digits", "--loss", "0.1", "--by", by).stdout
     assert cluster.job("digits").spec.target.by == datetime(2026, 12, 1, 18, tzinfo=UTC)
     assert elastane("amend", "digits", "--loss", "none").exit_code == 0
     assert cluster.job("digits").spec.target.by is None
@@ -424,7 +436,7 @@ def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
 def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
-    assert "stops at its next commit" in elastane("pause", "digits").stdout
+    assert "pauses at its next commit" in elastane("pause", "digits").stdout
     assert "pausing" in elastane("jobs").stdout
     meanwhile(lambda: cluster.job("digits").state == "paused")
     assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
@@ -482,7 +494,7 @@ def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
     meanwhile(lambda: cluster.job("digits").state == "paused")
-    assert "pauses: it stops at its next commit" in elastane("pause", "digits", "--wait").stderr
+    assert "pauses at its next commit and keeps its state" in elastane("pause", "digits", "--wait").stderr
     submitted("wide", "--workers", "4:4")
     cluster.until(lambda: cluster.workers("wide") == 4)
 
@@ -498,7 +510,7 @@ def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
     thread.join()
     assert answer.stdout == "digits runs with 2 workers\n"
     first, *others = answer.stderr.splitlines()
-    assert first == "digits goes on as soon as its minimum fits"
+    assert first == "digits resumes as soon as its minimum of workers fits"
     assert others[0].startswith("digits waits. It needs 1 device of h100, and none is left for it")
     assert len(others) == len(set(others))
     assert "It is paused" not in answer.stderr
@@ -776,7 +788,7 @@ def test_a_login_is_tried_before_it_is_kept(elastane, cluster, url):
     assert find_context() == before
     secret = cluster.api.token("viewer", team="speech", user="bob")
     answer = elastane("login", url + "/", "--token-stdin", input=secret + "\n")
-    assert "you are bob, viewer in team speech" in answer.stdout
+    assert "logged in as bob, viewer in team speech" in answer.stdout
     assert find_context() == Context(url=url, token=secret, team="speech")
 
 

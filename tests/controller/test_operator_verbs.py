@@ -61,7 +61,7 @@ def olga(terminal):
 def test_what_is_not_given_stays_as_it_was(olga):
     assert olga.said(*H100) == "pool h100 added: device h100, devices 8, price 2\n"
     assert olga.said("pool", "set", "h100", "--spot") == "pool h100 changed: spot no -> yes\n"
-    assert olga.said("pool", "set", "h100", "--devices", "8") == "pool h100 is so already\n"
+    assert olga.said("pool", "set", "h100", "--devices", "8") == "pool h100 is unchanged\n"
     after = olga.json("pool", "set", "h100", "--on-demand", "--label", "fabric=ib")
     assert (after["devices"], after["spot"], after["labels"]) == (8, False, {"fabric": "ib"})
     assert "--device and --devices" in olga.error("pool", "set", "new", "--price", "1")
@@ -96,7 +96,7 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     olga("quota", "set", "vision", "--pool", "h100", "--borrow", "unlimited")
     assert olga.rows("quota", "list") == [
         ["research", "cohort", "h100", "2", "any", "0"],
-        ["vision", "team", "h100", "4", "any", "all"],
+        ["vision", "team", "h100", "4", "unlimited", "unlimited"],
     ]
     assert olga.rows("team", "list") == [["vision", "research", "1", "h100", "4"]]
     assert olga.json("team", "show", "vision")["quotas"][0]["nominalQuota"] == 4
@@ -109,7 +109,7 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     assert "the quota of research, the quota of vision are for it" in olga.error("pool", "remove", "h100")
     olga("quota", "remove", "vision", "--pool", "h100")
     assert "vision has no quota" in olga.error("quota", "remove", "vision", "--pool", "h100")
-    assert "no team and no cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")
+    assert "no team or cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")
     assert olga.json("team", "remove", "vision") == {"removed": "vision"}
     assert "does not exist" in olga.error("team", "show", "vision", code=3)
 
@@ -146,14 +146,14 @@ def test_a_calendar_of_weeks_and_of_single_days(olga):
     assert "mon-fri 09:00-17:00 Europe/Berlin" in table
     assert "from 1 Dec 2035" in table
     assert "is not a time zone" in olga.error("calendar", "set", "inference", "--zone", "Mars/Base")
-    assert "must say what it takes" in olga.error("calendar", "set", "new", *weekly)
+    assert "it needs --pool and --devices" in olga.error("calendar", "set", "new", *weekly)
 
 
 def test_a_token_in_a_team_that_nobody_has_declared_says_so(olga):
     token = ("token", "create", "--user", "ada", "--role", "viewer", "--team")
     assert olga(*token, "visoin").stderr == ""
     olga("team", "set", "vision")
-    assert "note: no team visoin is declared" in olga(*token, "visoin", "--json").stderr
+    assert "note: team visoin is not declared" in olga(*token, "visoin", "--json").stderr
     assert olga(*token, "vision").stderr == ""
     assert olga(*token, "*").stderr == ""
 
@@ -170,7 +170,7 @@ def test_tokens_are_made_shown_without_their_secret_and_revoked(olga, terminal):
     listed = olga.said("token", "list")
     assert token["id"] in listed
     assert secret not in listed
-    assert olga.said("token", "revoke", token["id"]) == f"{token['id']} counts no more\n"
+    assert olga.said("token", "revoke", token["id"]) == f"{token['id']} revoked\n"
     assert "no valid token" in ada.error("team", "list")
     assert token["id"] not in olga.said("token", "list")
     assert token["id"] in olga.said("token", "list", "--all")
@@ -192,11 +192,11 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
     meter("tell", "capacity", "h100", "5", "--for", "1h")
     assert olga.json("pool", "list")[0]["free"] == 5
     said = meter.said("tell", "price", "h100", "0.75", "--for", "1h")
-    assert said == "a device of h100 costs 0.75 an hour for 1 h\n"
+    assert said == "a device of h100 costs 0.75 per hour for 1 h\n"
     assert olga.json("pool", "list")[0]["price"] == 0.75
     assert "value: nan is not finite" in meter.error("tell", "metric", "qps", "nan")
     assert "there is no node n9" in meter.error("tell", "notice", "n9", "--in", "2min", code=3)
-    assert "all of it must be said" in olga.error("trigger", "set", "other", "--metric", "x")
+    assert "it needs --metric, --pool, --limit" in olga.error("trigger", "set", "other", "--metric", "x")
     assert olga.rows("trigger", "list") == [["busy", "qps", "above", "100", "h100", "2"]]
     assert "operator" in meter.error("pool", "list")
 
@@ -245,10 +245,10 @@ def test_usage_is_in_hours_for_people_and_in_seconds_for_programs(olga, cluster,
     words = olga.rows("usage", "--from", "2020-01-01", "--by", "job")
     hours = f"{seconds / 3600:.4f}"
     assert words[0] == ["train", "0.0000", hours, "0.0000", hours, f"{seconds / 1800:.2f}"]
-    assert words[1] == ["all", *words[0][1:]]
+    assert words[1] == ["total", *words[0][1:]]
     table = list(csv.DictReader(io.StringIO(olga.said("usage", "--from", "2020-01-01", "--csv"))))
     assert [(one["team"], float(one["borrowed_device_s"])) for one in table] == [("vision", seconds)]
-    assert "nothing was used" in olga.said("usage", "--from", "2019-01-01", "--until", "2019-02-01")
+    assert "no usage" in olga.said("usage", "--from", "2019-01-01", "--until", "2019-02-01")
     assert olga.said("usage", "--by", "job", "--by", "job") == olga.said("usage", "--by", "job")
 
 

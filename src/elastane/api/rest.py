@@ -178,9 +178,11 @@ class PriorityChange(RequestBody, frozen=True, kw_only=True):
 class Bounds(RequestBody, frozen=True, kw_only=True):
     """New bounds for a job. An omitted field stays unchanged, null removes a bound. See `JobSpec`.
 
-    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.JobTarget`.
+    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.JobTarget`. ``priority_class`` is
+    here too, so that one request changes all of them or none.
     """
 
+    priority_class: str | msgspec.UnsetType = msgspec.UNSET
     budget: float | msgspec.UnsetType | None = msgspec.UNSET
     deadline: datetime | msgspec.UnsetType | None = msgspec.UNSET
     loss: float | msgspec.UnsetType | None = msgspec.UNSET

@@ -1,11 +1,20 @@
 """Tokens and their roles."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from elastane.api.bodies import AnswerBody, RequestBody
 
 Role: TypeAlias = Literal["viewer", "submitter", "team-admin", "operator", "reporter"]
-"""The first three are roles in a team; an operator has the cluster; a reporter may only report."""
+ROLES: dict[Role, str] = {
+    "viewer": "sees the jobs, logs, usage and events of its team",
+    "submitter": "as a viewer; also submits jobs, and changes its own",
+    "team-admin": "as a submitter; also changes all jobs and tokens of the team",
+    "operator": "does everything in the whole cluster",
+    "reporter": "only reports capacity, prices, notices and metrics",
+}
+"""The roles in short, for help. ``controller/access/roles.py`` has the rights, docs/api.md explains them."""
+
+assert tuple(ROLES) == get_args(Role)
 
 
 class Token(AnswerBody, frozen=True, kw_only=True):
@@ -26,7 +35,7 @@ class NewToken(RequestBody, frozen=True, kw_only=True):
 
     Args:
         user: the user that it belongs to.
-        role: the user's rights.
+        role: one of `ROLES`.
         team: the team in which the role holds; ``*``: every team; empty for operators and reporters.
         note: its purpose.
         valid_s: seconds until it expires; None: it is valid until it is revoked.

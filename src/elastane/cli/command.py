@@ -17,13 +17,14 @@ from elastane.cli.terminal import Terminal, escape_json
 P = ParamSpec("P")
 
 AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Machine-readable on stdout; everything else goes to stderr.")
+    bool,
+    typer.Option("--json", help="Print the result as JSON on stdout; messages go to stderr."),
 ]
 RunName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Name of a run, or its directory.",
+        help="A run's name or directory.",
         show_default=False,
         autocompletion=complete_runs,
     ),
@@ -38,18 +39,26 @@ Name: TypeAlias = Annotated[str, NAME]
 JobName: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="Name of a job of the cluster.", show_default=False, autocompletion=complete_jobs
+        metavar="JOB",
+        help="The name of a job of the cluster.",
+        show_default=False,
+        autocompletion=complete_jobs,
     ),
 ]
 JobNames: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        metavar="JOB", help="Names of jobs of the cluster.", show_default=False, autocompletion=complete_jobs
+        metavar="JOB",
+        help="The names of one or more jobs of the cluster.",
+        show_default=False,
+        autocompletion=complete_jobs,
     ),
 ]
 AsJob: TypeAlias = Annotated[
     bool,
-    typer.Option("--job", help="The cluster's job, though a run of that name is here.", show_default=False),
+    typer.Option(
+        "--job", help="Use the cluster's job, even if a run here has the same name.", show_default=False
+    ),
 ]
 
 
@@ -62,12 +71,12 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
         except ElastaneError as error:
             typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
-            told = add_suggestion(error, typed)
-            # A program reads the reason from stdout, where the answer would be; a person reads it on stderr.
+            shown = add_suggestion(error, typed)
+            # A program reads the reason from stdout, where the result would be; a person reads it on stderr.
             if kwargs.get("as_json"):
-                words = {"what": told.what, "means": told.means, "do": told.do}
-                print_json({"error": words, "exit_code": error.exit_code})
-            print(f"error: {told}", file=sys.stderr)
+                parts = {"what": shown.what, "means": shown.means, "do": shown.do}
+                print_json({"error": parts, "exit_code": error.exit_code})
+            print(f"error: {shown}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.STOPPED_BY_USER) from None

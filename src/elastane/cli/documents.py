@@ -100,7 +100,7 @@ def format_yaml(value: object) -> str:
     return text if text.replace("\n", "").isprintable() else _dump(value, allow_unicode=False)
 
 
-_LOST = "only one of the two would count, and the other would be lost"
+_LOST = "only one of the two values would be used"
 
 
 def _import_library() -> Any:
@@ -231,7 +231,8 @@ def _check_unique(pairs: list[tuple[str, object]]) -> None:
 def _check_size(text: str | bytes) -> None:
     if len(text) > LARGEST_BYTES:
         raise BadInput(
-            f"has {len(text)} characters, more than {LARGEST_BYTES}", do="name a job or a configuration"
+            f"has {len(text)} characters, more than {LARGEST_BYTES}",
+            do="give the path of a job file or a configuration",
         )
 
 
@@ -241,7 +242,9 @@ def _check_values(document: object) -> None:
     for _ in range(DEEPEST + 1):
         count += len(level)
         if count > MOST_VALUES:
-            raise BadInput(f"describes more than {MOST_VALUES} values", do="write fewer, without aliases")
+            raise BadInput(
+                f"describes more than {MOST_VALUES} values", do="write fewer values, without aliases"
+            )
         level = [inner for value in level for inner in _list_inner(value)]
         if not level:
             return

@@ -14,25 +14,28 @@ from elastane.cli.runs.events import show_run_events
 def events(
     name: Annotated[str | None, NAME] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print new events until the run or job is over.", show_default=False
+        ),
     ] = False,
     job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to NAME, and why.
+    """Show the events of NAME, with their reasons.
 
     For a run on this machine: which workers joined, left or died, and how long
-    the others paused. For a job of the cluster: its sizes, with the reasons.
+    the others paused. For a job of the cluster: its sizes and the reasons.
     A run wins over a job of the same name, unless --job is given.
 
     With -f and without NAME: all events of the cluster from now on.
 
-    With --json, one object per line; for a run as in events.jsonl.
+    With --json, one object per line; for a run, the lines of its events.jsonl.
     """
     if name is None:
         if not follow:
             raise BadInput(
-                "events of what?", do="elastane events NAME, or elastane events -f for the cluster"
+                "no run or job was named", do="elastane events NAME, or elastane events -f for the cluster"
             )
         show_cluster_events(as_json=as_json)
         return

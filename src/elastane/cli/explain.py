@@ -13,11 +13,11 @@ def explain(
 ) -> None:
     """Explain why NAME has its size or waits, and what would change that.
 
-    Then list the decisions that led there, newest first, each with its main
-    reason.
+    The command then lists the decisions that led to this size, newest first,
+    each with its main reason.
 
     With --json, one object with the keys job, state, wanted, workers,
-    explanation and decisions, which have all their reasons.
+    explanation and decisions. Each decision has all its reasons.
     """
     run_dir = find_run_or_job(name, job=job)
     # The run of a job may be on this machine too; only the controller of the cluster knows the reasons.

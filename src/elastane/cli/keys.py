@@ -29,10 +29,10 @@ class Keys:
         if self._fd is not None:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
-    def pressed(self, within_s: float) -> str:
+    def read_key(self, timeout_s: float) -> str:
         """Return the key that is pressed within this many seconds; empty if there is none."""
         if self._fd is None:
-            time.sleep(within_s)
+            time.sleep(timeout_s)
             return ""
-        ready, _, _ = select.select((self._fd,), (), (), within_s)
+        ready, _, _ = select.select((self._fd,), (), (), timeout_s)
         return os.read(self._fd, 1).decode(errors="replace") if ready else ""

@@ -10,24 +10,27 @@ from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.logs import show_run_logs
 
 
-def logs(  # noqa: PLR0917 - options of a verb
+def logs(  # noqa: PLR0917 - options of a command
     name: Name,
     process: Annotated[
         str | None,
         typer.Argument(
             metavar="PROCESS",
-            help="A worker's number, or agent, coordinator, fork-server. Default: all.",
+            help="A worker's number, agent, coordinator or fork-server. Default: all of them.",
             show_default=False,
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print new lines until the run or job is over.", show_default=False
+        ),
     ] = False,
     job: AsJob = False,
     raw: Annotated[
         bool,
         typer.Option(
-            "--raw", help="As they wrote it, control characters and colours too.", show_default=False
+            "--raw", help="Print the output unchanged, with control characters.", show_default=False
         ),
     ] = False,
     as_json: AsJson = False,
@@ -38,7 +41,7 @@ def logs(  # noqa: PLR0917 - options of a verb
     unless --job is given.
 
     Control characters are escaped and colours removed, so that the output of a
-    job cannot control your terminal; --raw shows them unchanged.
+    job cannot control your terminal; --raw shows the output unchanged.
 
     With --json, one object per line, with the keys process and line.
     """

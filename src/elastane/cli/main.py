@@ -45,7 +45,7 @@ from elastane.client.permissions import narrow_umask
 
 HELP = """
 Elastic training for PyTorch. Workers join, leave and die while a model trains.
-No step is lost, and the trained bytes are those of an undisturbed run.
+No step is lost, and the trained bytes equal those of an undisturbed run.
 
 A training script calls [bold]run = elastane.join()[/bold] and takes its microbatches from
 [bold]run.steps(...)[/bold]. It does not know the number of workers. This command starts
@@ -55,7 +55,7 @@ the script and changes the number of workers while it trains.
 
   $ elastane run --workers 1:4 --start 2 --name demo train.py --lr 3e-4
   [dim]and in another terminal:[/dim]
-  $ elastane resize demo 4      [dim]add two workers; the others train on[/dim]
+  $ elastane resize demo 4      [dim]add two workers while the others train[/dim]
   $ elastane ps demo            [dim]list the processes; kill -9 any of them[/dim]
   $ elastane drain demo 1       [dim]let worker 1 leave without losing a sample[/dim]
   $ elastane events demo -f     [dim]show each change, its reason and its cost[/dim]
@@ -65,11 +65,11 @@ the script and changes the number of workers while it trains.
 [bold]After a power cut[/bold]
 
   $ elastane run --resume demo  [dim]continue from the newest valid checkpoint[/dim]
-  $ elastane checkpoint --help  [dim]request, list, verify and restore checkpoints[/dim]
+  $ elastane checkpoint --help  [dim]request, list, verify and export checkpoints[/dim]
 
 [bold]Use the model[/bold]
 
-  $ elastane export demo --format hf   [dim]write files for from_pretrained[/dim]
+  $ elastane export demo --format hf   [dim]write files that from_pretrained loads[/dim]
 
 [bold]Share a cluster[/bold]
 
@@ -83,18 +83,19 @@ EPILOG = """
 [bold]Exit codes[/bold]
 
   0    success
-  1    the run or job failed, two runs differ, a checkpoint is damaged,
-       or the cluster does not answer
-  2    the request is invalid or cannot be met; nothing has changed
+  1    the run or job failed, two runs differ, a proof failed, a checkpoint is
+       damaged, or the cluster does not answer
+  2    the command or a file is invalid, or the request cannot be met; nothing
+       was changed
   3    no such run or job, or the run has ended
   130  stopped by the user
 
-Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
+Runs are stored in $ELASTANE_HOME/runs (default: ~/.elastane/runs).
 Every command has --json and --help.
 """
 
-TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Cluster: many jobs, many teams"
-OPERATE = "Operate: capacity, quotas and access"
+TRAIN, LOOK, AFTER = "Start and change a run", "Inspect runs", "Verify and use the results"
+CLUSTER, OPERATE = "Jobs of a cluster", "Operate a cluster: capacity, quotas and access"
 
 app = typer.Typer(
     name="elastane",

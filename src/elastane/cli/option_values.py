@@ -48,7 +48,7 @@ def read_past_time(option: str, text: str, now: datetime) -> datetime:
     except OverflowError:
         raise BadInput(
             f"invalid time for {option}: {text!r} ago is before the year 1",
-            do="write a later one, such as 7d for a week ago",
+            do="write a later time, such as 7d for a week ago",
         ) from None
 
 
@@ -73,7 +73,7 @@ def read_future_time(option: str, text: str, now: datetime) -> datetime:
     except OverflowError:
         raise BadInput(
             f"invalid time for {option}: {text!r} is after the year 9999",
-            do="write a nearer one, such as +8h or +30d",
+            do="write an earlier time, such as +8h or +30d",
         ) from None
 
 
@@ -120,7 +120,7 @@ def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int,
         raise BadInput(
             f"--workers {text} allows more than {MOST_WORKERS} workers",
             means="no machine or cluster has that many devices",
-            do="write at most the number of your devices",
+            do="write at most the number of devices that you have",
         )
     if virtual_ranks is not None and virtual_ranks < high:
         raise BadInput(
@@ -142,7 +142,9 @@ def read_copies(text: str) -> int | None:
     try:
         copies = int(text)
     except ValueError:
-        raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2") from None
+        raise BadInput(
+            f"invalid --copies: {text!r} is neither 'all' nor a number", do="write all, or a number such as 2"
+        ) from None
     check_at_least("--copies", copies, 1)
     return copies
 
@@ -172,7 +174,10 @@ def read_labels(option: str, texts: list[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise BadInput(f"{option} {text!r} is not KEY=VALUE", do=f"write {option} fabric=infiniband")
+            raise BadInput(
+                f"invalid {option}: {text!r} is not KEY=VALUE",
+                do=f"write for example {option} fabric=infiniband",
+            )
         found[key] = value
     return found
 

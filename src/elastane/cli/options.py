@@ -42,16 +42,16 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     options.sort(key=lambda option: PANELS.index(_find_panel(option.annotation)))
 
     @functools.wraps(command)
-    def expanded(*args: Any, **kwargs: Any) -> None:
+    def call_with_struct(*args: Any, **kwargs: Any) -> None:
         values = {option.name: kwargs.pop(option.name) for option in options}
         command(*args, options=kind(**values), **kwargs)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         parameters += options if name == "options" else [parameter.replace(annotation=hints[name])]
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return expanded
+    call_with_struct.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call_with_struct.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call_with_struct
 
 
 def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def check_script(script: Path, do: str = "check the path") -> None:
     if not script.exists():
         raise BadInput(f"there is no script {script}", do=do)
     if not script.is_file():
-        raise BadInput(f"{script} is not a file", do="name the Python file that trains")
+        raise BadInput(f"{script} is not a file", do="give the path of the Python script")
     try:
         script.open("rb").close()
     except OSError as error:

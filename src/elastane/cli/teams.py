@@ -19,5 +19,5 @@ def warn_undeclared_team(team: str, teams: Iterable[Team]) -> str:
     if not known or team in {"", "*", *known}:
         return ""
     near = get_close_matches(team, known, n=1)
-    meant = f"did you mean {near[0]}?" if near else "elastane team list shows those that are"
-    return f"no team {team} is declared: it owns nothing, and its jobs borrow what others leave; {meant}"
+    hint = f"did you mean {near[0]}?" if near else "elastane team list shows the declared teams"
+    return f"team {team} is not declared: it owns no devices, and its jobs only borrow idle ones; {hint}"

@@ -24,23 +24,25 @@ def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
 
     Raises:
         MissingExtra: torch is not installed.
-        ElastaneError: the program refused; the error has its words.
+        ElastaneError: the program refused; the error has its reason.
         RunFailed: the process failed; its own output is on stderr.
     """
-    require("torch", "this needs torch")
+    require("torch", "this command needs torch")
     # -P keeps the working directory out of the module path, where a user may have a logging.py.
     command = [sys.executable, "-P", "-m", module, *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own module
     lines = process.stdout.splitlines()
     try:
-        said: T | ExportRefusal = msgspec.json.decode(lines[-1] if lines else b"", type=kind | ExportRefusal)
+        answer: T | ExportRefusal = msgspec.json.decode(
+            lines[-1] if lines else b"", type=kind | ExportRefusal
+        )
     except msgspec.DecodeError:
         raise RunFailed(
-            f"{module} ended with exit code {process.returncode} and without a word",
-            means="nothing was done; what it printed is above",
+            f"{module} ended with exit code {process.returncode} and without a result",
+            means="nothing was done; its own output is above",
             do=f"check that torch works: {sys.executable} -c 'import torch, safetensors'",
         ) from None
-    if isinstance(said, ExportRefusal):
-        error = BadInput if said.exit_code == BadInput.exit_code else ElastaneError
-        raise error(said.what, means=said.means, do=said.do)
-    return said
+    if isinstance(answer, ExportRefusal):
+        error = BadInput if answer.exit_code == BadInput.exit_code else ElastaneError
+        raise error(answer.what, means=answer.means, do=answer.do)
+    return answer

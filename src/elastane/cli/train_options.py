@@ -11,10 +11,11 @@ from elastane.cli.options import CHECKPOINTS, TRAINING, WORKERS
 
 Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
 S = TypeVar("S", bound=msgspec.Struct)
+WORKERS_HELP = "Fewest and most workers; a single number sets both."
 
 
 class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options as typed; None: not typed, so that the job's file or the default decides."""
+    """Options as typed; None: not typed, so the job file or the default decides."""
 
     module: Annotated[
         bool,
@@ -24,8 +25,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="MIN:MAX",
-            help="Fewest and most workers; one number is both. Default: 1 for a job, 1 to the "
-            "number of CPUs for a run.",
+            help=WORKERS_HELP,
             rich_help_panel=WORKERS,
         ),
     ] = None
@@ -33,7 +33,8 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="all|N",
-            help="Workers that keep each piece of the optimizer state; N-1 may die at once. Default: all.",
+            help="Workers that keep each piece of the optimizer state. With N copies, N-1 workers may die at "
+            "once. Default: all.",
             rich_help_panel=WORKERS,
         ),
     ] = None
@@ -41,7 +42,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         typer.Option(
             metavar="V",
-            help="Fixed pieces of every global batch. Default: global batch / microbatch.",
+            help="Number of fixed pieces of each global batch. Default: global batch / microbatch.",
             rich_help_panel=TRAINING,
         ),
     ] = None
@@ -49,8 +50,8 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["exact", "fast"] | None,
         typer.Option(
             metavar="exact|fast",
-            help="exact (default): the same bits for any number of workers. fast: sums in the cheapest "
-            "order.",
+            help="exact (default): the same bits for any number of workers. fast: gradients are summed in "
+            "the cheapest order.",
             rich_help_panel=TRAINING,
         ),
     ] = None
@@ -58,28 +59,30 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         typer.Option(
             metavar="N",
-            help="Of the sample order, dropout and initial weights. Default: 0.",
+            help="Seed of the sample order, dropout and initial weights. Default: 0.",
             rich_help_panel=TRAINING,
         ),
     ] = None
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Threads of each worker. Default: 1.", rich_help_panel=TRAINING),
+        typer.Option(
+            metavar="N", help="Threads that each worker computes with. Default: 1.", rich_help_panel=TRAINING
+        ),
     ] = None
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
-            metavar="EVERY",
-            help='A duration (10min), a number of steps ("500 steps"), auto or never. Default: auto, from '
-            "the cost of a checkpoint and the rate of failures; at most 1 % of the time.",
+            metavar="INTERVAL",
+            help='A duration (10min), a number of steps ("500 steps"), auto or never. Default: auto, which '
+            "follows the cost of a checkpoint and the failure rate, and spends at most 1 % of the time.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None
     checkpoint_at: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN",
-            help="Also after each epoch, evaluation, or epoch,evaluation.",
+            metavar="epoch|evaluation",
+            help="Also write a checkpoint after each epoch or evaluation; for both, epoch,evaluation.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None
@@ -87,7 +90,8 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="URL",
-            help="A directory, or s3://bucket/path. Default: checkpoints/ in the run directory.",
+            help="Directory for checkpoints, or a URL such as s3://bucket/path. Default: checkpoints/ in the "
+            "run directory.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None
@@ -99,13 +103,15 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     keep_every: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Also keep those of every K-th step.", rich_help_panel=CHECKPOINTS),
+        typer.Option(
+            metavar="K", help="Also keep the checkpoints of every K-th step.", rich_help_panel=CHECKPOINTS
+        ),
     ] = None
     keep_best: Annotated[
         str | None,
         typer.Option(
-            metavar="METRIC:DIR",
-            help="Also keep the best by a metric: eval_loss:min.",
+            metavar="METRIC:min|max",
+            help="Also keep the best checkpoint by a metric, such as eval_loss:min.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None

@@ -207,7 +207,7 @@ class Cluster:
         return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
-        """Set the budget, deadline or target of a job; unset fields stay as they are."""
+        """Set the budget, deadline, target or priority class of a job; unset fields stay as they are."""
         return self._do("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> JobExplanation:

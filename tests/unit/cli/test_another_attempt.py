@@ -8,8 +8,8 @@ from rich.console import Console
 
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
+from elastane.cli.runs.run_display import combine_restored_events, describe_run_event
 from elastane.cli.runs.watcher import Watcher
-from elastane.cli.words import event_text, restored_event
 
 
 def make_restored(worker, seconds):
@@ -24,11 +24,12 @@ def make_restored(worker, seconds):
 
 
 def test_the_restores_of_all_workers_are_one_line():
-    together = restored_event([make_restored(3, 0.5), make_restored(4, 0.8), make_restored(5, 0.7)])
-    assert event_text(together).plain == (
+    together = combine_restored_events([make_restored(3, 0.5), make_restored(4, 0.8), make_restored(5, 0.7)])
+    assert describe_run_event(together).plain == (
         " step 1500  checkpoint.restored  step-00001500: 1.2 GB in 0.80 s (1.50 GB/s) on 3 workers"
     )
-    assert event_text(restored_event([make_restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
+    alone = combine_restored_events([make_restored(3, 0.4)])
+    assert describe_run_event(alone).plain.endswith("(1.00 GB/s) on 1 worker")
 
 
 def test_a_watcher_of_a_new_attempt_does_not_print_the_old_one_again(finished_run, lines):

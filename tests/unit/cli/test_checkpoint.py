@@ -71,7 +71,7 @@ def test_show_takes_the_newest_checkpoint_or_the_named_one(elastane, catalog):
 def test_verify_accepts_a_good_checkpoint_and_names_a_damaged_file(elastane, catalog):
     good = elastane("checkpoint", "verify", "done")
     assert good.exit_code == 0
-    assert "step-00000300 is good, 300 B read" in good.stdout
+    assert "step-00000300 is valid: 300 B verified" in good.stdout
     damage(catalog, 300)
     bad = elastane("checkpoint", "verify", "done")
     assert bad.exit_code == 1
@@ -88,7 +88,7 @@ def test_an_unfinished_checkpoint_is_not_good(elastane, catalog):
     assert result.exit_code == 1
     assert "never finished" in result.stdout
     assert elastane("checkpoint", "show", "done", "300").exit_code == 2
-    assert "step-00000200 is good" in elastane("checkpoint", "verify", "done").stdout
+    assert "step-00000200 is valid" in elastane("checkpoint", "verify", "done").stdout
 
 
 def test_prune_names_what_it_deletes_and_why_and_a_dry_run_deletes_nothing(elastane, catalog):

@@ -53,7 +53,7 @@ def live(finished_run, monkeypatch):
 def test_without_wait_the_command_returns_when_the_run_has_accepted(elastane, live):
     result = elastane("checkpoint", "now", "done")
     assert result.exit_code == 0
-    assert result.stdout == "accepted: the state after step 40, or a little later, will be kept\n"
+    assert result.stdout == "accepted: the run writes a checkpoint of step 40 or a little later\n"
     assert live.asks == [AskCheckpoint()]
     assert json.loads(elastane("checkpoint", "now", "done", "--json").stdout) == {"ok": True, "step": 40}
 
@@ -68,7 +68,7 @@ def test_with_wait_the_command_waits_for_a_checkpoint_of_that_step_and_prints_fa
     result = elastane("checkpoint", "now", "done", "--wait")
     assert result.exit_code == 0
     assert "no room left" in result.stdout
-    assert result.stdout.endswith("step-00000041 exists: 1.5 kB\n")
+    assert result.stdout.endswith("step-00000041 is written: 1.5 kB\n")
 
 
 def test_the_request_is_repeated_to_the_next_coordinator(elastane, live):
@@ -84,7 +84,7 @@ def test_the_last_checkpoint_of_a_run_counts(elastane, live):
         live.live = False
 
     live.looks = [end]
-    assert "step-00000050 exists" in elastane("checkpoint", "now", "done", "--wait").stdout
+    assert "step-00000050 is written" in elastane("checkpoint", "now", "done", "--wait").stdout
 
 
 def test_a_run_that_ends_without_a_checkpoint_is_a_failure(elastane, live):
@@ -100,7 +100,7 @@ def test_a_run_that_keeps_no_checkpoints_prints_what_to_do(elastane, finished_ru
     monkeypatch.setattr(checkpoint_now, "is_live", lambda _: True)
     result = elastane("checkpoint", "now", "done")
     assert result.exit_code == 2
-    assert "do:    start runs with --checkpoint-every never --checkpoint-dir URL" in result.stderr
+    assert "start a run with --checkpoint-every never --checkpoint-dir URL" in result.stderr
 
 
 def test_never_means_none_unless_an_event_or_a_directory_is_named():

@@ -35,7 +35,7 @@ def test_export_lists_the_written_files(elastane, finished_run, exporter, tmp_pa
     result = elastane("export", "done", "--format", "hf", "--dtype", "bf16", "--out", tmp_path / "o")
     assert result.exit_code == 0
     assert "1.4 kB  model.safetensors" in result.stdout
-    assert "done as hf in /there/done-hf" in result.stdout
+    assert "exported done as hf to /there/done-hf" in result.stdout
     assert "read back" in result.stdout
     expected = f"--run-dir {run_dir.root} --format hf --out {tmp_path / 'o'} --dtype bf16"
     assert notes.read_text() == expected

@@ -7,15 +7,15 @@ from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
 from elastane.cli.runs.panel import draw_sparkline, draw_virtual_ranks, render_panel
 from elastane.cli.runs.progress import CURVE_POINTS, Curve, Progress, add_event, add_line
-from elastane.cli.words import event_text, step_text
+from elastane.cli.runs.run_display import describe_run_event, describe_run_progress
 
 
 def test_a_progress_line_has_the_step_the_loss_and_the_speed(lines) -> None:
     progress = Progress(steps=4)
-    assert step_text(progress) == "waiting for the first step"
+    assert describe_run_progress(progress) == "waiting for the first step"
     for step in (1, 2):
         progress = add_line(progress, lines(step))
-    assert step_text(progress) == "step 2/4  loss 0.5000  1 worker  40 samples/s  0.2 s left"
+    assert describe_run_progress(progress) == "step 2/4  loss 0.5000  1 worker  40 samples/s  0.2 s left"
     assert progress.samples == 8
 
 
@@ -56,7 +56,7 @@ def test_an_event_shows_its_workers_reason_and_pause() -> None:
         pause_ms={0: 31.2, 2: 44.9},
         pause_steps={0: 0.2, 2: 0.31},
     )
-    assert event_text(event).plain == (
+    assert describe_run_event(event).plain == (
         "   step 12  generation.started  workers 0, 2; worker 1 died; longest pause 45 ms (0.31 steps)"
     )
 

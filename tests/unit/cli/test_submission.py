@@ -66,7 +66,7 @@ def test_an_option_changes_its_field_only() -> None:
         (JobOptions(workers="9" * 20), "more than 1000000 workers"),
         (JobOptions(workers="many"), "is not MIN:MAX"),
         (JobOptions(name="a b"), "name: 'a b' is not a name"),
-        (JobOptions(env=["NOWHERE"]), "there is no such variable here"),
+        (JobOptions(env=["NOWHERE"]), "this terminal has no such variable"),
         (JobOptions(copies="some"), "neither 'all' nor a number"),
         (JobOptions(copies="0"), r"training\.copies"),
         (JobOptions(checkpoint_every="10 years"), "neither a duration nor a number of steps"),
@@ -228,8 +228,12 @@ def test_one_number_sets_both_limits() -> None:
 @pytest.mark.parametrize(
     ("team", "declared", "said"),
     [
-        ("visoin", ("speech", "vision"), ["no team visoin is declared", "did you mean vision?"]),
-        ("new", ("speech", "vision"), ["no team new is declared", "elastane team list shows those that are"]),
+        ("visoin", ("speech", "vision"), ["team visoin is not declared", "did you mean vision?"]),
+        (
+            "new",
+            ("speech", "vision"),
+            ["team new is not declared", "elastane team list shows the"],
+        ),
         ("vision", ("speech", "vision"), []),
         ("default", (), []),
     ],
@@ -244,7 +248,7 @@ def test_a_note_names_an_undeclared_team(team, declared, said) -> None:
 def test_a_note_names_a_deadline_that_has_passed() -> None:
     spec = msgspec.structs.replace(SPEC, deadline=datetime(2026, 11, 21, 10, tzinfo=UTC))
     assert list_notes(spec, [], NOW) == (
-        "its deadline, 2026-11-21 11:00, has passed: it grows before others of its priority",
+        "its deadline, 2026-11-21 11:00, has passed: it grows before other jobs of its priority",
     )
     assert list_notes(msgspec.structs.replace(spec, deadline=NOW + timedelta(hours=1)), [], NOW) == ()
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from elastane.api.history import DecisionRecord, Event
 from elastane.api.job_records import Explanation
 from elastane.cli.jobs.explain import print_decisions
-from elastane.cli.jobs.words import event_text, explanation_lines
+from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines
 from elastane.cli.timestamps import localize_timestamps
 
 AT_S = 1795338000.0  # 2026-11-22 09:00 UTC
@@ -43,13 +43,13 @@ def test_a_time_in_utc_is_shown_in_the_zone_of_the_terminal(written, shown):
 
 def test_sentences_of_the_controller_and_the_columns_beside_them_are_in_one_zone():
     event = Event(id=1, time_s=AT_S, kind="job.crashed", job="j", message=f"j crashed. {SENTENCE}")
-    assert "18:00:00" in event_text(event, of_job=True).plain
+    assert "18:00:00" in describe_job_event(event, of_job=True).plain
     decided = DecisionRecord(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
     console = Console(width=200, record=True, file=io.StringIO())
     print_decisions(console, [decided])
     lines = [
-        event_text(event, of_job=True).plain,
-        *explanation_lines(Explanation(sentences=(SENTENCE,))),
+        describe_job_event(event, of_job=True).plain,
+        *list_explanation_lines(Explanation(sentences=(SENTENCE,))),
         console.export_text(),
     ]
     for line in lines:

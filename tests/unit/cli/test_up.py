@@ -69,7 +69,7 @@ def test_files_that_others_could_read_are_closed_and_named(home):
     home.chmod(0o755)
     started = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert started.returncode == 0, started.stderr
-    said = next(line for line in started.stdout.splitlines() if "taken from others" in line)
+    said = next(line for line in started.stdout.splitlines() if "to other users: " in line)
     assert all(str(path) in said for path in (home, *secrets))
     assert home.stat().st_mode & 0o777 == 0o750
     assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
@@ -127,7 +127,7 @@ def test_after_down_the_same_port_and_token_can_be_used_again(home):
     port = first.url.rpartition(":")[2]
     down = run_elastane("down")
     assert down.returncode == 0, down.stderr
-    assert "jobs go on" in down.stdout + down.stderr
+    assert "jobs continue" in down.stdout + down.stderr
     again = run_elastane("up", "--detach", "--json", f"--listen=127.0.0.1:{port}")
     assert again.returncode == 0, again.stderr
     assert msgspec.json.decode(again.stdout, type=ControllerReady).token == ""

@@ -305,7 +305,7 @@ def test_ps_without_a_run_shows_live_runs_only(elastane, finished_run) -> None:
         (("pool", "set", "--json"), "Missing argument"),
         (("verbatim", "--json"), "No such command"),
         (("--bad", "--json"), "No such option: --bad"),
-        (("submit", "t.py", "--lr", "1", "--json"), "--lr is no option of elastane submit"),
+        (("submit", "t.py", "--lr", "1", "--json"), "--lr is not an option of elastane submit"),
     ],
 )
 def test_a_mistyped_command_is_json_on_request(elastane, words, what):

@@ -7,8 +7,8 @@ import typer
 
 from elastane.api.checkpoints import CheckpointSummary, FileDamage, Manifest, Retention
 from elastane.api.errors import BadInput, NoSuchFile
-from elastane.cli.checkpoints.export import export
-from elastane.cli.checkpoints.now import now
+from elastane.cli.checkpoints.export import export_checkpoint
+from elastane.cli.checkpoints.now import write_checkpoint_now
 from elastane.cli.checkpoints.selection import (
     Checkpoint,
     Checkpoints,
@@ -21,24 +21,24 @@ from elastane.cli.timestamps import localize_timestamps
 from elastane.observability.quantities import format_size
 
 HELP = """
-The checkpoints of a run: ask for one, look at them, prove them, use them.
+Request, inspect, verify, export and delete the checkpoints of a run.
 
 RUN is the name of a run, its directory, or the directory or URL of its
-checkpoints: file systems that fsspec knows work, s3://bucket/path too.
-CHECKPOINT is a name or a step; without it, the newest finished one.
+checkpoints, on any file system that fsspec supports: s3://bucket/path.
+CHECKPOINT is a name or a step. Default: the newest finished checkpoint.
 
-  $ elastane checkpoint now demo --wait          [dim]save the state now[/dim]
+  $ elastane checkpoint now demo --wait          [dim]write one now[/dim]
   $ elastane checkpoint list demo
   $ elastane checkpoint export demo 1500 --format torch
   $ elastane verify --restore demo               [dim]rehearse a restore[/dim]
-  $ elastane run --resume demo                   [dim]restore it for good[/dim]
+  $ elastane run --resume demo                   [dim]resume the run[/dim]
 """
 
 SHOWN = 20
 """The most tensors that ``show`` lists; --json lists all."""
 
 
-def list_(run: Checkpoints, as_json: AsJson = False) -> None:
+def list_checkpoints(run: Checkpoints, as_json: AsJson = False) -> None:
     """List the checkpoints of RUN, oldest first.
 
     With --json, a list of objects with the keys name, state, step, resumed,
@@ -72,7 +72,7 @@ def list_(run: Checkpoints, as_json: AsJson = False) -> None:
             open_console().print(f"{summary.name}: {damage}", markup=False)
 
 
-def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
+def show_checkpoint(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
     """Show the contents of a checkpoint of RUN: files, tensors and counters.
 
     With --json, the manifest.
@@ -82,14 +82,18 @@ def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fals
     try:
         manifest = catalog.load_manifest(name)
     except NoSuchFile as error:
-        raise BadInput(f"checkpoint {name} was never finished, so it says nothing about itself") from error
+        raise BadInput(
+            f"checkpoint {name} is unfinished",
+            means="it has no manifest, so its contents are unknown",
+            do="choose another one: elastane checkpoint list RUN",
+        ) from error
     if as_json:
         print_json(manifest)
         return
-    show_manifest(manifest, catalog.storage.url)
+    print_manifest(manifest, catalog.storage.url)
 
 
-def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
+def verify_checkpoint(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
     """Read every byte of a checkpoint of RUN and compare it with its checksums.
 
     The exit code is 0 if the checkpoint is valid, 1 if it is damaged.
@@ -109,31 +113,39 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
         console = open_console()
         for damage in damages:
             console.print(f"{name}/{damage}", markup=False)
-        console.print(f"{name} is damaged" if damages else f"{name} is good, {format_size(size_bytes)} read")
+        verdict = "damaged" if damages else f"valid: {format_size(size_bytes)} verified"
+        console.print(f"{name} is {verdict}")
     if damages:
         raise typer.Exit(1)
 
 
-def prune(
+def prune_checkpoints(
     run: Checkpoints,
     *,
     last: Annotated[
-        int | None, typer.Option("--last", min=1, metavar="N", help="Keep the N newest.", show_default=False)
+        int | None,
+        typer.Option("--last", min=1, metavar="N", help="Keep the newest N checkpoints.", show_default=False),
     ] = None,
     every: Annotated[
         int | None,
         typer.Option(
-            "--every", min=1, metavar="K", help="Keep those of every K-th step.", show_default=False
+            "--every", min=1, metavar="K", help="Keep the checkpoints of every K-th step.", show_default=False
         ),
     ] = None,
     best: Annotated[
         str | None,
         typer.Option(
-            "--best", metavar="METRIC:min|max", help="Keep the best, as eval_loss:min.", show_default=False
+            "--best",
+            metavar="METRIC:min|max",
+            help="Keep the best checkpoint by a metric, such as eval_loss:min.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only say what would go.", show_default=False)
+        bool,
+        typer.Option(
+            "--dry-run", "-n", help="List what would be deleted; delete nothing.", show_default=False
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -141,10 +153,10 @@ def prune(
 
     Without rules, only damaged and unfinished checkpoints are deleted.
 
-    These always stay: the newest valid checkpoint, newer ones, which the run may
-    still be writing, and the checkpoint that a live run was resumed from, because
-    joining workers read it. The newest one is read and verified before anything
-    is deleted.
+    Three kinds always stay: the newest valid checkpoint; newer ones, which the
+    run may still be writing; and the one that a live run was resumed from,
+    because joining workers read it. The newest valid checkpoint is read and
+    verified before anything is deleted.
 
     With --json, an object with the keys deleted (each name and why) and dry_run.
     """
@@ -176,10 +188,13 @@ def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | Non
         return metric, "min"
     if metric and direction == "max":
         return metric, "max"
-    raise BadInput(f"--best {text} names no metric and direction", do="write it as --best eval_loss:min")
+    raise BadInput(
+        f"invalid --best: {text!r} is not METRIC:min or METRIC:max",
+        do="write for example --best eval_loss:min",
+    )
 
 
-def show_manifest(manifest: Manifest, url: str) -> None:
+def print_manifest(manifest: Manifest, url: str) -> None:
     """Print a manifest: its header, counters and metrics, then tables of files and of the first tensors."""
     from elastane.cli.tables import build_table, print_wide
 
@@ -187,11 +202,13 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     tensors = manifest.tensors
     console.print(
         f"{url}/{manifest.name}: step {manifest.step}, written {localize_timestamps(manifest.created)}, "
-        f"{len(tensors)} tensors, {format_size(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
+        f"{len(tensors)} tensors, {format_size(manifest.bytes)}, {manifest.seconds:.1f} s to copy and write",
         markup=False,
     )
-    told = {name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0}
-    for name, value in told.items():
+    values = {
+        name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0
+    }
+    for name, value in values.items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
     files = [
         (part.name, format_size(part.bytes), str(len(part.items)) if part.items else "", part.checksum)
@@ -204,7 +221,7 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     ]
     print_wide(console, build_table(("tensor", "dtype", "shape"), shapes))
     if len(tensors) > SHOWN:
-        console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
+        console.print(f"and {len(tensors) - SHOWN} more; --json lists all")
 
 
 def format_metrics(summary: CheckpointSummary) -> str:
@@ -218,9 +235,9 @@ checkpoint = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-checkpoint.command()(wrap_command(now))
-checkpoint.command("list")(wrap_command(list_))
-checkpoint.command()(wrap_command(show))
-checkpoint.command()(wrap_command(verify))
-checkpoint.command()(wrap_command(export))
-checkpoint.command()(wrap_command(prune))
+checkpoint.command("now")(wrap_command(write_checkpoint_now))
+checkpoint.command("list")(wrap_command(list_checkpoints))
+checkpoint.command("show")(wrap_command(show_checkpoint))
+checkpoint.command("verify")(wrap_command(verify_checkpoint))
+checkpoint.command("export")(wrap_command(export_checkpoint))
+checkpoint.command("prune")(wrap_command(prune_checkpoints))

@@ -6,18 +6,15 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import NoSuchRun
-from elastane.api.export import ExportedModel
 from elastane.api.spec import MAX_SHARD_BYTES
 from elastane.cli.checkpoints.selection import Checkpoint, Checkpoints, open_catalog, select_checkpoint
 from elastane.cli.command import AsJson
-from elastane.cli.runs import export as finished
-from elastane.cli.runs.export import DType, Format, build_export_options, show_exported
-from elastane.cli.torch_process import run_module
+from elastane.cli.runs.export import DType, Format, build_export_options, print_export, run_exporter
 from elastane.client.runs_home import find_run
 from elastane.observability.run_files import read_record
 
 
-def export(
+def export_checkpoint(
     run: Checkpoints,
     checkpoint: Checkpoint = None,
     *,
@@ -25,18 +22,20 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A new directory. Default: CHECKPOINT-FORMAT, here.", show_default=False
+            metavar="DIR",
+            help="A new or empty directory. Default: CHECKPOINT-FORMAT in the working directory.",
+            show_default=False,
         ),
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[
-        bool, typer.Option("--optimizer", help="The optimizer's state too.", show_default=False)
+        bool, typer.Option("--optimizer", help="Also write the optimizer state.", show_default=False)
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the model of a checkpoint of RUN for other programs.
+    """Write the model of a checkpoint of RUN in a format for other programs.
 
-    The run may be live, finished or killed. Every element is checked as it is
+    The run may be live, finished or killed. Each element is verified as it is
     read.
 
       $ elastane checkpoint export demo 1500 --format hf --out demo-1500
@@ -47,7 +46,7 @@ def export(
     options = ["--checkpoints", catalog.storage.url, "--checkpoint", name]
     options += ["--max-shard-bytes", str(read_max_shard_bytes(run))]
     options += build_export_options(form, folder, dtype, optimizer=optimizer)
-    show_exported(run_module(finished.MODULE, options, ExportedModel), name, form, as_json=as_json)
+    print_export(run_exporter(options), name, form, as_json=as_json)
 
 
 def read_max_shard_bytes(run: str) -> int:

@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LOOK_S = 0.2
-TROUBLE = frozenset({"checkpoint.failing", "checkpoint.abandoned"})
+PROBLEMS = frozenset({"checkpoint.failing", "checkpoint.abandoned"})
 
 
-def now(
+def write_checkpoint_now(
     run: RunName,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return once the checkpoint exists.", show_default=False)
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint of RUN, of the state after its current or next step.
+    """Write a checkpoint of RUN: the state after its current or next step.
 
-    Returns as soon as the run has accepted. Training continues: workers copy
-    the state during one step and write it during the following ones.
+    The command returns as soon as the run has accepted the request. Training
+    continues: workers copy the state during one step and write it during the
+    following ones.
 
     With --json, an object with the keys ok and step (of the run when it
     accepted); with --wait, ok, name, step and bytes (of the checkpoint).
@@ -41,23 +42,24 @@ def now(
     run_dir = find_run(run)
     if read_record(run_dir).spec.checkpoints is None and is_live(run_dir):
         raise BadInput(
-            f"{run} keeps no checkpoints: it was started with --checkpoint-every never",
-            means="there is no place to write one to",
-            do="start runs with --checkpoint-every never --checkpoint-dir URL to keep them only when asked",
+            f"{run} writes no checkpoints: it was started with --checkpoint-every never",
+            means="it has no directory for checkpoints",
+            do="for checkpoints only on request, start a run with --checkpoint-every never "
+            "--checkpoint-dir URL",
         )
     written = Tail(run_dir.events)
     written.new_lines()
     answer = send_request(run_dir, AskCheckpoint())
     console = open_console(as_json=as_json)
     if not wait:
-        console.print(f"accepted: the state after step {answer.step}, or a little later, will be kept")
+        console.print(f"accepted: the run writes a checkpoint of step {answer.step} or a little later")
         if as_json:
             print_json({"ok": True, "step": answer.step})
         return
     saved = wait_for_checkpoint(run_dir, written, answer.step, answer.term, console)
     name, step = str(saved.detail["name"]), saved.detail["step"]
     size_bytes = saved.detail["bytes"]
-    console.print(f"{name} exists: {format_size(float(size_bytes or 0))}", markup=False)
+    console.print(f"{name} is written: {format_size(float(size_bytes or 0))}", markup=False)
     if as_json:
         print_json({"ok": True, "name": name, "step": step, "bytes": size_bytes})
 
@@ -77,7 +79,7 @@ def wait_for_checkpoint(
     Raises:
         RunFailed: the run ended without such a checkpoint.
     """
-    from elastane.cli.words import event_text
+    from elastane.cli.runs.run_display import describe_run_event
 
     while True:
         # Check before reading, so that the last events are still read.
@@ -85,8 +87,8 @@ def wait_for_checkpoint(
         for event in map(decode_event_line, written.new_lines()):
             if event.kind == "checkpoint.saved" and int(event.detail.get("step") or 0) >= step:
                 return event
-            if event.kind in TROUBLE:
-                console.print(event_text(event))
+            if event.kind in PROBLEMS:
+                console.print(describe_run_event(event))
         if not live:
             raise RunFailed("the run ended before the checkpoint was written")
         term = repeat_request(run_dir, term)

@@ -22,7 +22,11 @@ Checkpoints: TypeAlias = Annotated[
 ]
 Checkpoint: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="CHECKPOINT", help="Its name or step. Default: the newest.", show_default=False),
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A checkpoint's name or step. Default: the newest finished one.",
+        show_default=False,
+    ),
 ]
 
 

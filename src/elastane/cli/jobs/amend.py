@@ -27,30 +27,30 @@ def amend(
         str | None,
         typer.Option(
             metavar="CLASS",
-            help="Another priority class, as elastane priority list shows them.",
+            help="New priority class, one of those that elastane priority list shows.",
             show_default=False,
         ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="COST", help="The most the job may cost.", show_default=False)
+        str | None, typer.Option(metavar="COST", help="The most that the job may cost.", show_default=False)
     ] = None,
     deadline: Annotated[
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="When the job should be done: a duration from now (+8h), or a time.",
+            help="Time by which the job should be done: a duration from now (+8h), or a time.",
             show_default=False,
         ),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="LOSS", help="The loss at which the job has finished.", show_default=False),
+        typer.Option(metavar="LOSS", help="The job finishes when it reaches this loss.", show_default=False),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="When the job should have that loss: a duration from now (+8h), or a time.",
+            help="Time by which the job should reach that loss: a duration from now (+8h), or a time.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +58,7 @@ def amend(
         str | None,
         typer.Option(
             metavar="N",
-            help="Samples a second that are enough; more workers are not added then.",
+            help="The job does not grow beyond this many samples per second.",
             show_default=False,
         ),
     ] = None,
@@ -66,9 +66,8 @@ def amend(
 ) -> None:
     """Change the priority, budget, deadline or target of JOB.
 
-    The next plan follows the change. Options that are not given stay as they
-    are; "none" removes a budget, deadline or target. --loss none removes --by
-    too.
+    The next plan follows the change. Options that are not given stay unchanged;
+    "none" removes a budget, deadline or target. --loss none also removes --by.
 
       $ elastane amend digits --priority high
       $ elastane amend digits --deadline +8h --throughput none
@@ -83,14 +82,16 @@ def amend(
         loss=_read_value("--loss", loss, _parse_number),
         by=_read_value("--by", by, _parse_time("--by")),
         throughput=_read_value("--throughput", throughput, _parse_number),
+        priority_class=msgspec.UNSET if priority is None else priority,
     )
-    if bounds == Bounds() and priority is None:
-        raise BadInput("nothing to change", do="elastane amend JOB --priority CLASS, or see --help")
+    if bounds == Bounds():
+        raise BadInput("no change was given", do="elastane amend JOB --priority CLASS, or see --help")
     with connect() as cluster:
-        if bounds != Bounds():
-            found = cluster.set_bounds(job, bounds)
-        if priority is not None:
+        if priority is not None and bounds == Bounds(priority_class=priority):
             found = cluster.set_priority(job, priority)
+        else:
+            # One request, so that either all changes are made or none.
+            found = cluster.set_bounds(job, bounds)
     if as_json:
         print_json(found)
         return
@@ -107,16 +108,16 @@ def format_bounds(job: Job, now: datetime) -> str:
     target, spent = spec.target, format_money(job.spent_by(now.timestamp()))
     found = [
         f"a budget of {spec.budget:g} ({spent} spent)" if spec.budget is not None else "",
-        f"a deadline, {_format_minute(spec.deadline)}" if spec.deadline is not None else "",
-        f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
-        f"a time to reach it by, {_format_minute(target.by)}" if target.by is not None else "",
-        f"{target.throughput:g} samples a second to reach" if target.throughput is not None else "",
+        f"a deadline of {_format_minute(spec.deadline)}" if spec.deadline is not None else "",
+        f"a target loss of {target.loss:g}" if target.loss is not None else "",
+        f"to be reached by {_format_minute(target.by)}" if target.by is not None else "",
+        f"a target of {target.throughput:g} samples/s" if target.throughput is not None else "",
     ]
     return ", ".join(filter(None, found)) or "no bounds"
 
 
-def _format_minute(moment: datetime) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+def _format_minute(time: datetime) -> str:
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
 
 
 def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:

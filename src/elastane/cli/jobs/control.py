@@ -16,44 +16,45 @@ from elastane.client.context import connect
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
 
-PAUSES = "pauses: it stops at its next commit and keeps its state"
-GOES_ON = "goes on as soon as its minimum fits"
+PAUSES = "pauses at its next commit and keeps its state"
+RESUMES = "resumes as soon as its minimum of workers fits"
 ENDS = "ends at its next commit"
 
-Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show_default=False)]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Return once the job has the new state.", show_default=False)
+]
 
 
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint and give its devices to other jobs.
 
-    The job stops at its next commit and keeps its place among the jobs. elastane
-    resume continues it. Several jobs can be named.
+    The job stops at its next commit and keeps its place in the order of jobs. elastane
+    resume continues it.
 
-    With --json, the job; several jobs are one per line.
+    With --json, one line per job.
     """
-    wish = Goal(PAUSES, lambda now: now.state == "paused")
-    apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), wish, wait=wait, as_json=as_json)
+    goal = Goal(PAUSES, lambda now: now.state == "paused")
+    apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), goal, wait=wait, as_json=as_json)
 
 
 def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Continue a paused JOB from its checkpoint.
 
-    The job starts when its minimum of workers fits. Several jobs can be named.
+    The job starts as soon as its minimum of workers fits.
 
-    With --json, the job; several jobs are one per line.
+    With --json, one line per job.
     """
-    wish = Goal(GOES_ON, is_training)
-    apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), wish, wait=wait, as_json=as_json)
+    goal = Goal(RESUMES, is_training)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), goal, wait=wait, as_json=as_json)
 
 
 def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
-    """End JOB for good at its next commit; its files stay.
+    """End JOB permanently at its next commit. Its files stay.
 
-    Several jobs can be named. With --json, the job; several jobs are one per
-    line.
+    With --json, one line per job.
     """
-    wish = Goal(ENDS, lambda now: now.state in ENDED)
-    apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), wish, wait=wait, as_json=as_json)
+    goal = Goal(ENDS, lambda now: now.state in ENDED)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), goal, wait=wait, as_json=as_json)
 
 
 class Goal(NamedTuple):
@@ -69,7 +70,7 @@ class Goal(NamedTuple):
 
 
 def apply_to_jobs(
-    names: Sequence[str], ask: "Callable[[Cluster, str], Job]", wish: Goal, *, wait: bool, as_json: bool
+    names: Sequence[str], ask: "Callable[[Cluster, str], Job]", goal: Goal, *, wait: bool, as_json: bool
 ) -> None:
     """Send a request for each job in turn, then wait for all of them if wanted.
 
@@ -82,12 +83,12 @@ def apply_to_jobs(
             found = ask(cluster, name)
             asked.append(found)
             if not wait:
-                print_state(found, wish.meanwhile, as_json=as_json)
-            elif not (wish.done(found) or as_json):
-                print_progress(f"{found.name} {wish.meanwhile}")
+                print_state(found, goal.meanwhile, as_json=as_json)
+            elif not (goal.done(found) or as_json):
+                print_progress(f"{found.name} {goal.meanwhile}")
         for found in asked if wait else ():
-            now = wait_for_job(cluster, found, wish.done, (lambda _: None) if as_json else print_progress)
-            print_state(now, wish.meanwhile, as_json=as_json)
+            now = wait_for_job(cluster, found, goal.done, (lambda _: None) if as_json else print_progress)
+            print_state(now, goal.meanwhile, as_json=as_json)
 
 
 def is_training(job: Job) -> bool:

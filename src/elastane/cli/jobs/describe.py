@@ -1,4 +1,4 @@
-"""``elastane describe``: all facts about a job."""
+"""``elastane describe``: all details of a job."""
 
 import time
 from collections import deque
@@ -22,11 +22,11 @@ SHOWN = 8
 
 
 def describe(job: JobName, as_json: AsJson = False) -> None:
-    """Show all facts about JOB.
+    """Show all details of JOB.
 
-    Its size and the reasons for it, progress, cost and last events.
+    They include its size and the reasons for it, progress, cost and last events.
 
-    With --json, one object, which includes the spec.
+    With --json, the job with its spec.
     """
     with connect() as cluster:
         found = cluster.job(job)
@@ -43,13 +43,13 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     from rich.text import Text
 
     from elastane.api.safe_text import fold_text
-    from elastane.cli.jobs.words import event_text, explanation_lines, health_lines
+    from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines, list_health_lines
     from elastane.cli.tables import UNBOUNDED, print_wide
 
     console = open_console()
     if health.status == "failing" and job.state not in ENDED:
         # The facts below may be out of date.
-        for warning in health_lines(health.problems, time.time()):
+        for warning in list_health_lines(health.problems, time.time()):
             print_wide(console, warning)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
@@ -59,12 +59,12 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     print_wide(console, grid)
     if job.state not in ENDED:
         console.print()
-        for line in explanation_lines(job.explained):
+        for line in list_explanation_lines(job.explained):
             console.print(Text(line))
     if events:
         console.print()
         for event in events:
-            console.print(event_text(event, of_job=True))
+            console.print(describe_job_event(event, of_job=True))
     if job.traceback:
         console.print()
         console.print_quoted(job.traceback)
@@ -72,40 +72,40 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
 def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Return the titles and values of all known facts about a job."""
-    from elastane.cli.jobs.words import (
-        awaits_next_try,
+    from elastane.cli.jobs.job_display import (
+        awaits_next_attempt,
         format_age,
-        loss_of,
-        speed_text,
-        state_text,
-        step_text,
-        workers_text,
+        format_job_loss,
+        format_job_speed,
+        format_job_step,
+        format_job_workers,
+        render_state,
     )
 
     spec, now_s = job.spec, time.time()
     owner = f"{job.team}, submitted by {job.user}"
     pairs: list[tuple[str, str | Text]] = [
         ("name", job.name),
-        ("state", state_text(job, now_s)),
-        ("next try", format_timestamp(job.retry_at_s) if awaits_next_try(job, now_s) else ""),
+        ("state", render_state(job, now_s)),
+        ("next attempt", format_timestamp(job.retry_at_s) if awaits_next_attempt(job, now_s) else ""),
         ("why" if job.state in ENDED else "last attempt", job.why),
         ("team", owner + (f", queue {job.queue}" if job.queue else "")),
         ("priority", job.priority_class),
-        ("workers", workers_text(job)),
-        ("in", ", ".join(f"{pool}: {workers}" for pool, workers in job.grant.workers.items())),
-        ("each", format_resources(job)),
-        ("step", step_text(job)),
-        ("loss", loss_of(job)),
-        ("samples/s", speed_text(job)),
-        ("speeds", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
-        ("runs", " ".join(spec.program)),
-        ("begins in", spec.working_dir),
-        ("data in", format_data(job)),
+        ("workers", format_job_workers(job)),
+        ("pools", ", ".join(f"{pool}: {workers}" for pool, workers in job.grant.workers.items())),
+        ("each worker", format_resources(job)),
+        ("step", format_job_step(job)),
+        ("loss", format_job_loss(job)),
+        ("samples/s", format_job_speed(job)),
+        ("by workers", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
+        ("program", " ".join(spec.program)),
+        ("directory", spec.working_dir),
+        ("data", format_data(job)),
         ("deadline", "" if spec.deadline is None else format_timestamp(spec.deadline.timestamp())),
         ("target", format_target(job)),
         ("time limit", format_time_limit(job, now_s)),
         ("cost", format_cost(job, now_s)),
-        ("was", format_attempts(job)),
+        ("changes", format_attempts(job)),
         ("submitted", f"{format_timestamp(job.submitted_s)}, {format_age(now_s - job.submitted_s)} ago"),
         ("started", format_timestamp(job.started_s)),
         ("ended", format_timestamp(job.ended_s)),
@@ -119,7 +119,7 @@ def format_resources(job: Job) -> str:
     resources = job.spec.resources_per_worker
     devices = f"{resources.devices} device{'s' * (resources.devices > 1)}"
     kinds = f" of {' or '.join(resources.kinds)}" if resources.kinds else ""
-    terms = [*(["spot too"] if job.spec.spot else []), *([] if job.spec.borrow else ["never borrowed"])]
+    terms = [*(["also spot"] if job.spec.spot else []), *([] if job.spec.borrow else ["never borrowed"])]
     return ", ".join([devices + kinds, *terms])
 
 
@@ -141,13 +141,13 @@ def format_target(job: Job) -> str:
 
 def format_time_limit(job: Job, now_s: float) -> str:
     """Return how long a job may hold devices, and how long it has; empty without a limit."""
-    from elastane.cli.jobs.words import format_age
+    from elastane.cli.jobs.job_display import format_age
 
     limit_s = job.spec.run_policy.active_deadline_seconds
     if limit_s is None:
         return ""
     since_s = now_s if job.active_since_s is None else job.active_since_s
-    return f"{format_age(limit_s)} of running, {format_age(job.active_s + now_s - since_s)} used"
+    return f"{format_age(job.active_s + now_s - since_s)} of {format_age(limit_s)} used"
 
 
 def format_cost(job: Job, now_s: float) -> str:

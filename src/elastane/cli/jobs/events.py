@@ -46,7 +46,7 @@ def _has_ended(cluster: "Cluster", name: str) -> bool:
 def _make_printer(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:
     if as_json:
         return print_json
-    from elastane.cli.jobs.words import event_text
+    from elastane.cli.jobs.job_display import describe_job_event
 
     console = open_console()
-    return lambda event: console.print(event_text(event, of_job=of_job))
+    return lambda event: console.print(describe_job_event(event, of_job=of_job))

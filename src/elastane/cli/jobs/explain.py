@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 def explain_job(job: str, *, as_json: bool) -> None:
     with connect() as cluster:
-        told = cluster.explain(job)
+        explanation = cluster.explain(job)
         if as_json:
-            print_json(told)
+            print_json(explanation)
             return
         found = cluster.job(job)
     from rich.text import Text
 
-    from elastane.cli.jobs.words import explanation_lines
+    from elastane.cli.jobs.job_display import list_explanation_lines
 
     console = open_console()
     if found.ended_s is not None:
         why = f": {found.why}" if found.why else ""
         console.print(f"{job} has ended ({found.state}){why}", markup=False)
     else:
-        for sentence in explanation_lines(told.explanation):
+        for sentence in list_explanation_lines(explanation.explanation):
             console.print(Text(sentence))
         if found.why and found.state != "running":
             console.print(f"Its last attempt ended: {found.why}.", markup=False)
         if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
-    print_decisions(console, told.decisions)
+    print_decisions(console, explanation.decisions)
 
 
 def print_decisions(console: "Console", decisions: Sequence[DecisionRecord]) -> None:

@@ -5,58 +5,73 @@ from typing import Annotated
 import typer
 
 from elastane.cli.options import AFTER, LIMITS, NAMES, TRAINING, WORKERS
-from elastane.cli.train_options import TrainOptions
+from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 
 
 class JobOptions(TrainOptions, frozen=True, kw_only=True):
-    """Options as typed; None: not typed, so that the job's file or the default decides."""
+    """Options as typed; None: not typed, so the job file or the default decides."""
 
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="MIN:MAX", help=f"{WORKERS_HELP} Default: 1.", rich_help_panel=WORKERS),
+    ] = None
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Unique in the cluster. Default: generated.", rich_help_panel=NAMES
+            metavar="NAME",
+            help="Name of the job, unique in the cluster. Default: generated.",
+            rich_help_panel=NAMES,
         ),
     ] = None
     team: Annotated[
         str | None,
         typer.Option(
             metavar="TEAM",
-            help="The team whose quota the job uses. Default: that of your token.",
+            help="Team that owns the job and provides its quota. Default: the team of your token.",
             rich_help_panel=NAMES,
         ),
     ] = None
     queue: Annotated[
         str | None,
         typer.Option(
-            metavar="QUEUE", help="A label to list jobs by; it decides nothing.", rich_help_panel=NAMES
+            metavar="QUEUE",
+            help="Label for lists of jobs; the scheduler ignores it.",
+            rich_help_panel=NAMES,
         ),
     ] = None
     priority: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="The priority class, such as high.", rich_help_panel=NAMES),
+        typer.Option(
+            metavar="CLASS",
+            help="Priority class, such as high. Default: the default class of the cluster.",
+            rich_help_panel=NAMES,
+        ),
     ] = None
     devices: Annotated[
-        int | None, typer.Option(metavar="N", help="Devices of each worker.", rich_help_panel=WORKERS)
+        int | None,
+        typer.Option(metavar="N", help="Devices of each worker. Default: 1.", rich_help_panel=WORKERS),
     ] = None
     kind: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="A kind of device the job can use, the best first; repeatable.",
+            help="Kind of device that the job can use; repeat the option, best kind first. Default: any.",
             rich_help_panel=WORKERS,
         ),
     ] = None
     spot: Annotated[
         bool | None,
         typer.Option(
-            "--spot/--no-spot", help="Whether to use devices that can be taken away.", rich_help_panel=WORKERS
+            "--spot/--no-spot",
+            help="Whether to use spot devices, which can be taken away. Default: no.",
+            rich_help_panel=WORKERS,
         ),
     ] = None
     borrow: Annotated[
         bool | None,
         typer.Option(
             "--borrow/--no-borrow",
-            help="Whether to use idle quota of other teams.",
+            help="Whether to use idle quota of other teams. Default: yes.",
             rich_help_panel=WORKERS,
         ),
     ] = None
@@ -64,30 +79,33 @@ class JobOptions(TrainOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="When the job should be done: a duration from now (+8h), or a time.",
+            help="Time by which the job should be done: a duration from now (+8h), or a time.",
             rich_help_panel=LIMITS,
         ),
     ] = None
     budget: Annotated[
-        float | None, typer.Option(metavar="COST", help="The most the job may cost.", rich_help_panel=LIMITS)
+        float | None,
+        typer.Option(metavar="COST", help="The most that the job may cost.", rich_help_panel=LIMITS),
     ] = None
     retries: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Restarts after crashes. Default: 3.", rich_help_panel=LIMITS),
+        typer.Option(metavar="N", help="Most restarts after crashes. Default: 3.", rich_help_panel=LIMITS),
     ] = None
     env: Annotated[
         list[str] | None,
         typer.Option(
             metavar="K[=V]",
-            help="A variable of the environment; without a value, that of this terminal. Repeatable.",
+            help="Environment variable of the job; without a value, the one of this terminal. Repeatable.",
             rich_help_panel=TRAINING,
         ),
     ] = None
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Follow the job to its end; exit with its code.", rich_help_panel=AFTER),
+        typer.Option("--wait", help="Follow the job until it has ended.", rich_help_panel=AFTER),
     ] = False
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", "-n", help="Print the job as YAML; submit nothing.", rich_help_panel=AFTER),
+        typer.Option(
+            "--dry-run", "-n", help="Print the job as YAML and submit nothing.", rich_help_panel=AFTER
+        ),
     ] = False

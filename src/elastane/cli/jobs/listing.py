@@ -12,29 +12,35 @@ from elastane.client.context import connect
 
 ALIVE: tuple[State, ...] = ("queued", "running", "paused")
 
-Team = Annotated[str, typer.Option(metavar="TEAM", help="Only this team's.", show_default=False)]
-Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only those in this queue.", show_default=False)]
+Team = Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.", show_default=False)]
+Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only jobs in this queue.", show_default=False)]
 
 
 def jobs(
     *,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Those that have ended, too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Also list jobs that have ended.")] = False,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only in this state; repeatable.", show_default=False),
+        typer.Option(metavar="STATE", help="Only jobs in this state; repeatable.", show_default=False),
     ] = None,
     team: Team = "",
-    user: Annotated[str, typer.Option(metavar="USER", help="Only this user's.", show_default=False)] = "",
+    user: Annotated[
+        str, typer.Option(metavar="USER", help="Only jobs of this user.", show_default=False)
+    ] = "",
     queue: Queue = "",
     prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only those whose name begins so.", show_default=False)
+        str,
+        typer.Option(
+            metavar="TEXT", help="Only jobs with a name that begins with this text.", show_default=False
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of the cluster that you may see, newest first.
 
-    The column workers shows how many workers a job has, of its minimum and
-    maximum. A queued job waits for its minimum; elastane explain JOB shows why.
+    The column "workers" shows how many workers a job has, and its minimum and
+    maximum: 2 of 1:4. A queued job waits for its minimum; elastane explain JOB
+    shows why.
 
     With --json, one object per line.
     """
@@ -48,18 +54,18 @@ def jobs(
         rows = list(found)
     console = open_console()
     if not rows:
-        more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
+        more = "" if all_ or state else "; elastane jobs --all also lists jobs that have ended"
         console.print(f"no jobs{more}")
         return
-    from elastane.cli.jobs.words import jobs_table
+    from elastane.cli.jobs.job_display import build_jobs_table
     from elastane.cli.tables import print_wide
 
-    print_wide(console, jobs_table(rows, time.time()))
+    print_wide(console, build_jobs_table(rows, time.time()))
 
 
 def parse_states(words: list[str]) -> tuple[State, ...]:
     known = get_args(State)
     for word in words:
         if word not in known:
-            raise BadInput(f"--state {word!r} is no state of a job", do=f"write one of {', '.join(known)}")
+            raise BadInput(f"invalid --state: {word!r}", do=f"write one of {', '.join(known)}")
     return tuple(cast(State, word) for word in words)

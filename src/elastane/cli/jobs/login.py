@@ -19,21 +19,24 @@ EVERY_TEAM = "*"
 
 def login(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Of the controller: https://cluster:7425", show_default=False)
+        str,
+        typer.Argument(
+            metavar="URL", help="Address of the controller: https://cluster:7425", show_default=False
+        ),
     ],
     *,
     token_stdin: Annotated[
-        bool, typer.Option("--token-stdin", help="Read the token from stdin instead of asking for it.")
+        bool, typer.Option("--token-stdin", help="Read the token from stdin in place of a prompt.")
     ] = False,
     ca: Annotated[
-        str, typer.Option("--ca", metavar="FILE", help="Certificate to trust.", show_default=False)
+        str, typer.Option("--ca", metavar="FILE", help="Certificate file to trust.", show_default=False)
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Save the address of a cluster and your token for it.
 
-    All commands then use that cluster. The token is never an argument, because
-    other users of the machine could read it there. It is saved in
+    All commands then use that cluster. The token cannot be an argument, because
+    other users of the machine can read arguments. It is saved in
     $ELASTANE_HOME/cluster.json, which only you can read.
 
       $ elastane login https://cluster:7425 --token-stdin < token
@@ -43,7 +46,7 @@ def login(
     check_url(url)
     token = sys.stdin.readline().strip() if token_stdin else prompt_token()
     if not token:
-        raise BadInput("no token was given", do="ask an operator for one: elastane token create")
+        raise BadInput("no token was given", do="ask an operator for a token: elastane token create")
     certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
     wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
     me = check_token(wish)
@@ -52,7 +55,7 @@ def login(
         print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
         return
     open_console().print(
-        f"{format_user(me)} at {wish.url}; kept in {find_home() / 'cluster.json'}", markup=False
+        f"{format_user(me)} at {wish.url}; saved in {find_home() / 'cluster.json'}", markup=False
     )
 
 
@@ -72,8 +75,8 @@ def check_token(wish: Context) -> Me:
                 raise
             raise BadInput(
                 f"{wish.url} does not know this token",
-                means="it has ended, was revoked, or is of another cluster; nothing was kept",
-                do="ask an operator for one: elastane token create",
+                means="it has expired, was revoked, or belongs to another cluster; nothing was saved",
+                do="ask an operator for a token: elastane token create",
             ) from error
 
 
@@ -84,10 +87,10 @@ def find_own_team(me: Me) -> str:
 
 def format_user(me: Me) -> str:
     team = "in every team" if me.team == EVERY_TEAM else f"in team {me.team}" if me.team else ""
-    return " ".join(filter(None, (f"you are {me.user}, {me.role}", team)))
+    return " ".join(filter(None, (f"logged in as {me.user}, {me.role}", team)))
 
 
 def prompt_token() -> str:
     if not sys.stdin.isatty():
-        raise BadInput("there is no terminal to ask for the token", do="give --token-stdin")
+        raise BadInput("cannot prompt for the token without a terminal", do="give --token-stdin")
     return getpass.getpass("token: ").strip()

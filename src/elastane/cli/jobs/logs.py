@@ -16,12 +16,12 @@ LOOK_S = 1.0
 
 
 class LineSplitter:
-    """Splitter that turns parts of a text into whole lines."""
+    """Splitter of a stream of bytes into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def of(self, part: bytes, *, at_end: bool = False) -> list[str]:
+    def split(self, part: bytes, *, at_end: bool = False) -> list[str]:
         """Return the lines that end in this part; with ``at_end`` the unfinished last line too."""
         *whole, self._rest = (self._rest + part).split(b"\n")
         if at_end and self._rest:
@@ -41,7 +41,7 @@ class JobLog:
         """Yield the new lines; ``at_end``: nothing will follow, so an unfinished last line counts too."""
         while True:
             part, following = cluster.logs(self._job, self._process, offset=self._offset)
-            yield from self._lines.of(part, at_end=at_end and not part)
+            yield from self._lines.split(part, at_end=at_end and not part)
             if not part:
                 return
             self._offset = following
@@ -80,8 +80,8 @@ def _select_logs(
         return found
     what = "any of its processes" if process is None else process
     raise BadInput(
-        f"job {name} has no log of {what}",
+        f"job {name} has no log of {what} yet",
         do=f"choose one of {', '.join(known)}"
         if known
-        else f"elastane explain {name} says what it waits for",
+        else f"elastane explain {name} shows what the job waits for",
     )

@@ -15,28 +15,36 @@ def scale(
     job: JobName,
     workers: Annotated[
         str | None,
-        typer.Argument(metavar="MIN:MAX", help="Fewest and most; one number is both.", show_default=False),
+        typer.Argument(
+            metavar="MIN:MAX",
+            help="Fewest and most workers; a single number sets both.",
+            show_default=False,
+        ),
     ] = None,
     *,
     least: Annotated[
         int | None,
-        typer.Option("--min", metavar="N", help="Fewest; the most stays as it is.", show_default=False),
+        typer.Option(
+            "--min", metavar="N", help="Fewest workers; the maximum stays unchanged.", show_default=False
+        ),
     ] = None,
     most: Annotated[
         int | None,
-        typer.Option("--max", metavar="N", help="Most; the fewest stays as it is.", show_default=False),
+        typer.Option(
+            "--max", metavar="N", help="Most workers; the minimum stays unchanged.", show_default=False
+        ),
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option("--sizes", metavar="N,N,...", help="Only these numbers.", show_default=False),
+        typer.Option("--sizes", metavar="N,N,...", help="Only these numbers of workers.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the numbers of workers that JOB may have.
 
-    The cluster resizes the job while it trains, as soon as it can; the trained
-    bytes do not depend on it. If the job has a list of sizes, MIN:MAX keeps the
-    sizes within these limits; --sizes sets another list.
+    The cluster resizes the job as soon as it can, while the job trains. The
+    trained bytes do not depend on its size. If the job has a list of sizes,
+    MIN:MAX keeps the sizes within these limits; --sizes sets a new list.
 
       $ elastane scale digits 2:8
       $ elastane scale digits --max 4
@@ -50,7 +58,10 @@ def scale(
     elif (workers, least, most) == (None, None, None):
         values = parse_sizes(sizes)
     else:
-        raise BadInput("--sizes beside other limits", do="give one of them: the ends of the list are limits")
+        raise BadInput(
+            "--sizes cannot be combined with other limits",
+            do="give only --sizes; its smallest and largest numbers are the limits",
+        )
     with connect() as cluster:
         found = cluster.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
     if as_json:
@@ -75,10 +86,12 @@ def parse_limits(workers: str | None, least: int | None, most: int | None) -> tu
             )
         return least, most
     if least is not None or most is not None:
-        raise BadInput(f"{workers} beside --min or --max", do="give one of them")
+        raise BadInput(
+            f"MIN:MAX ({workers}) cannot be combined with --min or --max", do="give one or the other"
+        )
     match = re.fullmatch(r"(\d+)(?::(\d+))?", workers.strip())
     if match is None:
-        raise BadInput(f"{workers!r} is not MIN:MAX", do="write for example 1:8")
+        raise BadInput(f"invalid number of workers: {workers!r} is not MIN:MAX", do="write for example 1:8")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -91,4 +104,6 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(one) for one in text.split(",")}))
     except ValueError:
-        raise BadInput(f"--sizes {text!r} is no list of numbers", do="write for example 2,4,8") from None
+        raise BadInput(
+            f"invalid --sizes: {text!r} is not a list of numbers", do="write for example 2,4,8"
+        ) from None

@@ -10,15 +10,15 @@ from rich.text import Text
 from elastane.api.rest import JobSummary
 from elastane.api.safe_text import fold_text
 from elastane.api.usage import Occupancy
-from elastane.cli.jobs.words import (
-    RIGHT,
+from elastane.cli.jobs.job_display import (
+    NUMBER_COLUMNS,
     format_age,
-    health_lines,
-    loss_of,
-    speed_text,
-    state_text,
-    step_text,
-    workers_text,
+    format_job_loss,
+    format_job_speed,
+    format_job_step,
+    format_job_workers,
+    list_health_lines,
+    render_state,
 )
 from elastane.cli.tables import build_table
 
@@ -39,9 +39,9 @@ def render_screen(sight: "ClusterView", url: str, width: int, height: int) -> Re
     head.add_column(justify="right", no_wrap=True)
     now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
     head.add_row(
-        Text.assemble(("elastane", "bold"), f"  {fold_text(url)}"), Text(f"{now}   q ends", style="dim")
+        Text.assemble(("elastane", "bold"), f"  {fold_text(url)}"), Text(f"{now}   q: quit", style="dim")
     )
-    warnings = health_lines(sight.problems, sight.time_s) if sight.failing else [Text()]
+    warnings = list_health_lines(sight.problems, sight.time_s) if sight.failing else [Text()]
     rows = max(0, height - AROUND - len(sight.pools) - (len(warnings) - 1))
     parts: list[RenderableType] = [head, *warnings, render_pools(sight, width), Text()]
     parts.append(render_jobs(sight, rows, width))
@@ -52,7 +52,7 @@ def render_pools(sight: "ClusterView", width: int | None = None) -> Table:
     """Return a table with a row per pool that shows how full the pool is."""
     titles = ["pool", "device", "", "used", "free", "leaving", "reserved", "price", "site"]
     rows = [_pool_row(pool) for pool in sight.pools]
-    return build_table(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
+    return build_table(titles, rows, numbers=NUMBER_COLUMNS, width=width, giving=("site", "pool", "device"))
 
 
 def render_jobs(sight: "ClusterView", rows: int | None = None, width: int | None = None) -> RenderableType:
@@ -63,9 +63,9 @@ def render_jobs(sight: "ClusterView", rows: int | None = None, width: int | None
     fitting = sight.jobs if rows is None or len(sight.jobs) <= rows else sight.jobs[: max(0, rows - 1)]
     bars = width is None or width >= NARROW
     cells = [_job_row(job, sight.time_s, bars=bars) for job in fitting]
-    table = build_table(titles, cells, numbers=RIGHT, width=width, giving=("team", "name"))
+    table = build_table(titles, cells, numbers=NUMBER_COLUMNS, width=width, giving=("team", "name"))
     if len(fitting) < len(sight.jobs) or sight.more:
-        return Group(table, Text("and more; elastane jobs has them all", style="dim"))
+        return Group(table, Text("and more; elastane jobs lists all", style="dim"))
     return table
 
 
@@ -95,11 +95,11 @@ def _job_row(job: JobSummary, now_s: float, *, bars: bool) -> list[Text]:
     return [
         Text(job.name),
         Text(job.team),
-        state_text(job, now_s),
-        Text(workers_text(job)),
+        render_state(job, now_s),
+        Text(format_job_workers(job)),
         render_bar(job.step / job.steps, "bright_blue") if job.steps and bars else Text(),
-        Text(step_text(job)),
-        Text(loss_of(job)),
-        Text(speed_text(job)),
+        Text(format_job_step(job)),
+        Text(format_job_loss(job)),
+        Text(format_job_speed(job)),
         Text(format_age(now_s - job.submitted_s)),
     ]

@@ -112,14 +112,14 @@ def check_program(spec: JobSpec, file: Path) -> None:
             find_module_file(spec.module, Path(spec.working_dir))
     except BadInput as error:
         if field == "module":
-            do = "correct module: in it, or workingDir:, where the job starts"
+            do = "correct module: in the file, or workingDir:, the directory in which the job starts"
         else:
-            do = f"correct {field}: in it; a relative path begins where the file is"
+            do = f"correct {field}: in the file; a relative path starts from the directory of the file"
         raise BadInput(f"{file}: {error.what}", means=error.means, do=do) from error
 
 
 def list_notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
-    """Return warnings about a valid job that may not be what the user wants.
+    """Return warnings about a valid job that the user may not have intended.
 
     Args:
         spec: as the controller has accepted it.
@@ -134,7 +134,7 @@ def warn_late(deadline: datetime | None, now: datetime) -> str:
     if deadline is None or deadline > now:
         return ""
     local = deadline.astimezone(now.tzinfo)
-    return f"its deadline, {local:%Y-%m-%d %H:%M}, has passed: it grows before others of its priority"
+    return f"its deadline, {local:%Y-%m-%d %H:%M}, has passed: it grows before other jobs of its priority"
 
 
 def format_limits(low: int, high: int) -> str:
@@ -152,7 +152,9 @@ def read_environment(options: Iterable[str], own: Mapping[str, str]) -> dict[str
     for option in options:
         name, equals, value = option.partition("=")
         if not equals and name not in own:
-            raise BadInput(f"--env {name}: there is no such variable here", do=f"write --env {name}=VALUE")
+            raise BadInput(
+                f"--env {name}: this terminal has no such variable", do=f"write --env {name}=VALUE"
+            )
         found[name] = value if equals else own[name]
     return found
 
@@ -160,7 +162,7 @@ def read_environment(options: Iterable[str], own: Mapping[str, str]) -> dict[str
 def _read_file(file: Path, args: tuple[str, ...], *, team: str) -> JobSpec:
     if args:
         raise BadInput(
-            f"{file} and arguments for a script",
+            f"the job file {file} cannot be combined with arguments for a script",
             do=f"write args: into {file}, or submit the script itself",
         )
     return read_job(file, name=generate_name(file.stem), team=team)
@@ -213,7 +215,9 @@ def _read_job_copies(text: str | None) -> int | Literal["all"] | None:
     if text is None or text == "all":
         return None if text is None else "all"
     if not text.isdecimal():
-        raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2")
+        raise BadInput(
+            f"invalid --copies: {text!r} is neither 'all' nor a number", do="write all, or a number such as 2"
+        )
     return int(text)
 
 

@@ -49,10 +49,10 @@ class Submit(TyperCommand):
             elif word.startswith("-") and name not in known:
                 long = [one.removeprefix("--") for one in known if one.startswith("--")]
                 near = get_close_matches(name.removeprefix("--"), long, n=1)
-                meant = f"Did you mean --{near[0]}?\n" if near else ""
+                hint = f"Did you mean --{near[0]}?\n" if near else ""
                 raise typer.BadParameter(
-                    f"{word} is no option of elastane submit.\n{meant}"
-                    f"Those of the script go after --:\nelastane submit SCRIPT -- {word} ..."
+                    f"{word} is not an option of elastane submit.\n{hint}"
+                    f"Options of the script go after --:\nelastane submit SCRIPT -- {word} ..."
                 )
         return super().parse_args(ctx, args)
 
@@ -62,7 +62,9 @@ def submit(
     what: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE|SCRIPT", help="A job's file (.yaml, .json), or a Python script.", show_default=False
+            metavar="FILE|SCRIPT",
+            help="A job file (.yaml, .yml or .json), or a Python script.",
+            show_default=False,
         ),
     ],
     args: Annotated[
@@ -73,21 +75,21 @@ def submit(
     options: JobOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job to the cluster: a job file or a script.
+    """Submit a job to the cluster: a job file or a script.
 
     The job starts as soon as its minimum of workers fits. Options win over the
     fields of the file. Relative paths in a file start from its directory. A
-    script runs in your current directory, with the variables that --env names.
+    script runs in your current directory, with the variables of --env.
 
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
       $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
       $ elastane submit -m mypackage.train --workers 1:8 -- --lr 3e-4
 
-    With --wait, exit code 0 if the job finished, 1 if it failed, 130 if it was
-    cancelled. Ctrl-C ends the waiting, not the job.
+    With --wait, the exit code is 0 if the job finished, 1 if it failed, and 130
+    if it was cancelled. Ctrl-C ends the command, not the job.
 
-    With --json, the job as the cluster stores it; with --wait, the ended job.
+    With --json, the job as the cluster stores it; with --wait, after its end.
     """
     invocation = Invocation(directory=Path.cwd(), environment=os.environ, now=datetime.now().astimezone())
     team = options.team or _find_team(needed=not options.dry_run)
@@ -120,7 +122,7 @@ def _follow_job(cluster: "Cluster", name: str, console: "Console") -> Job:
     """Print the events and progress of a job until it has ended."""
     from rich.text import Text
 
-    from elastane.cli.jobs.words import event_text, progress_line
+    from elastane.cli.jobs.job_display import describe_job_event, describe_job_progress
 
     shown = 0
     why: tuple[str, ...] = ()
@@ -128,15 +130,15 @@ def _follow_job(cluster: "Cluster", name: str, console: "Console") -> Job:
         for job, events in poll_job(cluster, name):
             if job.step > shown:
                 shown = job.step
-                console.print(progress_line(job))
+                console.print(describe_job_progress(job))
             for event in events:
-                console.print(event_text(event, of_job=True))
+                console.print(describe_job_event(event, of_job=True))
             # A job that waits has no events, so print its reasons.
             if job.state == "queued" and job.explained.sentences != why:
                 why = job.explained.sentences
                 console.print(Text("          " + localize_timestamps(" ".join(why))))
     except KeyboardInterrupt:
-        console.print(f"{name} goes on; elastane cancel {name} ends it", markup=False)
+        console.print(f"{name} continues; elastane cancel {name} ends it", markup=False)
         raise
     return job
 

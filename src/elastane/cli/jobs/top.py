@@ -46,15 +46,18 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def top(
     *,
-    team: Annotated[str, typer.Option(metavar="TEAM", help="Only this team's.", show_default=False)] = "",
-    every: Annotated[float, typer.Option(metavar="S", min=0.2, help="Seconds between two looks.")] = 1.0,
+    team: Annotated[
+        str, typer.Option(metavar="TEAM", help="Only jobs of this team.", show_default=False)
+    ] = "",
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Seconds between updates.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show pools and jobs of the cluster, live; q or Ctrl-C ends it.
+    """Show the pools and jobs of the cluster, live; q or Ctrl-C ends it.
 
-    Without a terminal, and with --json, it prints them once.
+    Without a terminal or with --json, the command prints them once.
 
-    With --json, an object with the keys timeS, pools, jobs, more, failing and problems.
+    With --json, an object with the keys timeS, pools, jobs, more, failing and
+    problems.
     """
     with connect() as cluster:
         if as_json:
@@ -88,17 +91,17 @@ def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
 def print_view(console: "Console", sight: ClusterView) -> None:
     from rich.text import Text
 
+    from elastane.cli.jobs.job_display import list_health_lines
     from elastane.cli.jobs.screen import render_jobs, render_pools
-    from elastane.cli.jobs.words import health_lines
     from elastane.cli.tables import print_wide
 
-    for line in health_lines(sight.problems, sight.time_s) if sight.failing else ():
+    for line in list_health_lines(sight.problems, sight.time_s) if sight.failing else ():
         print_wide(console, line)
     for part in (render_pools(sight), Text(), render_jobs(sight)):
         print_wide(console, part)
 
 
-def run_live(console: "Console", url: str, looks: Callable[[], ClusterView], every_s: float) -> None:
+def run_live(console: "Console", url: str, read: Callable[[], ClusterView], every_s: float) -> None:
     """Update the screen every ``every_s`` seconds until the user presses q."""
     from rich.live import Live
 
@@ -107,6 +110,6 @@ def run_live(console: "Console", url: str, looks: Callable[[], ClusterView], eve
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:
-            view.update(render_screen(looks(), url, console.width, console.height), refresh=True)
-            if keys.pressed(every_s) in ("q", "Q"):
+            view.update(render_screen(read(), url, console.width, console.height), refresh=True)
+            if keys.read_key(every_s) in ("q", "Q"):
                 return

@@ -12,13 +12,13 @@ from elastane.client.context import connect
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many lines.")] = 50,
-    refused: Annotated[bool, typer.Option("--refused", help="Only what was not allowed.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="The most lines.")] = 50,
+    refused: Annotated[bool, typer.Option("--refused", help="Only actions that were refused.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the actions of users, allowed and refused, newest first.
 
-    A team-admin sees the actions on the team, an operator sees all.
+    A team-admin sees the actions in their team, an operator sees all.
 
     With --json, one object per line.
     """
@@ -29,7 +29,7 @@ def audit(
             print_json(line)
         return
     print_table(
-        ("time", "user", "team", "action", "", "target"),
+        ("time", "user", "team", "action", "result", "target"),
         [
             (
                 format_minute(line.time_s),

@@ -36,38 +36,54 @@ def set_reservation(
     name: Name,
     *,
     pool: Annotated[
-        str | None, typer.Option(metavar="POOL", help="Whose devices.", show_default=False)
+        str | None, typer.Option(metavar="POOL", help="Pool of the devices.", show_default=False)
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Number of devices.", show_default=False)
     ] = None,
     days: Annotated[
         str | None,
-        typer.Option(metavar="DAYS", help="mon-fri, or sat,sun; at first mon-fri.", show_default=False),
+        typer.Option(
+            metavar="DAYS",
+            help="Days of the week: mon-fri, or sat,sun. Default: mon-fri.",
+            show_default=False,
+        ),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="HH:MM", help="Each of these days.", show_default=False)
+        str | None,
+        typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.", show_default=False),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="HH:MM", help="Not after --from: on the next day.", show_default=False),
+        typer.Option(
+            metavar="HH:MM",
+            help="End on each of these days; on the next day if it is not after --from.",
+            show_default=False,
+        ),
     ] = None,
     zone: Annotated[
         str | None,
-        typer.Option(metavar="ZONE", help="Of these times, Europe/Berlin; at first UTC.", show_default=False),
+        typer.Option(
+            metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.", show_default=False
+        ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Once, from 2026-12-24T08:00 on.", show_default=False),
+        typer.Option(
+            metavar="TIME",
+            help="Beginning of a reservation that does not repeat: 2026-12-24T08:00.",
+            show_default=False,
+        ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Once, until this time.", show_default=False)
+        str | None,
+        typer.Option(metavar="TIME", help="End of a reservation that does not repeat.", show_default=False),
     ] = None,
     announce: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="So long before, jobs begin to leave; at first 15min.",
+            help="Jobs begin to leave this long before the reservation. Default: 15min.",
             show_default=False,
         ),
     ] = None,
@@ -75,15 +91,16 @@ def set_reservation(
 ) -> None:
     """Declare a reservation, or change the given fields of one.
 
-    It is weekly with --from and --until, or once with --start and --end.
+    A reservation with --from and --until repeats every week; one with --start
+    and --end takes place once.
     """
-    wish = ReservationTimes(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
+    typed = ReservationTimes(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
 
-    def changed(before: Reservation | None) -> Reservation:
-        when = build_schedule(wish, None if before is None else before.when)
+    def change_reservation(before: Reservation | None) -> Reservation:
+        when = build_schedule(typed, None if before is None else before.when)
         if before is None and (pool is None or devices is None):
             raise BadInput(
-                f"there is no reservation {name} yet, so --pool and --devices must say what it takes",
+                f"there is no reservation {name} yet, so it needs --pool and --devices",
                 do=f"elastane calendar set {name} --pool h100 --devices 32 --from 09:00 --until 18:00",
             )
         known = before or Reservation(name=name, pool=pool or "", devices=devices or 0, when=when)
@@ -97,14 +114,14 @@ def set_reservation(
             else read_duration_s("--announce", announce),
         )
 
-    change_document("reservation", Reservation, name, changed, as_json=as_json)
+    change_document("reservation", Reservation, name, change_reservation, as_json=as_json)
 
 
 def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
     """Return the times of a reservation after a change.
 
     Args:
-        wish: as typed.
+        wish: the times as typed.
         before: the times before the change; None: the reservation is new.
 
     Raises:
@@ -114,8 +131,9 @@ def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Week
     once = wish.start is not None or wish.end is not None
     if weekly and once:
         raise BadInput(
-            "--start and --end are once, --days, --from and --until are every week",
-            do="give either the two or the three",
+            "--start and --end cannot be combined with --days, --from and --until",
+            means="the former are for one that takes place once, the latter for one that repeats weekly",
+            do="give only one of the two groups",
         )
     if once or (not weekly and isinstance(before, Once)):
         return _build_once(wish, before if isinstance(before, Once) else None)
@@ -126,7 +144,7 @@ def _build_once(wish: ReservationTimes, before: Once | None) -> Once:
     start = _parse_start_or_end("--start", wish.start, wish.zone) or (before.start if before else None)
     end = _parse_start_or_end("--end", wish.end, wish.zone) or (before.end if before else None)
     if start is None or end is None:
-        raise BadInput("--start and --end say when; one is missing", do="give both")
+        raise BadInput("one of --start and --end is missing", do="give both")
     return Once(start=start, end=end)
 
 
@@ -135,8 +153,8 @@ def _build_weekly(wish: ReservationTimes, before: Weekly | None) -> Weekly:
     end = _parse_time_of_day("--until", wish.until) or (before.end if before else None)
     if start is None or end is None:
         raise BadInput(
-            "nothing says when it holds",
-            do="--from 09:00 --until 18:00 for every week, or --start and --end for once",
+            "the reservation has no times",
+            do="give --from 09:00 --until 18:00 for every week, or --start and --end for once",
         )
     days = (before.days if before else DAYS[:5]) if wish.days is None else parse_days(wish.days)
     zone = (before.zone if before else "UTC") if wish.zone is None else wish.zone
@@ -153,7 +171,7 @@ def parse_days(text: str) -> tuple[Day, ...]:
     for part in text.lower().split(","):
         first, _, last = part.strip().partition("-")
         if first not in get_args(Day) or (last or first) not in get_args(Day):
-            raise BadInput(f"--days {text!r} are no days", do="write mon-fri, or mon,wed,sat")
+            raise BadInput(f"invalid --days: {text!r}", do="write for example mon-fri, or mon,wed,sat")
         begin = DAYS.index(first)
         count = (DAYS.index(last or first) - begin) % 7 + 1
         found += [DAYS[(begin + further) % 7] for further in range(count)]
@@ -174,7 +192,7 @@ def _parse_time_of_day(option: str, text: str | None) -> time | None:
     try:
         return time.fromisoformat(text.zfill(5))
     except ValueError:
-        raise BadInput(f"{option} {text!r} is no time of day", do="write for example 09:00") from None
+        raise BadInput(f"invalid time of day for {option}: {text!r}", do="write for example 09:00") from None
 
 
 def _parse_start_or_end(option: str, text: str | None, zone: str | None) -> datetime | None:
@@ -184,9 +202,13 @@ def _parse_start_or_end(option: str, text: str | None, zone: str | None) -> date
         found = datetime.fromisoformat(text)
         return found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(zone or "UTC"))
     except (ZoneInfoNotFoundError, OSError):
-        raise BadInput(f"--zone {zone!r} is not a time zone", do="write for example Europe/Berlin") from None
+        raise BadInput(
+            f"invalid --zone: {zone!r} is not a time zone", do="write for example Europe/Berlin"
+        ) from None
     except ValueError:
-        raise BadInput(f"{option} {text!r} is no moment", do="write for example 2026-12-24T08:00") from None
+        raise BadInput(
+            f"invalid time for {option}: {text!r}", do="write for example 2026-12-24T08:00"
+        ) from None
 
 
 def format_schedule(when: Weekly | Once) -> str:
@@ -222,9 +244,9 @@ def _format_day(at_s: float, now_s: float) -> str:
 calendar = make_group(
     "calendar",
     """
-The calendar: devices that jobs cannot have at certain times.
+Manage reservations: devices that jobs cannot use at certain times.
 
-Jobs give them back before the hour, from the announcement on, by shrinking.
+When a reservation is announced, jobs begin to shrink and give back its devices.
 
   $ elastane calendar set inference --pool h100 --devices 32 --days mon-fri
       --from 09:00 --until 18:00 --zone Europe/Berlin --announce 15min
@@ -237,12 +259,12 @@ add_document_commands(
     calendar,
     "reservation",
     Reservation,
-    ("reservation", "pool", "devices", "ahead", "next", "when"),
+    ("reservation", "pool", "devices", "announced", "next", "when"),
     lambda one: (
         one.name,
         one.pool,
         str(one.devices),
-        format_duration(one.announced_ahead_s, parts=4),
+        f"{format_duration(one.announced_ahead_s, parts=4)} before",
         format_next(one, clock.time()),
         format_schedule(one.when),
     ),

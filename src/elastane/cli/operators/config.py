@@ -13,11 +13,11 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import localize_timestamps
 from elastane.client.context import connect
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", show_default=False)]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.", show_default=False)]
 
 
-def show(as_json: AsJson = False) -> None:
-    """Print the configuration of the cluster as YAML, to keep in git and apply."""
+def print_config(as_json: AsJson = False) -> None:
+    """Print the configuration of the cluster as YAML, which can be kept in git and applied."""
     with connect() as cluster:
         found = cluster.config()
     if as_json:
@@ -26,11 +26,11 @@ def show(as_json: AsJson = False) -> None:
     print(format_config(found), end="")
 
 
-def diff(file: File, as_json: AsJson = False) -> None:
-    """Show the changes that applying FILE would make.
+def compare_config(file: File, as_json: AsJson = False) -> None:
+    """Show the changes that elastane config apply FILE would make.
 
-    Kinds of documents that FILE leaves out stay. The exit code is 0 without
-    changes, 1 with changes.
+    Kinds of documents that FILE does not have stay unchanged. The exit code is 0
+    without changes, 1 with changes.
     """
     wanted = read_config(file)
     with connect() as cluster:
@@ -44,11 +44,11 @@ def diff(file: File, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def apply(file: File, as_json: AsJson = False) -> None:
+def apply_config(file: File, as_json: AsJson = False) -> None:
     """Make the configuration of the cluster equal to FILE, completely or not at all.
 
-    For each kind of document in FILE, documents that are not listed are removed.
-    Kinds that FILE leaves out stay.
+    For each kind of document in FILE, documents that FILE does not list are
+    removed. Kinds that FILE does not have stay unchanged.
     """
     wanted = read_config(file)
     with connect() as cluster:
@@ -60,8 +60,8 @@ def apply(file: File, as_json: AsJson = False) -> None:
         open_console().print(line, markup=False)
 
 
-def check(file: File, as_json: AsJson = False) -> None:
-    """Show which documents and sizes of jobs FILE would change; change nothing.
+def forecast_config(file: File, as_json: AsJson = False) -> None:
+    """Show which documents and sizes of jobs FILE would change, and change nothing.
 
     With --json, an object with the keys documents and jobs.
     """
@@ -76,14 +76,14 @@ def check(file: File, as_json: AsJson = False) -> None:
 
 def print_forecast(foreseen: Forecast) -> None:
     console = open_console()
-    for line in format_changes(foreseen.documents) or ["nothing that is declared would change"]:
+    for line in format_changes(foreseen.documents) or ["no document would change"]:
         console.print(line, markup=False)
     if not foreseen.jobs:
-        console.print("no job would have another size now")
+        console.print("no job would change its size now")
         return
     console.print()
     print_table(
-        ("job", "team", "workers", "because"),
+        ("job", "team", "workers", "reason"),
         [
             (one.job, one.team, f"{one.before} -> {one.after}", localize_timestamps(" ".join(one.sentences)))
             for one in foreseen.jobs
@@ -95,7 +95,7 @@ def print_forecast(foreseen: Forecast) -> None:
 config = make_group(
     "config",
     """
-Everything that is declared, as YAML that can be kept in git.
+Show, compare and apply the configuration: all declared documents as one YAML file.
 
   $ elastane config show > cluster.yaml
   $ elastane config diff cluster.yaml
@@ -103,11 +103,11 @@ Everything that is declared, as YAML that can be kept in git.
   $ elastane config apply cluster.yaml
 """,
 )
-config.command("show")(wrap_command(show))
-config.command("diff")(wrap_command(diff))
-config.command("apply")(wrap_command(apply))
+config.command("show")(wrap_command(print_config))
+config.command("diff")(wrap_command(compare_config))
+config.command("apply")(wrap_command(apply_config))
 
-policy = make_group("policy", "What another configuration would do, before it does.")
-policy.command("check")(wrap_command(check))
+policy = make_group("policy", "Forecast the effect of a configuration before it is applied.")
+policy.command("check")(wrap_command(forecast_config))
 # Typer drops the name of a group with only one command, unless the group has a callback.
 policy.callback()(lambda: None)

@@ -28,7 +28,7 @@ def read_config(name: str) -> Config:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise BadInput(f"cannot read {name}: {why}", do="check the path") from error
     try:
         return parse_config(text)
@@ -47,15 +47,15 @@ def parse_config(text: str) -> Config:
     document = read_yaml(text)
     if not isinstance(document, dict):
         raise BadInput(
-            "holds no configuration",
-            means=f"it is {describe_type(document)}, not kinds of documents",
-            do="begin with what `elastane config show` prints",
+            "is not a configuration",
+            means=f"it is {describe_type(document)}, not a mapping from kinds of documents to documents",
+            do="start from the output of `elastane config show`",
         )
     if document.get("version", 1) != 1:
-        raise BadInput(f"is of version {document['version']!r}", do="write version: 1, or upgrade elastane")
-    for when in _whens(document):
+        raise BadInput(f"has version {document['version']!r}", do="write version: 1, or upgrade elastane")
+    for when in _list_weekly_times(document):
         for field in when.keys() & {"start", "end"}:
-            when[field] = _time(when[field])
+            when[field] = _parse_time_of_day(when[field])
     return parse_document(document, Config, "configuration")
 
 
@@ -65,14 +65,14 @@ def format_config(config: Config) -> str:
     return format_yaml({"version": config.version} | build_lean_document(config) | rules)
 
 
-def _whens(document: dict[Any, Any]) -> list[dict[Any, Any]]:
+def _list_weekly_times(document: dict[Any, Any]) -> list[dict[Any, Any]]:
     """Return the times of all weekly reservations in a document that is not checked yet."""
     reservations = document.get("reservations") or ()
     found = [one.get("when") for one in reservations if isinstance(one, dict)]
     return [when for when in found if isinstance(when, dict) and when.get("type") == "weekly"]
 
 
-def _time(value: object) -> object:
+def _parse_time_of_day(value: object) -> object:
     """Return a time of day, with or without seconds, as a time; any other value unchanged."""
     if isinstance(value, str) and TIME.fullmatch(value):
         with suppress(ValueError):

@@ -20,7 +20,7 @@ from elastane.client.context import connect
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the document.", show_default=False)]
 
 
 def make_group(name: str, help_: str) -> typer.Typer:
@@ -31,17 +31,17 @@ def make_group(name: str, help_: str) -> typer.Typer:
 
 
 def change_document(
-    noun: str, kind: type[D], name: str, changed: Callable[[D | None], D], *, as_json: bool
+    noun: str, kind: type[D], name: str, change: Callable[[D | None], D], *, as_json: bool
 ) -> None:
-    """Apply ``changed`` to a document, declare the result, and print the difference."""
+    """Apply ``change`` to a document, declare the result, and print the difference."""
 
-    def checked(before: D | None) -> D:
-        after = changed(before)
+    def change_and_check(before: D | None) -> D:
+        after = change(before)
         check_finite_fields(after)
         return after
 
     with connect() as cluster:
-        before, after = cluster.amend(kind, name, checked)
+        before, after = cluster.amend(kind, name, change_and_check)
     if as_json:
         print_json(after)
         return
@@ -51,7 +51,7 @@ def change_document(
 def format_change(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Struct) -> str:
     """Return the change of a document as one line."""
     if before == after:
-        return f"{noun} {name} is so already"
+        return f"{noun} {name} is unchanged"
     if before is None:
         fields = ", ".join(
             f"{field} {value}" for field, value in flatten_fields(build_lean_document(after)).items()
@@ -84,7 +84,7 @@ def add_document_commands(  # noqa: PLR0917 - a table's columns
         order: sort key of the list; None: as the controller sorts it, by name.
     """
 
-    def listing(as_json: AsJson = False) -> None:
+    def list_documents(as_json: AsJson = False) -> None:
         with connect() as cluster:
             found = cluster.declared(kind)
         if as_json:
@@ -93,8 +93,8 @@ def add_document_commands(  # noqa: PLR0917 - a table's columns
         shown = found if order is None else sorted(found, key=order)
         print_table(titles, map(row, shown), numbers=numbers, empty=f"no {noun} is declared")
 
-    listing.__doc__ = f"Show every {noun}."
-    app.command("list")(wrap_command(listing))
+    list_documents.__doc__ = f"List every {noun}."
+    app.command("list")(wrap_command(list_documents))
     add_show_and_remove(app, noun, kind)
 
 
@@ -107,7 +107,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         kind: of the documents.
     """
 
-    def show(name: Name, as_json: AsJson = False) -> None:
+    def show_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
             found = cluster.document(kind, name)
         if as_json:
@@ -115,7 +115,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
             return
         open_console().print_document(format_yaml(build_lean_document(found)))
 
-    def remove(name: Name, as_json: AsJson = False) -> None:
+    def remove_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
             cluster.undeclare(kind, name)
         if as_json:
@@ -123,7 +123,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
             return
         open_console().print(f"{noun} {name} removed", markup=False)
 
-    show.__doc__ = f"Show one {noun}, as a configuration file has it."
-    remove.__doc__ = f"Remove a {noun} that nothing else stands on."
-    app.command("show")(wrap_command(show))
-    app.command("remove")(wrap_command(remove))
+    show_document.__doc__ = f"Show one {noun} in the format of a configuration file."
+    remove_document.__doc__ = f"Remove a {noun}; refused while something else depends on it."
+    app.command("show")(wrap_command(show_document))
+    app.command("remove")(wrap_command(remove_document))

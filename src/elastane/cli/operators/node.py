@@ -10,13 +10,16 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="For people.", show_default=False)]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
+Why = Annotated[
+    str,
+    typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.", show_default=False),
+]
 
 STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 
 
-def listing(as_json: AsJson = False) -> None:
+def show_nodes(as_json: AsJson = False) -> None:
     """List the nodes that engines have seen."""
     with connect() as cluster:
         found = cluster.nodes()
@@ -24,7 +27,7 @@ def listing(as_json: AsJson = False) -> None:
         print_json(found)
         return
     print_table(
-        ("node", "pool", "devices", "state", "seen", "goes", "why"),
+        ("node", "pool", "devices", "state", "last seen", "taken away", "reason"),
         [
             (
                 one.name,
@@ -38,33 +41,33 @@ def listing(as_json: AsJson = False) -> None:
             for one in found
         ],
         numbers=("devices",),
-        empty="no engine has seen a node; pools have the devices that are declared",
+        empty="no engine has seen a node; pools have their declared devices",
     )
 
 
-def drain(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
-    """Let jobs leave NODE without losing a step; place nothing new there."""
+def drain_node(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
+    """Let jobs leave NODE without losing a step, and place no new workers there."""
     _set_state(node, "drain", why, as_json=as_json)
 
 
-def fail(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
-    """Count the devices of NODE as gone, immediately."""
+def fail_node(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
+    """Treat the devices of NODE as lost, at once."""
     _set_state(node, "fail", why, as_json=as_json)
 
 
-def use(node: NodeName, as_json: AsJson = False) -> None:
-    """Use NODE again."""
+def use_node(node: NodeName, as_json: AsJson = False) -> None:
+    """Use NODE again after a drain or a failure."""
     _set_state(node, "use", "", as_json=as_json)
 
 
-def forget(node: NodeName, as_json: AsJson = False) -> None:
-    """Remove NODE from the list, if no engine sees it any more."""
+def remove_node(node: NodeName, as_json: AsJson = False) -> None:
+    """Remove NODE from the list, if no engine has seen it for five minutes."""
     with connect() as cluster:
         cluster.forget_node(node)
     if as_json:
         print_json({"node": node, "forgotten": True})
         return
-    open_console().print(f"node {node} is forgotten", markup=False)
+    open_console().print(f"node {node} removed from the list", markup=False)
 
 
 def _set_state(name: str, what: Literal["drain", "fail", "use"], why: str, *, as_json: bool) -> None:
@@ -80,14 +83,14 @@ def _set_state(name: str, what: Literal["drain", "fail", "use"], why: str, *, as
 node = make_group(
     "node",
     """
-Nodes: the machines that engines have seen.
+List, drain and restore nodes: the machines that engines have seen.
 
   $ elastane node drain n17 --why "new disk"   [dim]jobs leave, no step is lost[/dim]
   $ elastane node use n17
 """,
 )
-node.command("list")(wrap_command(listing))
-node.command("drain")(wrap_command(drain))
-node.command("fail")(wrap_command(fail))
-node.command("use")(wrap_command(use))
-node.command("forget")(wrap_command(forget))
+node.command("list")(wrap_command(show_nodes))
+node.command("drain")(wrap_command(drain_node))
+node.command("fail")(wrap_command(fail_node))
+node.command("use")(wrap_command(use_node))
+node.command("forget")(wrap_command(remove_node))

@@ -20,42 +20,49 @@ def set_pool(
     name: Name,
     *,
     device: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Kind of device: h100.", show_default=False)
+        str | None, typer.Option(metavar="KIND", help="Kind of device, such as h100.", show_default=False)
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="How many there are.", show_default=False)
+        int | None, typer.Option(metavar="N", min=0, help="Number of devices.", show_default=False)
     ] = None,
     per_node: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="On one node; at first 8.", show_default=False),
+        typer.Option(metavar="N", min=1, help="Devices of each node. Default: 8.", show_default=False),
     ] = None,
     spot: Annotated[
         bool | None,
-        typer.Option("--spot/--on-demand", help="Whether they can be taken away.", show_default=False),
+        typer.Option(
+            "--spot/--on-demand",
+            help="Whether the devices can be taken away. Default: on demand.",
+            show_default=False,
+        ),
     ] = None,
     price: Annotated[
         float | None,
-        typer.Option(metavar="PRICE", min=0, help="Of a device for an hour.", show_default=False),
+        typer.Option(
+            metavar="PRICE", min=0, help="Price of a device per hour. Default: 0.", show_default=False
+        ),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(metavar="SITE", help="Region or data centre.", show_default=False)
+        str | None,
+        typer.Option(metavar="SITE", help="Region or data centre of the pool.", show_default=False),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="K=V", help="What jobs may ask for; again for more.", show_default=False),
+        typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a pool, or change the given fields of one.
 
     If engines have seen nodes of the pool, the pool has the devices of those
-    nodes, and --devices does not count.
+    nodes, and --devices is ignored.
     """
 
-    def changed(before: Pool | None) -> Pool:
+    def change_pool(before: Pool | None) -> Pool:
         if before is None and (device is None or devices is None):
             raise BadInput(
-                f"there is no pool {name} yet, so --device and --devices must say what it is",
+                f"there is no pool {name} yet, so it needs --device and --devices",
                 do=f"elastane pool set {name} --device h100 --devices 64",
             )
         wishes = {
@@ -72,7 +79,7 @@ def set_pool(
             known, **{field: value for field, value in wishes.items() if value is not None}
         )
 
-    change_document("pool", Pool, name, changed, as_json=as_json)
+    change_document("pool", Pool, name, change_pool, as_json=as_json)
     with connect() as cluster:
         _warn_unseen(one for one in cluster.occupancy() if one.pool == name)
 
@@ -82,13 +89,13 @@ def _warn_unseen(pools: Iterable[Occupancy]) -> None:
     unseen = [one.pool for one in pools if one.devices and not one.nodes]
     if unseen:
         open_console(as_json=True).print(
-            f"warning: no engine has seen a node of pool {', '.join(unseen)}: it has as many devices as are"
-            " declared, and jobs that get them run on the controller's own machine",
+            f"warning: no engine has seen a node of pool {', '.join(unseen)}: the pool has its declared"
+            " devices, and jobs that get them run on the controller's own machine",
             markup=False,
         )
 
 
-def listing(as_json: AsJson = False) -> None:
+def show_pools(as_json: AsJson = False) -> None:
     """List the pools with their used and free devices.
 
     With --json, a list of objects with the keys pool (as declared), nodes
@@ -150,7 +157,7 @@ def listing(as_json: AsJson = False) -> None:
 pool = make_group(
     "pool",
     """
-Pools: devices of one kind, at one site, on the same terms.
+Manage pools: devices of one kind, at one site, on the same terms.
 
   $ elastane pool set h100 --device h100 --devices 64 --price 2.1 --site eu
   $ elastane pool set spot --device h100 --devices 32 --spot --price 0.7
@@ -158,5 +165,5 @@ Pools: devices of one kind, at one site, on the same terms.
 """,
 )
 pool.command("set")(wrap_command(set_pool))
-pool.command("list")(wrap_command(listing))
+pool.command("list")(wrap_command(show_pools))
 add_show_and_remove(pool, "pool", Pool)

@@ -13,21 +13,31 @@ from elastane.cli.operators.declarations import Name, add_document_commands, cha
 def set_priority(
     name: Name,
     value: Annotated[
-        int, typer.Argument(metavar="VALUE", help="Higher is more important.", show_default=False)
+        int,
+        typer.Argument(
+            metavar="PRIORITY",
+            help="Priority of the jobs of this class; a higher number is more important.",
+            show_default=False,
+        ),
     ],
     *,
     default: Annotated[
         bool | None,
-        typer.Option("--default/--no-default", help="For jobs that name none.", show_default=False),
+        typer.Option(
+            "--default/--no-default",
+            help="Whether jobs without a priority class get this one.",
+            show_default=False,
+        ),
     ] = None,
     description: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="For people.", show_default=False)
+        str | None,
+        typer.Option(metavar="TEXT", help="A description, shown in the list of classes.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a priority class, or change the given fields of one."""
 
-    def changed(before: PriorityClass | None) -> PriorityClass:
+    def change_priority(before: PriorityClass | None) -> PriorityClass:
         known = before or PriorityClass(name=name, value=value)
         return msgspec.structs.replace(
             known,
@@ -36,13 +46,13 @@ def set_priority(
             description=known.description if description is None else description,
         )
 
-    change_document("priority", PriorityClass, name, changed, as_json=as_json)
+    change_document("priority", PriorityClass, name, change_priority, as_json=as_json)
 
 
 priority = make_group(
     "priority",
     """
-Priority classes: names for how important jobs are.
+Manage priority classes: names for the importance of jobs.
 
   $ elastane priority set urgent 1000
   $ elastane priority set usual 100 --default

@@ -16,8 +16,12 @@ from elastane.client.context import connect
 
 N = TypeVar("N", Team, Cohort)
 
-Owner = Annotated[str, typer.Argument(metavar="OWNER", help="A team or a cohort.", show_default=False)]
-PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Whose devices.", show_default=False)]
+Owner = Annotated[
+    str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.", show_default=False)
+]
+PoolName = Annotated[
+    str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.", show_default=False)
+]
 
 
 def set_quota(
@@ -25,27 +29,33 @@ def set_quota(
     *,
     pool: PoolName,
     nominal: Annotated[
-        int | None, typer.Option(metavar="N", help="Devices that it owns; at first 0.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.", show_default=False),
     ] = None,
     borrow: Annotated[
         str | None,
         typer.Option(
             metavar=f"N|{UNLIMITED}",
-            help=f"Most that it uses beyond that; at first {UNLIMITED}.",
+            help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}.",
             show_default=False,
         ),
     ] = None,
     lend: Annotated[
         str | None,
         typer.Option(
-            metavar=f"N|{UNLIMITED}", help="Most of it that others use; at first all.", show_default=False
+            metavar=f"N|{UNLIMITED}",
+            help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}.",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set how many devices of a pool OWNER owns, may borrow and lends."""
+    """Set how many devices of a pool OWNER owns, may borrow and lends.
 
-    def changed(quota: Quota) -> Quota:
+    Options that are not given stay unchanged.
+    """
+
+    def change_quota(quota: Quota) -> Quota:
         return msgspec.structs.replace(
             quota,
             nominal_quota=quota.nominal_quota if nominal is None else nominal,
@@ -53,28 +63,30 @@ def set_quota(
             lending_limit=quota.lending_limit if lend is None else read_limit("--lend", lend),
         )
 
-    def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    def add_or_replace(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
         known = {quota.pool: quota for quota in quotas}
-        return tuple((known | {pool: changed(known.get(pool, Quota(pool=pool)))}).values())
+        return tuple((known | {pool: change_quota(known.get(pool, Quota(pool=pool)))}).values())
 
-    _change_quotas(owner, amended, as_json=as_json)
+    _change_quotas(owner, add_or_replace, as_json=as_json)
 
 
-def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
-    """Remove the quota of OWNER in a pool; it may then borrow without limit there."""
+def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
+    """Remove the quota of OWNER in a pool. OWNER may then borrow there without limit."""
 
-    def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    def drop_pool(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
         others = tuple(quota for quota in quotas if quota.pool != pool)
         if others == quotas:
-            raise BadInput(f"{owner} has no quota of {pool}", do="elastane quota list")
+            raise BadInput(
+                f"{owner} has no quota in pool {pool}", do="choose one that elastane quota list shows"
+            )
         return others
 
-    _change_quotas(owner, amended, as_json=as_json)
+    _change_quotas(owner, drop_pool, as_json=as_json)
 
 
-def listing(
+def show_quotas(
     pool: Annotated[
-        str, typer.Option("--pool", metavar="POOL", help="Only of this one.", show_default=False)
+        str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.", show_default=False)
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -89,44 +101,44 @@ def listing(
         print_json([{"owner": node.name, "kind": _name_kind(node), "quota": quota} for node, quota in found])
         return
     print_table(
-        ("owner", "", "pool", "owns", "may borrow", "lends"),
+        ("owner", "kind", "pool", "owns", "may borrow", "lends"),
         [
             (
                 node.name,
                 _name_kind(node),
                 quota.pool,
                 str(quota.nominal_quota),
-                _format_limit(quota.borrowing_limit, "any"),
-                _format_limit(quota.lending_limit, "all"),
+                _format_limit(quota.borrowing_limit),
+                _format_limit(quota.lending_limit),
             )
             for node, quota in found
         ],
         numbers=("owns", "may borrow", "lends"),
-        empty="nobody owns anything; every job borrows from the cluster",
+        empty="no quotas are declared; every job borrows from the cluster",
     )
 
 
 def _change_quotas(
-    owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool
+    owner: str, change: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool
 ) -> None:
     """Change the quotas of the team or cohort with this name; no team and cohort share a name."""
 
-    def of(node: N | None, kind: type[N]) -> N:
+    def change_owner(node: N | None, kind: type[N]) -> N:
         node = node or kind(name=owner)
-        return msgspec.structs.replace(node, quotas=amended(node.quotas))
+        return msgspec.structs.replace(node, quotas=change(node.quotas))
 
     before: Team | Cohort | None
     after: Team | Cohort
     with connect() as cluster:
         if any(one.name == owner for one in cluster.declared(Team)):
-            before, after = cluster.amend(Team, owner, lambda team: of(team, Team))
+            before, after = cluster.amend(Team, owner, lambda team: change_owner(team, Team))
         elif any(one.name == owner for one in cluster.declared(Cohort)):
-            before, after = cluster.amend(Cohort, owner, lambda cohort: of(cohort, Cohort))
+            before, after = cluster.amend(Cohort, owner, lambda cohort: change_owner(cohort, Cohort))
         else:
             raise BadInput(
-                f"there is no team and no cohort {owner!r}",
+                f"there is no team or cohort {owner!r}",
                 means="nothing was changed",
-                do=f"elastane team set {owner}, or elastane cohort set {owner}",
+                do=f"declare it first: elastane team set {owner}, or elastane cohort set {owner}",
             )
     if as_json:
         print_json(after)
@@ -138,17 +150,17 @@ def _name_kind(node: Team | Cohort) -> str:
     return "team" if isinstance(node, Team) else "cohort"
 
 
-def _format_limit(devices: int | None, else_: str) -> str:
-    return else_ if devices is None else str(devices)
+def _format_limit(devices: int | None) -> str:
+    return UNLIMITED if devices is None else str(devices)
 
 
 quota = make_group(
     "quota",
     """
-Quotas: what teams and cohorts own, borrow and lend.
+Manage quotas: the devices that teams and cohorts own, borrow and lend.
 
-What nobody owns belongs to the cluster and is lent to everybody. What an
-owner does not use is lent too, and given back when the owner wants it.
+Devices without an owner belong to the cluster, which lends them to all teams.
+Idle devices of an owner are lent too, and returned when the owner needs them.
 
   $ elastane quota set vision --pool h100 --nominal 8 --borrow 16
   $ elastane quota set speech --pool h100 --nominal 8 --lend 4
@@ -156,5 +168,5 @@ owner does not use is lent too, and given back when the owner wants it.
 """,
 )
 quota.command("set")(wrap_command(set_quota))
-quota.command("list")(wrap_command(listing))
-quota.command("remove")(wrap_command(remove))
+quota.command("list")(wrap_command(show_quotas))
+quota.command("remove")(wrap_command(remove_quota))

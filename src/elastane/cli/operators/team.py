@@ -5,13 +5,20 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.quotas import Cohort, Limits, Quota, Team
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 
+LIMITS = Limits()
+"""The default limits of a team."""
+
 Weight = Annotated[
     float | None,
-    typer.Option(help="Share of what is idle, relative to its siblings'; at first 1.", show_default=False),
+    typer.Option(
+        metavar="WEIGHT",
+        help="Share of idle devices, relative to the weights of its siblings. Default: 1.",
+        show_default=False,
+    ),
 ]
 
 
@@ -21,29 +28,56 @@ def set_team(
     cohort: Annotated[
         str | None,
         typer.Option(
-            metavar="COHORT", help="Whom it lends to first; '' for the cluster.", show_default=False
+            metavar="COHORT",
+            help="Cohort of the team, to which it lends first; '' for the cluster.",
+            show_default=False,
         ),
     ] = None,
     weight: Weight = None,
     max_jobs: Annotated[
-        int | None, typer.Option(help="Jobs that have not ended.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Limit of jobs that have not ended. Default: {LIMITS.jobs}.",
+            show_default=False,
+        ),
     ] = None,
     max_jobs_per_user: Annotated[
-        int | None, typer.Option(help="Those of one user in it.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}.",
+            show_default=False,
+        ),
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Valid tokens.", show_default=False)] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"Limit of valid tokens. Default: {LIMITS.tokens}.", show_default=False
+        ),
+    ] = None,
     max_watchers: Annotated[
-        int | None, typer.Option(help="Open streams of events.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Limit of open streams of events. Default: {LIMITS.watchers}.",
+            show_default=False,
+        ),
     ] = None,
     max_stored_mib: Annotated[
         int | None,
-        typer.Option(help="MiB of its jobs' specs, ended jobs included.", show_default=False),
+        typer.Option(
+            metavar="MIB",
+            help="Limit of the stored specs of its jobs, including ended jobs, in MiB. "
+            f"Default: {LIMITS.stored_mib}.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a team, or change the given fields of one.
 
-    elastane quota sets its quotas. Limits that are not given stay as they are.
+    elastane quota set sets its quotas.
     """
     given = {
         "jobs": max_jobs,
@@ -53,7 +87,7 @@ def set_team(
         "stored_mib": max_stored_mib,
     }
 
-    def changed(before: Team | None) -> Team:
+    def change_team(before: Team | None) -> Team:
         team = before or Team(name=name)
         return msgspec.structs.replace(
             team,
@@ -64,7 +98,7 @@ def set_team(
             ),
         )
 
-    change_document("team", Team, name, changed, as_json=as_json)
+    change_document("team", Team, name, change_team, as_json=as_json)
 
 
 def set_cohort(
@@ -72,14 +106,14 @@ def set_cohort(
     *,
     parent: Annotated[
         str | None,
-        typer.Option(metavar="COHORT", help="Above it; '' for the cluster.", show_default=False),
+        typer.Option(metavar="COHORT", help="Parent cohort; '' for the cluster.", show_default=False),
     ] = None,
     weight: Weight = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a cohort, or change the given fields of one."""
 
-    def changed(before: Cohort | None) -> Cohort:
+    def change_cohort(before: Cohort | None) -> Cohort:
         cohort = before or Cohort(name=name)
         return msgspec.structs.replace(
             cohort,
@@ -87,7 +121,7 @@ def set_cohort(
             weight=cohort.weight if weight is None else weight,
         )
 
-    change_document("cohort", Cohort, name, changed, as_json=as_json)
+    change_document("cohort", Cohort, name, change_cohort, as_json=as_json)
 
 
 def format_quotas(quotas: tuple[Quota, ...]) -> str:
@@ -98,7 +132,7 @@ def format_quotas(quotas: tuple[Quota, ...]) -> str:
 team = make_group(
     "team",
     """
-Teams: whom jobs belong to, and what they own.
+Manage teams: the owners of jobs and quotas.
 
   $ elastane cohort set research
   $ elastane team set vision --cohort research --weight 2
@@ -115,7 +149,7 @@ add_document_commands(
     numbers=("weight",),
 )
 
-cohort = make_group("cohort", "Cohorts: teams that lend to each other first.")
+cohort = make_group("cohort", "Manage cohorts: groups of teams that lend devices to each other first.")
 cohort.command("set")(wrap_command(set_cohort))
 add_document_commands(
     cohort,

@@ -12,38 +12,46 @@ from elastane.cli.operators.declarations import make_group
 from elastane.cli.option_values import read_duration_s
 from elastane.client.context import connect
 
-Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="So long it counts.")]
+Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="The report is valid for this long.")]
+PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", show_default=False)]
 
 
-def capacity(
-    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
-    devices: Annotated[int, typer.Argument(metavar="N", min=0, show_default=False)],
+def report_capacity(
+    pool: PoolName,
+    devices: Annotated[
+        int, typer.Argument(metavar="N", min=0, help="Number of devices.", show_default=False)
+    ],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """Report that POOL has at most N devices; --for limits how long this counts."""
+    """Report that POOL has at most N devices."""
     report = Capacity(pool=pool, devices=devices, valid_s=read_duration_s("--for", valid))
     words = f"{pool} has at most {devices} devices for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
 
 
-def notice(
-    node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+def report_notice(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
     within: Annotated[
-        str, typer.Option("--in", metavar="DURATION", help="When it is gone.", show_default=False)
+        str,
+        typer.Option(
+            "--in", metavar="DURATION", help="Time until the node is taken away.", show_default=False
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Report that NODE will be taken away; jobs leave it before then."""
+    """Report that NODE will be taken away. Jobs leave it before then."""
     report = Notice(node=node, in_s=read_duration_s("--in", within))
     _send_report(
-        report, f"{node} goes in {format_duration(report.in_s, parts=4)}; jobs leave it now", as_json=as_json
+        report,
+        f"{node} is taken away in {format_duration(report.in_s, parts=4)}; jobs leave it now",
+        as_json=as_json,
     )
 
 
-def metric(
-    name: Annotated[str, typer.Argument(metavar="METRIC", show_default=False)],
-    value: Annotated[float, typer.Argument(metavar="VALUE", show_default=False)],
+def report_metric(
+    name: Annotated[str, typer.Argument(metavar="METRIC", help="Name of the metric.", show_default=False)],
+    value: Annotated[float, typer.Argument(metavar="NUMBER", help="Its value.", show_default=False)],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
@@ -54,15 +62,18 @@ def metric(
     )
 
 
-def price(
-    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
-    hourly: Annotated[float, typer.Argument(metavar="PRICE", min=0, show_default=False)],
+def report_price(
+    pool: PoolName,
+    hourly: Annotated[
+        float,
+        typer.Argument(metavar="PRICE", min=0, help="Price of a device per hour.", show_default=False),
+    ],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
-    """Report that a device of POOL costs PRICE per hour; --for limits how long this counts."""
+    """Report that a device of POOL costs PRICE per hour."""
     report = Price(pool=pool, price=hourly, valid_s=read_duration_s("--for", valid))
-    words = f"a device of {pool} costs {hourly:g} an hour for {format_duration(report.valid_s, parts=4)}"
+    words = f"a device of {pool} costs {hourly:g} per hour for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
 
 
@@ -79,18 +90,18 @@ def _send_report(report: Report, words: str, *, as_json: bool) -> None:
 tell = make_group(
     "tell",
     """
-Tell the controller what it cannot see itself.
+Report facts that the controller cannot observe itself.
 
-The newest word about each thing counts. A reporter's token is enough.
+The newest report about each subject counts. A reporter's token is enough.
 
-  $ elastane tell capacity spot 24             [dim]the pool has 24 devices left[/dim]
+  $ elastane tell capacity spot 24             [dim]the pool has at most 24 devices[/dim]
   $ elastane tell notice n17 --in 2min         [dim]the node will be taken away[/dim]
-  $ elastane tell price spot 0.7 --for 1h      [dim]what an hour of a device costs[/dim]
-  $ elastane tell metric qps 1250 --for 5min   [dim]see: elastane trigger[/dim]
+  $ elastane tell price spot 0.7 --for 1h      [dim]a device costs 0.7 per hour[/dim]
+  $ elastane tell metric qps 1250 --for 5min   [dim]see elastane trigger --help[/dim]
 """,
 )
-tell.command("capacity")(wrap_command(capacity))
-tell.command("notice")(wrap_command(notice))
-tell.command("price")(wrap_command(price))
+tell.command("capacity")(wrap_command(report_capacity))
+tell.command("notice")(wrap_command(report_notice))
+tell.command("price")(wrap_command(report_price))
 # A negative value is an argument, not an option.
-tell.command("metric", context_settings={"ignore_unknown_options": True})(wrap_command(metric))
+tell.command("metric", context_settings={"ignore_unknown_options": True})(wrap_command(report_metric))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.quotas import Team
-from elastane.api.tokens import NewToken, Role, Token
+from elastane.api.tokens import ROLES, NewToken, Role, Token
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
@@ -16,29 +16,36 @@ from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
 
-def create(
+def create_token(
     *,
-    user: Annotated[str, typer.Option(metavar="USER", help="Whom it speaks for.", show_default=False)],
+    user: Annotated[
+        str, typer.Option(metavar="USER", help="User that the token acts for.", show_default=False)
+    ],
     role: Annotated[
         Role,
-        typer.Option(help="What it may do.", show_default=False),
+        typer.Option(help="Role of the token; see elastane token --help.", show_default=False),
     ],
     team: Annotated[
         str,
         typer.Option(
             metavar="TEAM",
-            help="Where; '*': in every team. Not for operators and reporters.",
+            help="Team in which the role holds; '*': every team. Not for operators and reporters.",
             show_default=False,
         ),
     ] = "",
-    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.", show_default=False)] = "",
+    note: Annotated[
+        str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.", show_default=False)
+    ] = "",
     valid: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="Until it ends: 30d; without it, when it is revoked."),
+        typer.Option(
+            metavar="DURATION",
+            help="The token is valid for this long, such as 30d. Default: until it is revoked.",
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Create a token and print its secret, which cannot be shown again."""
+    """Create a token and print its secret, which is shown only once."""
     valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
@@ -54,28 +61,30 @@ def create(
     console.print(f"token   {token.id}: {_format_role(token)}, for {token.user}{until}", markup=False)
     if not made.secret:
         console.print(
-            f"secret  lost with the first answer; elastane token revoke {token.id}, and make another",
+            f"secret  lost with an earlier answer; elastane token revoke {token.id}, then create another",
             markup=False,
         )
         return
     console.print(f"secret  {made.secret}", markup=False)
-    console.print(f"        told only now; {token.user} sets ELASTANE_TOKEN to it", markup=False)
+    console.print(f"        shown only once; {token.user} sets ELASTANE_TOKEN to it", markup=False)
 
 
-def listing(
-    everyone: Annotated[bool, typer.Option("--all", "-a", help="Those that count no more, too.")] = False,
+def show_tokens(
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="Also list tokens that have expired or were revoked.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List tokens, without their secrets."""
     with connect() as cluster:
         found = cluster.tokens()
     now_s = time.time()
-    shown = [one for one in found if everyone or find_token_state(one, now_s) == "counts"]
+    shown = [one for one in found if every or find_token_state(one, now_s) == "valid"]
     if as_json:
         print_json(shown)
         return
     print_table(
-        ("token", "user", "role", "team", "made", "ends", "state", "note"),
+        ("token", "user", "role", "team", "created", "expires", "state", "note"),
         [
             (
                 one.id,
@@ -93,46 +102,54 @@ def listing(
 
 
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id: tok-...", show_default=False)],
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke TOKEN: the controller refuses it from now on."""
+    """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:
         cluster.revoke_token(token)
     if as_json:
         print_json({"revoked": token})
         return
-    open_console().print(f"{token} counts no more", markup=False)
+    open_console().print(f"{token} revoked", markup=False)
 
 
 def find_token_state(token: Token, now_s: float) -> str:
     if token.revoked_s is not None:
         return "revoked"
-    return "ended" if token.expires_s is not None and token.expires_s <= now_s else "counts"
+    return "expired" if token.expires_s is not None and token.expires_s <= now_s else "valid"
 
 
 def _format_role(token: Token) -> str:
     if not token.team:
         return token.role
-    return f"{token.role} of every team" if token.team == "*" else f"{token.role} of team {token.team}"
+    return f"{token.role} in every team" if token.team == "*" else f"{token.role} in team {token.team}"
+
+
+def format_roles() -> str:
+    """Return the roles and what they allow, one per line of the help."""
+    width = max(map(len, ROLES)) + 2
+    return "\n".join(f"  [bold]{role:<{width}}[/bold]{words}" for role, words in ROLES.items())
 
 
 token = make_group(
     "token",
-    """
-Tokens: who may ask the controller for what.
+    f"""
+Manage tokens, which give their users the right to use the controller.
 
-A viewer sees the jobs of a team, a submitter submits and changes its own,
-a team-admin changes all of the team's and makes tokens. An operator has the
-cluster; a reporter may only report.
+[bold]Roles[/bold]
 
-A role does not confine what the script of a job does: by default jobs run as
+{format_roles()}
+
+A role does not limit what the script of a job does: by default jobs run as
 the user of the controller and can read the operator's token. To run them as
 other users, see --run-as in elastane up --help.
 
   $ elastane token create --user ada --role submitter --team vision --valid 30d
 """,
 )
-token.command("create")(wrap_command(create))
-token.command("list")(wrap_command(listing))
+token.command("create")(wrap_command(create_token))
+token.command("list")(wrap_command(show_tokens))
 token.command("revoke")(wrap_command(revoke))

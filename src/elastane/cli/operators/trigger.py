@@ -1,4 +1,4 @@
-"""``elastane trigger``: rules that turn a reported metric into a limit."""
+"""``elastane trigger``: rules that limit a pool by a reported metric."""
 
 from typing import Annotated
 
@@ -15,38 +15,45 @@ def set_trigger(
     name: Name,
     *,
     metric: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="As it is reported.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="METRIC", help="Name of a metric that elastane tell reports.", show_default=False
+        ),
     ] = None,
     above: Annotated[
-        float | None, typer.Option(metavar="X", help="It limits while above this.", show_default=False)
+        float | None,
+        typer.Option(metavar="X", help="The limit holds while the metric is above X.", show_default=False),
     ] = None,
     below: Annotated[
-        float | None, typer.Option(metavar="X", help="It limits while below this.", show_default=False)
+        float | None,
+        typer.Option(metavar="X", help="The limit holds while the metric is below X.", show_default=False),
     ] = None,
     pool: Annotated[
-        str | None, typer.Option(metavar="POOL", help="Whose devices.", show_default=False)
+        str | None, typer.Option(metavar="POOL", help="Pool of the devices.", show_default=False)
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="So many of them jobs may still have.", show_default=False),
+        typer.Option(
+            metavar="N", min=0, help="Most devices of the pool that jobs may use.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a trigger, or change the given fields of one."""
 
-    def changed(before: Trigger | None) -> Trigger:
-        wishes = {"metric": metric, "above": above, "below": below, "pool": pool, "limit": limit}
-        given = {field: value for field, value in wishes.items() if value is not None}
+    def change_trigger(before: Trigger | None) -> Trigger:
+        options = {"metric": metric, "above": above, "below": below, "pool": pool, "limit": limit}
+        given = {field: value for field, value in options.items() if value is not None}
         missing = [f"--{field}" for field in ("metric", "pool", "limit") if field not in given]
         if before is None and (missing or not given.keys() & {"above", "below"}):
             raise BadInput(
-                f"there is no trigger {name} yet, so all of it must be said",
+                f"there is no trigger {name} yet: it needs --metric, --pool, --limit, and --above or --below",
                 do=f"elastane trigger set {name} --metric qps --above 1000 --pool h100 --limit 32",
             )
         known = before or Trigger(name=name, metric=metric or "", pool=pool or "", limit=limit or 0)
         return msgspec.structs.replace(known, **given)
 
-    change_document("trigger", Trigger, name, changed, as_json=as_json)
+    change_document("trigger", Trigger, name, change_trigger, as_json=as_json)
 
 
 def format_condition(one: Trigger) -> str:
@@ -59,10 +66,10 @@ def format_condition(one: Trigger) -> str:
 trigger = make_group(
     "trigger",
     """
-Triggers: rules that turn a metric from outside into a limit.
+Manage triggers: rules that limit a pool while a reported metric is high or low.
 
   $ elastane trigger set busy --metric qps --above 1000 --pool h100 --limit 32
-  $ elastane tell metric qps 1250      [dim]whoever measures says so, again and again[/dim]
+  $ elastane tell metric qps 1250      [dim]repeat this while you measure[/dim]
 """,
 )
 trigger.command("set")(wrap_command(set_trigger))
@@ -70,7 +77,7 @@ add_document_commands(
     trigger,
     "trigger",
     Trigger,
-    ("trigger", "while", "pool", "limit"),
+    ("trigger", "condition", "pool", "limit"),
     lambda one: (one.name, format_condition(one), one.pool, str(one.limit)),
     numbers=("limit",),
 )

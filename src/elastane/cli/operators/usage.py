@@ -38,13 +38,21 @@ MANY_H = 10.0
 def usage(
     *,
     by: Annotated[
-        list[By] | None, typer.Option(help="Group by it; again for more. At first team.", show_default=False)
+        list[By] | None,
+        typer.Option(help="Column to group by; repeatable. Default: team.", show_default=False),
     ] = None,
     begin: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="2026-11-01, or 7d for a week ago; at first 30d.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Start: a date (2026-11-01), a time, or a duration ago (7d). Default: 30d.",
+        ),
     ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise; at first now.")] = "",
-    as_csv: Annotated[bool, typer.Option("--csv", help="For spreadsheets, in device-seconds.")] = False,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="End, written like the start. Default: now.")
+    ] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, in device-seconds.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show device-hours and their cost: owned, borrowed and spot.
@@ -55,7 +63,7 @@ def usage(
     device-seconds.
     """
     if as_csv and as_json:
-        raise BadInput("--csv and --json are two formats", do="choose one")
+        raise BadInput("--csv and --json cannot be combined", do="give only one of them")
     now = datetime.now().astimezone()
     columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[one] for one in by or [By.TEAM]))
     from_s = read_past_time("--from", begin, now).timestamp() if begin else None
@@ -69,7 +77,7 @@ def usage(
     if as_json:
         print_json(found)
         return
-    show(columns, found)
+    print_usage(columns, found)
 
 
 def check_span(from_s: float | None, until_s: float | None, now_s: float) -> None:
@@ -82,25 +90,25 @@ def check_span(from_s: float | None, until_s: float | None, now_s: float) -> Non
     if from_s is not None and from_s > end_s:
         end = f"--until {format_minute(end_s)}" if end_s == until_s else "now"
         raise BadInput(
-            f"--from {format_minute(from_s)} is after {end}", do="write the earlier moment with --from"
+            f"--from {format_minute(from_s)} is after {end}", do="give the earlier time with --from"
         )
 
 
-def show(by: tuple[str, ...], found: Usage) -> None:
+def print_usage(by: tuple[str, ...], found: Usage) -> None:
     span = f"between {format_minute(found.from_s)} and {format_minute(found.until_s)}"
-    whole = summed(found.rows)
-    places = 2 if hours(whole) >= MANY_H else 4
-    rows = [(*(str(getattr(row, column)) for column in by), *figures(row, places)) for row in found.rows]
+    whole = sum_rows(found.rows)
+    places = 2 if compute_device_hours(whole) >= MANY_H else 4
+    rows = [(*(str(getattr(row, column)) for column in by), *format_usage(row, places)) for row in found.rows]
     print_table(
-        (*by, "owned h", "borrowed h", "spot h", "all h", "cost"),
+        (*by, "owned h", "borrowed h", "spot h", "total h", "cost"),
         rows,
-        numbers=("owned h", "borrowed h", "spot h", "all h", "cost"),
-        empty=f"nothing was used {span}",
-        total=("all", *[""] * (len(by) - 1), *figures(whole, places)) if rows else None,
+        numbers=("owned h", "borrowed h", "spot h", "total h", "cost"),
+        empty=f"no usage {span}",
+        total=("total", *[""] * (len(by) - 1), *format_usage(whole, places)) if rows else None,
     )
 
 
-def summed(rows: tuple[UsageRow, ...]) -> UsageRow:
+def sum_rows(rows: tuple[UsageRow, ...]) -> UsageRow:
     return UsageRow(
         owned_device_s=sum(row.owned_device_s for row in rows),
         borrowed_device_s=sum(row.borrowed_device_s for row in rows),
@@ -109,12 +117,12 @@ def summed(rows: tuple[UsageRow, ...]) -> UsageRow:
     )
 
 
-def hours(row: UsageRow) -> float:
+def compute_device_hours(row: UsageRow) -> float:
     """Return the device-hours of a row: owned, borrowed and spot together."""
     return (row.owned_device_s + row.borrowed_device_s + row.spot_device_s) / HOUR_S
 
 
-def figures(row: UsageRow, places: int) -> tuple[str, ...]:
+def format_usage(row: UsageRow, places: int) -> tuple[str, ...]:
     """Return the cells of a row: owned, borrowed, spot and total device-hours, and the cost."""
     terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
     return (*(f"{one / HOUR_S:,.{places}f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")

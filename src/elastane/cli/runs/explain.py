@@ -34,7 +34,7 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
         return
     from rich.text import Text
 
-    from elastane.cli.jobs.words import explanation_lines
+    from elastane.cli.jobs.job_display import list_explanation_lines
 
     console = open_console()
     if not is_live(run_dir):
@@ -43,6 +43,6 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
         console.print("Its number of workers was set by hand; its controller keeps out of it until you say:")
         console.print(f"  elastane resize {run_dir.root.name} auto", markup=False)
     else:
-        for sentence in explanation_lines(told.explanation):
+        for sentence in list_explanation_lines(told.explanation):
             console.print(Text(sentence))
     print_decisions(console, told.decisions)

@@ -20,7 +20,8 @@ Format: TypeAlias = Annotated[
     ExportFormat,
     typer.Option(
         "--format",
-        help="hf: for from_pretrained, also of peft. torch: state dicts. dcp: a distributed checkpoint.",
+        help="hf: for from_pretrained of transformers or peft. torch: state dicts. dcp: a distributed "
+        "checkpoint of PyTorch.",
         show_default=False,
     ),
 ]
@@ -36,15 +37,24 @@ def export(
     form: Format,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new directory. Default: RUN-FORMAT, here.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="A new or empty directory. Default: RUN-FORMAT in the working directory.",
+            show_default=False,
+        ),
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[
-        bool, typer.Option("--optimizer", help="Its state too; the run must have used --save-optimizer.")
+        bool,
+        typer.Option(
+            "--optimizer",
+            help="Also write the optimizer state; the run must have used --save-optimizer.",
+            show_default=False,
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the finished model of RUN for other programs.
+    """Write the finished model of RUN in a format for other programs.
 
     $ elastane export demo --format hf --dtype bf16 --out demo-hf
     """
@@ -54,7 +64,7 @@ def export(
     if is_live(run_dir):
         raise BadInput(
             f"{name} is still running",
-            means="its model is written when it is over",
+            means="it writes its model when it ends",
             do=f"export its newest checkpoint: elastane checkpoint export {name} --format {form}",
         )
     options = [
@@ -62,7 +72,12 @@ def export(
         str(run_dir.root),
         *build_export_options(form, folder, dtype, optimizer=optimizer),
     ]
-    show_exported(run_module(MODULE, options, ExportedModel), name, form, as_json=as_json)
+    print_export(run_exporter(options), name, form, as_json=as_json)
+
+
+def run_exporter(options: list[str]) -> ExportedModel:
+    """Export a model in a process that imports torch."""
+    return run_module(MODULE, options, ExportedModel)
 
 
 def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
@@ -72,11 +87,11 @@ def build_export_options(form: str, folder: Path, dtype: str | None, *, optimize
     return options + (["--optimizer"] if optimizer else [])
 
 
-def show_exported(done: ExportedModel, what: str, form: str, *, as_json: bool) -> None:
+def print_export(done: ExportedModel, what: str, form: str, *, as_json: bool) -> None:
     console = open_console(as_json=as_json)
     for file, size_bytes in done.files.items():
         console.print(f"  {format_size(size_bytes):>9}  {file}", markup=False)
-    console.print(f"{what} as {form} in {done.out}", markup=False)
+    console.print(f"exported {what} as {form} to {done.out}", markup=False)
     for sentence in done.checked:
         console.print(f"  {escape_line(sentence)}", markup=False)
     if as_json:

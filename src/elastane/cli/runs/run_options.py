@@ -7,18 +7,26 @@ import typer
 
 from elastane.cli.completion import complete_runs
 from elastane.cli.options import OUTPUT, RESUME, WORKERS
-from elastane.cli.train_options import TrainOptions
+from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 
 
 class RunOptions(TrainOptions, frozen=True, kw_only=True):
     """Options as typed; None: not typed."""
 
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX",
+            help=f"{WORKERS_HELP} Default: 1 to the number of CPUs, or 1:2 with a single CPU.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     start: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Workers to begin with; then only you change their number. Default: MIN, and the run grows "
-            "into idle devices of this machine while that is worth it.",
+            help="Number of workers at the start; from then on only you change it. Default: MIN, and the run "
+            "grows into idle devices of this machine as long as each new worker is worth it.",
             rich_help_panel=WORKERS,
         ),
     ] = None
@@ -26,7 +34,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         Literal["shared", "tcp"] | None,
         typer.Option(
             metavar="shared|tcp",
-            help="How gradients travel: shared memory (default), or TCP connections between the workers.",
+            help="Transport of gradients between workers: shared memory (default) or TCP.",
             rich_help_panel=WORKERS,
         ),
     ] = None
@@ -35,7 +43,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="RUN",
             autocompletion=complete_runs,
-            help="Resume RUN, which has no process left, from its newest valid checkpoint. Takes no "
+            help="Resume RUN from its newest valid checkpoint; none of its processes may be left. Give no "
             "SCRIPT, and only options about workers and checkpoints.",
             rich_help_panel=RESUME,
         ),
@@ -44,7 +52,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--accept-changes",
-            help="Resume although the script or the software has changed; the bytes may then differ.",
+            help="Resume even if the script or the software has changed; the trained bytes may then differ.",
             rich_help_panel=RESUME,
         ),
     ] = False
@@ -52,7 +60,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How other terminals name the run. Default: generated.",
+            help="Name of the run, for other commands. Default: generated.",
             rich_help_panel=OUTPUT,
         ),
     ] = None
@@ -60,21 +68,23 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The directory of the run. Default: $ELASTANE_HOME/runs/NAME.",
+            help="Directory of the run. Default: $ELASTANE_HOME/runs/NAME.",
             rich_help_panel=OUTPUT,
         ),
     ] = None
     digest_every: Annotated[
         int | None,
         typer.Option(
-            metavar="K", help="Steps between two digests in the ledger. Default: 50.", rich_help_panel=OUTPUT
+            metavar="K",
+            help="Write a digest of the state to the ledger every K steps. Default: 50.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     save_optimizer: Annotated[
         bool,
         typer.Option(
             "--save-optimizer",
-            help="Write the optimizer state beside the finished model.",
+            help="Also write the optimizer state, beside the finished model.",
             rich_help_panel=OUTPUT,
         ),
     ] = False
@@ -82,7 +92,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Write a model with more bytes of weights in shards. Default: 5GB.",
+            help="Split the finished model into files with at most this many bytes of weights. Default: 5GB.",
             rich_help_panel=OUTPUT,
         ),
     ] = None
@@ -90,8 +100,8 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--debug",
-            help="Run one worker with this terminal: breakpoint() works. The worker never counts as "
-            "hung, and is not replaced when it ends.",
+            help="Run one worker that owns this terminal, so that breakpoint() works. The worker never "
+            "counts as hung, and is not replaced when it ends.",
             rich_help_panel=OUTPUT,
         ),
     ] = False

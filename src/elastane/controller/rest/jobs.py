@@ -189,7 +189,7 @@ def post_job_priority(
 def post_job_bounds(
     caller: EditorParameter, job: Name, wanted: Annotated[Bounds, parse_body(Bounds)]
 ) -> Response:
-    """Set the budget, deadline or target of a job, also while it runs."""
+    """Set the budget, deadline, target or priority class of a job, also while it runs."""
 
     def change_spec(spec: JobSpec) -> JobSpec:
         fields = msgspec.structs.asdict(wanted)

@@ -1,4 +1,4 @@
-"""Texts for jobs, their events and their ages."""
+"""Display of jobs of a cluster: their states, numbers, events and explanations as text."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ from elastane.api.rest import JobSummary
 from elastane.api.safe_text import escape_line, fold_text
 from elastane.cli.tables import UNBOUNDED, build_table
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
-from elastane.cli.words import loss_text
+from elastane.observability.quantities import format_loss
 
-COLOURS = {
+STATE_COLOURS = {
     "queued": "yellow",
     "running": "green",
     "pausing": "yellow",
@@ -29,7 +29,7 @@ COLOURS = {
     "failed": "red",
     "cancelled": "dim",
 }
-LEAVING: dict[Wanted, str] = {
+STATES_WHILE_STOPPING: dict[Wanted, str] = {
     "pause": "pausing",
     "cancel": "cancelling",
     "finish": "finishing",
@@ -52,45 +52,45 @@ EVENT_COLOURS = {
     "job.finished": "bright_blue",
     "job.cancelled": "yellow",
 }
-RIGHT = frozenset(
+NUMBER_COLUMNS = frozenset(
     {"step", "loss", "age", "samples/s", "devices", "used", "free", "leaving", "reserved", "price"}
 )
 
 
-def state_of(job: JobSummary) -> str:
+def find_shown_state(job: JobSummary) -> str:
     """Return the state of a job; for a running job that is to stop, what it is about to do."""
-    return LEAVING.get(job.wanted, job.state) if job.state == "running" else job.state
+    return STATES_WHILE_STOPPING.get(job.wanted, job.state) if job.state == "running" else job.state
 
 
-def awaits_next_try(job: JobSummary, now_s: float) -> bool:
+def awaits_next_attempt(job: JobSummary, now_s: float) -> bool:
     """Return whether a job has crashed and waits for its next attempt, with its devices reserved."""
-    return state_of(job) == "running" and job.retry_at_s > now_s
+    return find_shown_state(job) == "running" and job.retry_at_s > now_s
 
 
-def state_text(job: JobSummary, now_s: float) -> Text:
-    if awaits_next_try(job, now_s):
-        return Text(f"next try in {format_age(math.ceil(job.retry_at_s - now_s))}", style="red")
-    state = state_of(job)
-    return Text(state, style=COLOURS[state])
+def render_state(job: JobSummary, now_s: float) -> Text:
+    if awaits_next_attempt(job, now_s):
+        return Text(f"next attempt in {format_age(math.ceil(job.retry_at_s - now_s))}", style="red")
+    state = find_shown_state(job)
+    return Text(state, style=STATE_COLOURS[state])
 
 
-def workers_text(job: JobSummary) -> str:
+def format_job_workers(job: JobSummary) -> str:
     """Return the workers that a job has, and the fewest and most that it may have."""
     limits = f"{job.min_workers}:{job.max_workers}"
     return f"{job.workers} of {limits}" if job.state == "running" else limits
 
 
-def step_text(job: JobSummary) -> str:
+def format_job_step(job: JobSummary) -> str:
     if not job.step:
         return ""
     return f"{job.step}" + (f"/{job.steps}" if job.steps else "")
 
 
-def loss_of(job: JobSummary) -> str:
-    return "" if job.loss is None else loss_text(job.loss)
+def format_job_loss(job: JobSummary) -> str:
+    return "" if job.loss is None else format_loss(job.loss)
 
 
-def speed_text(job: JobSummary) -> str:
+def format_job_speed(job: JobSummary) -> str:
     return f"{job.samples_per_s:,.0f}" if job.samples_per_s else ""
 
 
@@ -99,39 +99,39 @@ def format_age(seconds: float) -> str:
     return format_duration(math.floor(seconds), parts=1)
 
 
-def event_text(event: Event, *, of_job: bool) -> Text:
-    """Return an event as one line.
+def describe_job_event(event: Event, *, of_job: bool) -> Text:
+    """Return an event of a job as one line.
 
     Args:
         event: to show.
         of_job: leave out the name of the job, because all events are about one job.
     """
-    who = "" if of_job or event.job in event.message else f"{event.job}  "
+    name = "" if of_job or event.job in event.message else f"{event.job}  "
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
         (f"{fold_text(event.kind):<14}", EVENT_COLOURS.get(event.kind, "")),
-        f"  {fold_text(who, UNBOUNDED)}{fold_text(localize_timestamps(event.message), UNBOUNDED)}",
+        f"  {fold_text(name, UNBOUNDED)}{fold_text(localize_timestamps(event.message), UNBOUNDED)}",
     )
 
 
-def progress_line(job: JobSummary) -> Text:
+def describe_job_progress(job: JobSummary) -> Text:
     """Return the progress of a job as a line for a log."""
-    words = [f"step {step_text(job)}", f"loss {loss_of(job)}"]
+    words = [f"step {format_job_step(job)}", f"loss {format_job_loss(job)}"]
     if job.workers:
         words.append(f"{job.workers} of {job.max_workers} workers")
     if job.samples_per_s:
-        words.append(f"{speed_text(job)} samples/s")
+        words.append(f"{format_job_speed(job)} samples/s")
     return Text("          " + "  ".join(words))
 
 
-def explanation_lines(explanation: Explanation) -> Sequence[str]:
+def list_explanation_lines(explanation: Explanation) -> Sequence[str]:
     """Return the explanation of the size of a job as lines for the terminal."""
     if not explanation.sentences:
-        return ("No plan has been made since it was submitted.",)
+        return ("The scheduler has not planned since the job was submitted.",)
     return [fold_text(localize_timestamps(sentence), UNBOUNDED) for sentence in explanation.sentences]
 
 
-def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
+def build_jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
     """Return a table of jobs without its empty columns; users are shown only if there are several."""
     found = list(jobs)
     several = len({job.user for job in found}) > 1
@@ -143,27 +143,27 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
             Text(job.user if several else ""),
             Text(job.queue),
             Text(job.priority_class),
-            state_text(job, now_s),
-            Text(workers_text(job)),
-            Text(step_text(job)),
-            Text(loss_of(job)),
+            render_state(job, now_s),
+            Text(format_job_workers(job)),
+            Text(format_job_step(job)),
+            Text(format_job_loss(job)),
             Text(format_age(now_s - job.submitted_s)),
         ]
         for job in found
     ]
-    return build_table(titles, rows, numbers=RIGHT)
+    return build_table(titles, rows, numbers=NUMBER_COLUMNS)
 
 
-def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
+def list_health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
     """Return lines about the problems of the controller: what, since when, and what to do.
 
     Args:
         problems: of its health; empty if an older controller does not report them.
         now_s: seconds since 1970.
     """
-    head = "the controller works only in part; jobs go on as they are"
+    head = "the controller is partly failing; jobs continue unchanged"
     if not problems:
-        return [Text(f"{head}. Its log says why.", style="red")]
+        return [Text(f"{head}. Its log has the reasons.", style="red")]
     lines = [Text(f"{head}:", style="red")]
     for problem in problems:
         since = f"since {format_timestamp(problem.since_s)}, {format_age(max(0.0, now_s - problem.since_s))}"
