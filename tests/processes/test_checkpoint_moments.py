@@ -213,7 +213,7 @@ def outlives(attempts, assert_as_if_nothing_happened, *, go, come, place, refusa
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     failing = ended.events("checkpoint.failing")[0]
-    assert "training goes on, and it is tried again" in failing.why
+    assert "training continues, and the run tries again" in failing.why
     assert refusal in failing.why
     catalog = Catalog(open_storage(place))
     assert ended.events("checkpoint.saved")[-1].detail["name"] == format_checkpoint_name(30)

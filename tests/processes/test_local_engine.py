@@ -245,7 +245,7 @@ def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engi
     loop = asyncio.run(story())
     assert loop.course.ended.how == "finished", loop.course
     assert (loop.course.over, loop.course.crashes) == (1, 0)
-    assert any("had not left in time" in event.why for event in read_run(loop.run_dir).events)
+    assert any("did not leave in time" in event.why for event in read_run(loop.run_dir).events)
     assert_proved(loop)
 
 

@@ -9,7 +9,7 @@ def test_a_worker_whose_reports_cannot_go_on_is_replaced(stage, assert_undisturb
     ended = stage.play("--fault=1:5:a-thread-of-ours-dies", start=3)
     assert_undisturbed(ended)
     ((who, why),) = [(event.who, event.why) for event in ended.events("worker.died")]
-    assert (who, why) == ("worker 1", "a thread of Elastane's died in it, see logs/worker-1.log")
+    assert (who, why) == ("worker 1", "a thread of Elastane died in it, see logs/worker-1.log")
     assert "ZeroDivisionError: in a thread" in ended.log("worker-1")
 
 

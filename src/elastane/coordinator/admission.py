@@ -1,4 +1,4 @@
-"""Workers before they join and after they leave: admitted, refused, failed, surplus or leaving."""
+"""The admission of workers to the run, and the dismissal of workers that it does not need any more."""
 
 from dataclasses import replace
 
@@ -10,20 +10,20 @@ from elastane.api.spec import Pinned
 from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
 
-TRIES = 3
-MEANS = {
-    "dataset_digest": " (the dataset has changed since the run began, or gives other samples for the same "
-    "index here; put it back as it was, or begin a new run)",
-    "dataset_length": " (the dataset has changed since the run began)",
+MOST_FAILED_JOINS = 3
+EXPLANATIONS = {
+    "dataset_digest": " (the dataset has changed since the run began, or returns other samples for the same "
+    "index here; restore it, or start a new run)",
+    "dataset_length": " (the dataset has changed since the run began; restore it, or start a new run)",
 }
 """Explanations of differences, for fields with names that do not explain them."""
 
 
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
-    """Describe the fields that differ, with both values and the meaning; empty if none differs."""
+    """Describe the fields that differ, with both values and what to do; empty if none differs."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     return "; ".join(
-        f"{name} is {after[name]!r}, the run's is {before[name]!r}{MEANS.get(name, '')}"
+        f"{name} is {after[name]!r}, but the run's is {before[name]!r}{EXPLANATIONS.get(name, '')}"
         for name in before
         if before[name] != after[name]
     )
@@ -34,10 +34,10 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     if turn.roster.pinned is None:
         turn.pin(pinned)
         return True
-    differing = describe_differences(turn.roster.pinned, pinned)
-    if not differing:
+    differences = describe_differences(turn.roster.pinned, pinned)
+    if not differences:
         return True
-    why = f"worker {worker} does not fit this run: {differing}"
+    why = f"worker {worker} does not fit this run: {differences}"
     turn.record_worker_event("worker.refused", worker, why)
     turn.dismiss(worker, 1, why)
     return False
@@ -48,18 +48,18 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
     roster = turn.roster
     if roster.stopping is not None or roster.finishing is not None:
         return
-    tried = roster.troubles.failed_joins + 1
-    turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=tried))
-    if tried < TRIES:
+    failures = roster.troubles.failed_joins + 1
+    turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=failures))
+    if failures < MOST_FAILED_JOINS:
         return
     newest = roster.newest
     present = roster.list_living(newest.workers) if newest is not None else roster.ready
-    story = f"{tried} workers in a row ended before they joined; the last, worker {worker}: {how}"
+    story = f"{failures} workers in a row ended before they joined; the last, worker {worker}: {how}"
     if not present or (newest is None and len(present) < roster.spec.min_workers):
         fail_run(turn, f"{story}; see logs/worker-{worker}.log")
         return
     turn.roster = replace(turn.roster, troubles=replace(turn.roster.troubles, failed_joins=0))
-    turn.record("resize.requested", who="coordinator", why=f"{story}; going on with {len(present)}")
+    turn.record("resize.requested", who="coordinator", why=f"{story}; the run continues with {len(present)}")
     turn.set_target(len(present), roster.wanted.draining)
 
 
@@ -74,7 +74,7 @@ def dismiss_surplus(turn: Turn) -> None:
     members = () if roster.newest is None else roster.list_living(roster.newest.workers)
     places = roster.wanted.target - sum(worker not in roster.wanted.draining for worker in members)
     for worker in turn.roster.candidates[max(0, places) :]:
-        turn.dismiss(worker, 0, "not needed any more: fewer workers are wanted")
+        turn.dismiss(worker, 0, "not needed any more: the run wants fewer workers")
 
 
 def _is_writing(turn: Turn, report: WorkerReport) -> bool:

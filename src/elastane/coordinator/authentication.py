@@ -39,28 +39,29 @@ class Authenticator:
         self._refusals = RefusalLog()
         self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
-    def connection(self, *args: Any, **options: Any) -> "GuardedConnection":
+    def create_connection(self, *args: Any, **options: Any) -> "GuardedConnection":
         """Create a guarded connection, for ``create_connection`` of `websockets`."""
         return GuardedConnection(self, *args, **options)
 
-    def arrived(self, guest: "GuardedConnection") -> None:
+    def add(self, connection: "GuardedConnection") -> None:
+        """Add a new connection; close another one if there are too many."""
         self._unproven.rules = compute_admission_rules()
-        descriptor = guest.transport.get_extra_info("socket").fileno()
-        displaced = self._unproven.add(guest, time.monotonic(), descriptor)
+        descriptor = connection.transport.get_extra_info("socket").fileno()
+        displaced = self._unproven.add(connection, time.monotonic(), descriptor)
         if displaced is not None:
             self.refuse(displaced, "there were too many")
 
-    def refuse(self, guest: "GuardedConnection", reason: str) -> None:
+    def refuse(self, connection: "GuardedConnection", reason: str) -> None:
         """Close an unproven connection."""
-        self.count(guest, reason)
-        guest.transport.abort()
+        self.count(connection, reason)
+        connection.transport.abort()
 
-    def count(self, guest: "GuardedConnection", reason: str) -> None:
+    def count(self, connection: "GuardedConnection", reason: str) -> None:
         """Count an unproven connection that is closed or closes now."""
-        if guest.proven or guest.counted:
+        if connection.proven or connection.counted:
             return
-        guest.counted = True
-        self._unproven.discard(guest)
+        connection.counted = True
+        self._unproven.discard(connection)
         if (line := self._refusals.count(reason, time.monotonic())) is not None:
             logger.warning("%s", line)
 
@@ -69,19 +70,19 @@ class Authenticator:
 
         The time of the comparison does not depend on where the texts differ.
         """
-        assert isinstance(connection, GuardedConnection), "made by `connection`"
+        assert isinstance(connection, GuardedConnection), "made by `create_connection`"
         presented = request.headers.get_all("Authorization")
         # A header may contain any byte; `websockets` turns bytes beyond ASCII into surrogates.
         if len(presented) != 1 or not hmac.compare_digest(
             presented[0].encode(errors="surrogateescape"), self._authorization
         ):
             self.count(connection, "a wrong secret" if presented else "no Authorization header")
-            text = "one header is needed: Authorization: Bearer SECRET; the secret is in RUN/secret\n"
+            text = "send one header, Authorization: Bearer SECRET; the secret is in RUN/secret\n"
             return connection.respond(HTTPStatus.UNAUTHORIZED, text)
         connection.proven = True
         self._unproven.discard(connection)
         if request.path != PATH:
-            return connection.respond(HTTPStatus.NOT_FOUND, f"the coordinator is at {PATH}\n")
+            return connection.respond(HTTPStatus.NOT_FOUND, f"the coordinator answers at {PATH} only\n")
         return None
 
 
@@ -93,31 +94,31 @@ class GuardedConnection(ServerConnection):
         counted: the connection was not proven, and its end is counted.
     """
 
-    def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:
+    def __init__(self, authenticator: Authenticator, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.proven = self.counted = False
-        self._entrance = entrance
+        self._authenticator = authenticator
         self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._entrance.arrived(self)
+        self._authenticator.add(self)
 
     def data_received(self, data: bytes) -> None:
         if not self.proven:
             self._received += len(data)
             if self._received > LARGEST_REQUEST_BYTES:
-                self._entrance.refuse(self, f"its request has more than {LARGEST_REQUEST_BYTES} bytes")
+                self._authenticator.refuse(self, f"its request has more than {LARGEST_REQUEST_BYTES} bytes")
                 return
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._entrance.count(self, "it was closed, or did not finish its request in time")
+        self._authenticator.count(self, "it closed, or did not finish its request in time")
         super().connection_lost(exc)
 
 
-def is_about_proven(record: logging.LogRecord) -> bool:
-    """Return False for records of `websockets` about unproven connections; a filter for its logger.
+def filter_unproven_records(record: logging.LogRecord) -> bool:
+    """Return whether to log a record of `websockets`: False for one about an unproven connection.
 
     `Authenticator` counts these connections. A traceback for each would let strangers fill the disk.
     """

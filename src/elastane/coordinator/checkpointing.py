@@ -100,16 +100,16 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     if kept.name in known.existing:
         return
     if kept.error:
-        _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; it is tried again")
+        _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; the run tries again")
         return
-    mine = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
-    cost_s = mine.cost_s if mine is not None else known.cost_s
+    written = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
+    cost_s = written.cost_s if written is not None else known.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
-    if mine is not None and mine.parts:
-        parts = mine.parts.values()
+    if written is not None and written.parts:
+        parts = written.parts.values()
         copy_s, write_s = max(part.copy_s for part in parts), max(part.write_s for part in parts)
-        detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(mine.writers)}
+        detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(written.writers)}
         why += f", copied in {1000 * copy_s:.1f} ms, written in {write_s:.2f} s"
     turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
     warn_of_missing_metric(turn, kept)
@@ -123,12 +123,12 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
             cost_s=cost_s,
             failing={},
             refusing=frozenset(),
-            due=turn.now + (0.0 if kept.step < known.wanted_after else _interval_s(turn, cost_s)),
+            due=turn.now + (0.0 if kept.step < known.wanted_after else _choose_interval_s(turn, cost_s)),
         ),
     )
 
 
-def _interval_s(turn: Turn, cost_s: float) -> float:
+def _choose_interval_s(turn: Turn, cost_s: float) -> float:
     roster = turn.roster
     policy = roster.spec.checkpoints
     if policy is None:
@@ -140,7 +140,7 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
 def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
     """Have other workers write the part that one cannot, or replace a checkpoint that cannot be completed."""
     finishing = turn.roster.finishing is not None
-    _note_refusals(turn, checkpoint)
+    _record_refusals(turn, checkpoint)
     if finishing and _order_rewrite_if_possible(turn, checkpoint):
         return
     if checkpoint.hopeless:
@@ -148,17 +148,17 @@ def _handle_obstacles(turn: Turn, checkpoint: CheckpointInProgress) -> None:
         if not finishing:
             make_checkpoint_due(turn)
     elif checkpoint.refused:
-        why = f"{checkpoint.refused}; training goes on, and it is tried again"
+        why = f"{checkpoint.refused}; training continues, and the run tries again"
         _record_once(turn, "checkpoint.failing", checkpoint.name, why)
-        if not finishing and _is_overdue(turn, checkpoint) and _list_able(turn):
-            # A worker that storage has refused says so in its votes; the others copy the next checkpoint.
+        if not finishing and _is_overdue(turn, checkpoint) and _list_able_workers(turn):
+            # A worker that storage has refused reports it in its votes; the others copy the next checkpoint.
             unable = format_worker_list(sorted(checkpoint.unable))
             why = f"{unable} cannot write it; other workers write the next one"
             _record_once(turn, "checkpoint.abandoned", checkpoint.name, why)
             make_checkpoint_due(turn)
 
 
-def _note_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
+def _record_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
     """Remember workers that cannot write: storage refuses them, or, at the end of the run, they are gone."""
     roster, known, name = turn.roster, turn.roster.checkpoints, checkpoint.name
     failing = {other: since for other, since in known.failing.items() if other != name}
@@ -177,7 +177,7 @@ def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     return turn.now - turn.roster.checkpoints.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
 
 
-def _list_able(turn: Turn) -> tuple[WorkerId, ...]:
+def _list_able_workers(turn: Turn) -> tuple[WorkerId, ...]:
     """Return the living members that storage has not refused recently."""
     roster = turn.roster
     members = () if roster.at_work is None else roster.list_living(roster.at_work.workers)
@@ -192,14 +192,14 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
         if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
             _order_rewrite(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
         return False
-    able = tuple(worker for worker in _list_able(turn) if worker not in checkpoint.unable)
+    able = tuple(worker for worker in _list_able_workers(turn) if worker not in checkpoint.unable)
     # With a single copy no other worker has the missing blocks.
     if not able or checkpoint.step < roster.progress.step or roster.spec.copies == 1:
         return False
     if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
     if not _agree_on_holders(turn, able):
-        return True  # asks when they do
+        return True  # the coordinator asks once they agree
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
         # No worker has begun yet.
         if turn.now - asked[2] >= ASK_AGAIN_S:
@@ -234,7 +234,7 @@ def _agree_on_holders(turn: Turn, workers: Iterable[WorkerId]) -> bool:
 
 def _start_last_checkpoint(turn: Turn) -> None:
     """Order a write of the last state if all its writers died before they could report."""
-    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _list_able(turn)
+    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _list_able_workers(turn)
     newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
         return

@@ -118,8 +118,7 @@ class CheckpointInProgress:
         """Why the checkpoint can never become complete; empty while it can."""
         if self.lost and not self.written:
             return "its writers died: " + ", ".join(f"worker {worker}" for worker in self.lost)
-        given_up = [part.error for part in self.parts.values() if part.state == "abandoned"]
-        return given_up[0] if given_up else ""
+        return next((part.error for part in self.parts.values() if part.state == "abandoned"), "")
 
     @property
     def refused(self) -> str:
@@ -144,20 +143,21 @@ def group_by_checkpoint(
     begun: dict[int, dict[WorkerId, CheckpointPart]] = {}
     for worker, parts in reported.items():
         for part in parts:
-            # A copy from a step that was restarted is void. All workers that voted name the same
-            # writers.
+            # A copy from a step that was restarted is void. All workers that voted name the same writers.
             if part.state != "copied":
                 begun.setdefault(part.step, {})[worker] = part
-    return tuple(_in_flight(begun[step], gone) for step in sorted(begun))
+    return tuple(_build_in_progress(begun[step], gone) for step in sorted(begun))
 
 
-def _in_flight(begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> CheckpointInProgress:
+def _build_in_progress(
+    begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]
+) -> CheckpointInProgress:
     attempt = max(part.attempt for part in begun.values())
-    mine = {worker: part for worker, part in begun.items() if part.attempt == attempt}
-    some = next(iter(mine.values()))
+    parts = {worker: part for worker, part in begun.items() if part.attempt == attempt}
+    any_part = next(iter(parts.values()))
     lost = tuple(
         worker
-        for worker in some.writers
-        if worker in gone and (worker not in mine or mine[worker].state != "written")
+        for worker in any_part.writers
+        if worker in gone and (worker not in parts or parts[worker].state != "written")
     )
-    return CheckpointInProgress(some.name, some.step, some.writers, mine, lost, attempt)
+    return CheckpointInProgress(any_part.name, any_part.step, any_part.writers, parts, lost, attempt)

@@ -29,7 +29,7 @@ from elastane.coordinator.actions import CommandRequest, Disconnected, Input
 MOST_UNREAD = 1024
 FIRST_MESSAGE_S = 60.0
 POLICY_VIOLATION = 1008
-NOT_UNDERSTOOD = 1007
+INVALID_PAYLOAD = 1007
 REASON_BYTES = 120
 
 
@@ -51,11 +51,6 @@ class Outbox:
         """Send messages until the connection ends."""
         while True:
             await self.connection.send(await self._messages.get(), text=True)
-            self._messages.task_done()
-
-    async def sent(self) -> None:
-        """Wait until all messages put so far have been sent."""
-        await self._messages.join()
 
 
 class Connections:
@@ -65,8 +60,8 @@ class Connections:
         self.inbox: asyncio.Queue[Input] = asyncio.Queue()
         self.workers: dict[WorkerId, Outbox] = {}
         self.agent: Outbox | None = None
-        self.asking: dict[int, Outbox] = {}
-        self._asked = 0
+        self.requesters: dict[int, Outbox] = {}
+        self._last_token = 0
 
     async def serve(self, connection: ServerConnection) -> None:
         """Read one connection to its end."""
@@ -80,33 +75,33 @@ class Connections:
                 self._forget(outbox)
 
     async def _receive(self, connection: ServerConnection, outbox: Outbox) -> None:
-        speaker: WorkerId | None = None
+        owner: WorkerId | None = None
         # A connection that presents the secret and sends nothing must not stay forever.
-        patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
+        deadline = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
         try:
             async for frame in connection:
-                patience.cancel()
+                deadline.cancel()
                 message = decode_to_coordinator(frame)
-                named = getattr(message, "worker", None) if not isinstance(message, AskDrain) else None
-                if named is not None and speaker not in (None, named):
-                    reason = f"this connection is worker {speaker}'s; a message of worker {named} came"
+                worker = getattr(message, "worker", None) if not isinstance(message, AskDrain) else None
+                if worker is not None and owner not in (None, worker):
+                    reason = f"this connection belongs to worker {owner}, not to worker {worker}"
                     await connection.close(POLICY_VIOLATION, reason)
                     return
-                speaker = named if speaker is None else speaker
-                self._dispatch(message, named, outbox)
+                owner = worker if owner is None else owner
+                self._dispatch(message, worker, outbox)
         except Malformed as error:
-            reason = f"not understood: {error}".encode()[:REASON_BYTES].decode(errors="ignore")
-            await connection.close(NOT_UNDERSTOOD, reason)
+            reason = f"invalid message: {error}".encode()[:REASON_BYTES].decode(errors="ignore")
+            await connection.close(INVALID_PAYLOAD, reason)
         except ConnectionClosed:
             return
         finally:
-            patience.cancel()
+            deadline.cancel()
 
     def _dispatch(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
         if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):
-            self._asked += 1
-            self.asking[self._asked] = outbox
-            self.inbox.put_nowait(CommandRequest(self._asked, message))
+            self._last_token += 1
+            self.requesters[self._last_token] = outbox
+            self.inbox.put_nowait(CommandRequest(self._last_token, message))
             return
         if isinstance(message, AgentReport):
             self.agent = outbox
@@ -120,7 +115,7 @@ class Connections:
             self.inbox.put_nowait(Disconnected(worker))
         if self.agent is outbox:
             self.agent = None
-        self.asking = {token: known for token, known in self.asking.items() if known is not outbox}
+        self.requesters = {token: known for token, known in self.requesters.items() if known is not outbox}
 
 
 async def _send_until_closed(outbox: Outbox) -> None:

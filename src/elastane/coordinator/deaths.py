@@ -19,7 +19,10 @@ from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 LAST_WORD_S = 1.0
-"""How long an event waits for the agent's report."""
+"""How long the coordinator waits for late reports about a death: its cause, or a survivor's state."""
+
+SCRIPT_LAST_WORD_S = 0.5
+"""How long the coordinator waits for a report that explains the end of a member's script."""
 
 DEATHS = ("worker.died", "worker.hung")
 
@@ -45,7 +48,7 @@ def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
         how: a description of how the process ended.
     """
     draft_death(turn, ended, how)
-    _write(turn, ended.worker)
+    _write_death(turn, ended.worker)
 
 
 def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
@@ -69,16 +72,16 @@ def record_overdue_deaths(turn: Turn) -> None:
     """Write the events that have waited long enough, except those of suspects, which `decide` handles."""
     for worker, draft in turn.roster.ends.drafts.items():
         if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
-            _write(turn, worker)
+            _write_death(turn, worker)
 
 
 def record_all_deaths(turn: Turn) -> None:
     """Write all remaining drafts at the end of a run, when no better explanation can come."""
     for worker in turn.roster.ends.drafts:
-        _write(turn, worker)
+        _write_death(turn, worker)
 
 
-def _write(turn: Turn, worker: WorkerId) -> None:
+def _write_death(turn: Turn, worker: WorkerId) -> None:
     draft = turn.roster.ends.drafts.get(worker)
     if draft is None:
         return
@@ -97,7 +100,7 @@ def describe_exit(ended: WorkerExit) -> str:
     if (resource := RESOURCES.get(ended.code)) is not None:
         return f"it ran out of {resource.name} ({resource.do}; see logs/worker-{ended.worker}.log)"
     if ended.code == CANNOT_GO_ON:
-        return f"a thread of Elastane's died in it, see logs/worker-{ended.worker}.log"
+        return f"a thread of Elastane died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:
         return f"exit code {ended.code}"
     try:
@@ -108,23 +111,23 @@ def describe_exit(ended: WorkerExit) -> str:
 
 def describe_causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
     """Describe how workers ended, in brackets to follow a clause; empty if the agent has not reported it."""
-    ended: dict[str, list[WorkerId]] = {}
+    causes: dict[str, list[WorkerId]] = {}
     for worker in sorted(workers):
         if worker in roster.ends.exits:
-            ended.setdefault(describe_exit(roster.ends.exits[worker]), []).append(worker)
+            causes.setdefault(describe_exit(roster.ends.exits[worker]), []).append(worker)
     return (
-        f" ({'; '.join(f'{format_worker_list(dead)}: {how}' for how, dead in ended.items())})"
-        if ended
+        f" ({'; '.join(f'{format_worker_list(dead)}: {how}' for how, dead in causes.items())})"
+        if causes
         else ""
     )
 
 
 def format_worker_list(workers: Iterable[WorkerId]) -> str:
     """Format numbers of workers, such as "worker 2" or "workers 2, 3 and 5"."""
-    listed = [str(worker) for worker in workers]
-    if len(listed) == 1:
-        return f"worker {listed[0]}"
-    return f"workers {', '.join(listed[:-1])} and {listed[-1]}"
+    numbers = [str(worker) for worker in workers]
+    if len(numbers) == 1:
+        return f"worker {numbers[0]}"
+    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def is_script_exit(ended: WorkerExit) -> bool:

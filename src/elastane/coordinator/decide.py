@@ -33,6 +33,7 @@ from elastane.coordinator.admission import admit, count_failed_join, dismiss_lea
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
 from elastane.coordinator.deaths import (
     DEATHS,
+    SCRIPT_LAST_WORD_S,
     describe_exit,
     draft_death,
     drop_draft,
@@ -51,7 +52,6 @@ from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.turn import Turn
 
 LISTEN_S = 1.0
-LAST_WORD_S = 0.5
 ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
@@ -112,7 +112,7 @@ def _advance(turn: Turn) -> None:
     """Apply the rules that depend on the roster alone, not on the last input."""
     record_overdue_deaths(turn)
     for rule in (
-        _judge_suspects,
+        _fail_on_script_exit,
         advance_checkpoints,
         end_when_done,
         replace_dead_workers,
@@ -125,7 +125,7 @@ def _advance(turn: Turn) -> None:
     ):
         if turn.roster.over is not None:
             return
-        if turn.roster.ends.suspects and rule is not _judge_suspects:
+        if turn.roster.ends.suspects and rule is not _fail_on_script_exit:
             # The end of a member's script ends the run, so its peers need no new generation.
             return
         rule(turn)
@@ -150,8 +150,8 @@ def _answer_after_end(turn: Turn, event: Input) -> None:
 
 def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
-    everybody = roster.agent is not None and all(worker in roster.reports for worker in roster.started)
-    if not everybody and turn.now - roster.term.began < LISTEN_S:
+    all_reported = roster.agent is not None and all(worker in roster.reports for worker in roster.started)
+    if not all_reported and turn.now - roster.term.began < LISTEN_S:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
     if roster.agent is not None:
@@ -180,19 +180,19 @@ def _handle_worker(turn: Turn, report: WorkerReport) -> None:
         turn.send_to_agent(KillWorker(worker=worker))
         # Only after its death is written: a later coordinator could mistake its exit for its script's.
         if worker not in roster.ends.drafts:
-            turn.dismiss(worker, 1, "its peers lost it and went on without it")
+            turn.dismiss(worker, 1, "its peers lost their connections to it and continue without it")
     elif worker in roster.dismissed:
         turn.send(worker, roster.dismissed[worker])
     elif report.pinned is None or admit(turn, worker, report.pinned):
-        _resend_unheard(turn, report)
+        _resend_missing(turn, report)
 
 
 def is_outdated(known: WorkerReport, report: WorkerReport) -> bool:
     """Return whether a later report of the worker has overtaken this one; the compared values only grow."""
-    return _age(report) < _age(known)
+    return _get_position(report) < _get_position(known)
 
 
-def _age(report: WorkerReport) -> tuple[int, int, int, int, bool]:
+def _get_position(report: WorkerReport) -> tuple[int, int, int, int, bool]:
     newest = 0 if report.newest is None else report.newest.number
     return report.step, report.generation, newest, STATES.index(report.state), report.complete
 
@@ -225,13 +225,13 @@ def _store_report(turn: Turn, report: WorkerReport) -> None:
 
 def _add_generation(roster: Roster, report: WorkerReport) -> Roster:
     """Add a generation that a worker reports; usually an earlier coordinator proposed it."""
-    heard_of, newest = report.newest, roster.newest
-    if heard_of is None:
+    reported, newest = report.newest, roster.newest
+    if reported is None:
         return roster
-    if newest is None or (heard_of.number > newest.number and newest.term < roster.term.number):
-        newest = heard_of if heard_of.term < roster.term.number else newest
-    known = roster.known.by_number.get(heard_of.number)
-    foreign = newest is not None and heard_of.number >= newest.number and heard_of != newest
+    if newest is None or (reported.number > newest.number and newest.term < roster.term.number):
+        newest = reported if reported.term < roster.term.number else newest
+    known = roster.known.by_number.get(reported.number)
+    foreign = newest is not None and reported.number >= newest.number and reported != newest
     return replace(
         roster,
         newest=newest,
@@ -240,19 +240,19 @@ def _add_generation(roster: Roster, report: WorkerReport) -> Roster:
             contested=roster.known.contested or foreign,
             by_number=roster.known.by_number
             if known is not None
-            else {**roster.known.by_number, heard_of.number: heard_of},
+            else {**roster.known.by_number, reported.number: reported},
         ),
     )
 
 
-def _resend_unheard(turn: Turn, report: WorkerReport) -> None:
+def _resend_missing(turn: Turn, report: WorkerReport) -> None:
     roster, worker = turn.roster, report.worker
     newest = roster.newest
     if newest is None:
         return
     known = 0 if report.newest is None else report.newest.number
-    concerned = worker in newest or report.newest is not None
-    if concerned and newest.term == roster.term.number and known < newest.number:
+    is_involved = worker in newest or report.newest is not None
+    if is_involved and newest.term == roster.term.number and known < newest.number:
         turn.send(worker, Propose(generation=newest))
     if roster.stopping is not None and worker in roster.needed and report.state != "finished":
         turn.send(worker, StopTraining())
@@ -322,18 +322,18 @@ def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:
 def find_error_line(traceback: str) -> str:
     """Return the line that names the error: the last of a traceback, or the first of Elastane's error."""
     lines = [line for line in traceback.strip().splitlines() if not line.startswith("  ")]
-    return lines[-1] if lines else "no reason given"
+    return lines[-1] if lines else "it gave no reason"
 
 
-def _handle_worker_event(turn: Turn, happened: WorkerEvent) -> None:
-    roster, key, step = turn.roster, happened.key, happened.event.step
-    said = roster.fully_reported_step
-    if key in roster.events.keys or (step is not None and step < said):
+def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
+    roster, key, step = turn.roster, message.key, message.event.step
+    reported = roster.fully_reported_step
+    if key in roster.events.keys or (step is not None and step < reported):
         return
     # Workers will not report events of earlier steps any more.
-    kept = {known: of for known, of in roster.events.keys.items() if of is None or of >= said}
-    turn.roster = replace(roster, events=replace(roster.events, keys={**kept, key: step}))
-    turn.actions.append(WriteEvent(msgspec.structs.replace(happened.event, key=key)))
+    keys = {known: at for known, at in roster.events.keys.items() if at is None or at >= reported}
+    turn.roster = replace(roster, events=replace(roster.events, keys={**keys, key: step}))
+    turn.actions.append(WriteEvent(msgspec.structs.replace(message.event, key=key)))
 
 
 # -- the agent ---------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def _handle_agent(turn: Turn, report: AgentReport) -> None:
             turn.send_to_agent(KillWorker(worker=process.worker))
     for worker in report.awaiting_data:
         if before is None or worker not in before.awaiting_data:
-            why = "waits for its data, and all others for it"
+            why = "it waits for its data, and all other workers wait for it"
             turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
     if report.stopping:
         request_stop(turn, AskStop())
@@ -390,18 +390,18 @@ def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
     if _is_end_recorded(roster, worker):
         return
     how = describe_exit(ended)
-    told = roster.dismissed.get(worker)
-    if told is not None and told.code == 0:
+    dismissal = roster.dismissed.get(worker)
+    if dismissal is not None and dismissal.code == 0:
         drop_draft(turn, worker)
-        turn.record_worker_event("worker.left", worker, told.why)
+        turn.record_worker_event("worker.left", worker, dismissal.why)
     elif worker not in roster.joined:
-        if told is None and worker not in roster.ends.failed:
+        if dismissal is None and worker not in roster.ends.failed:
             record_death(turn, ended, f"{how} before it joined")
         count_failed_join(turn, worker, how)
     elif ended.code == 0 and not needed and worker not in roster.ends.excluded:
         # An earlier coordinator dismissed it.
         turn.record_worker_event("worker.left", worker)
-    elif worker not in roster.ends.failed and told is None:
+    elif worker not in roster.ends.failed and dismissal is None:
         if is_script_exit(ended) and roster.finishing is None:
             draft_death(turn, ended, how)
             turn.roster = replace(
@@ -423,7 +423,7 @@ def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
     )
 
 
-def _judge_suspects(turn: Turn) -> None:
+def _fail_on_script_exit(turn: Turn) -> None:
     """Fail the run if a member's script ended its process and no message explains that in time."""
     roster = turn.roster
     suspects = {
@@ -431,11 +431,11 @@ def _judge_suspects(turn: Turn) -> None:
     }
     turn.roster = replace(roster, ends=replace(roster.ends, suspects=suspects))
     for worker, since in sorted(suspects.items()):
-        if turn.now - since >= LAST_WORD_S:
+        if turn.now - since >= SCRIPT_LAST_WORD_S:
             code = roster.ends.exits[worker].code
             fail_run(
                 turn,
-                f"the script ended in worker {worker} (exit code {code}) before the run's last step: "
+                f"the script ended in worker {worker} (exit code {code}) before the run's last step; "
                 f"see logs/worker-{worker}.log",
                 who=f"worker {worker}",
             )

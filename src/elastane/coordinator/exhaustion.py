@@ -21,18 +21,18 @@ def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
     roster, resource = turn.roster, RESOURCES.get(ended.code)
     if resource is None or roster.stopping is not None or roster.finishing is not None:
         return
-    lately = tuple(
+    recent = tuple(
         (time, step)
         for time, step in roster.troubles.exhausted
         if turn.now - time < WITHIN_S or roster.progress.step - step < WITHIN_STEPS
     )
-    lately = (*lately, (turn.now, roster.progress.step))
-    turn.roster = replace(roster, troubles=replace(roster.troubles, exhausted=lately))
+    recent = (*recent, (turn.now, roster.progress.step))
+    turn.roster = replace(roster, troubles=replace(roster.troubles, exhausted=recent))
     # All members may reach one limit of the machine at once; that does not show that later ones will too.
-    if len(lately) < max(MOST_DEATHS, 2 * (roster.wanted.target or 1)):
+    if len(recent) < max(MOST_DEATHS, 2 * (roster.wanted.target or 1)):
         return
     story = (
-        f"{len(lately)} workers ran out of {resource.name} one after the other; the last, worker "
+        f"{len(recent)} workers ran out of {resource.name} one after the other; the last, worker "
         f"{ended.worker}, at step {roster.progress.step}, see logs/worker-{ended.worker}.log; {resource.do}"
     )
     present = roster.list_living(roster.newest.workers) if roster.newest is not None else ()
@@ -40,5 +40,5 @@ def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
         fail_run(turn, story)
         return
     turn.roster = replace(turn.roster, troubles=replace(turn.roster.troubles, exhausted=()))
-    turn.record("resize.requested", who="coordinator", why=f"{story}; going on with {len(present)}")
+    turn.record("resize.requested", who="coordinator", why=f"{story}; the run continues with {len(present)}")
     turn.set_target(len(present), roster.wanted.draining)

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 from elastane.api.membership import Member, WorkerId
 from elastane.coordinator.balance import evaluate_balance
-from elastane.coordinator.deaths import describe_causes, format_worker_list
+from elastane.coordinator.deaths import LAST_WORD_S, describe_causes, format_worker_list
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import fail_run, stop_run
 from elastane.coordinator.turn import Turn
-
-LAST_WORD_S = 1.0
 
 
 def begin_first_generation(turn: Turn) -> None:
@@ -69,7 +67,7 @@ def replace_dead_workers(turn: Turn) -> None:
         # Nothing has been trained, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
     elif survivors and (roster.known.contested or _is_change_unfinished(roster)):
-        why = f"coordinator of term {roster.term.number} took over in a change"
+        why = f"the coordinator of term {roster.term.number} took over during a change"
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif survivors and (left := roster.departed.intersection(newest.workers)):
         # They left with an earlier generation, before the newest proposal reached them.
@@ -143,8 +141,8 @@ def plan_generation(turn: Turn) -> None:
             [f"{format_worker_list(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
         )
         if leaving:
-            gone = [member.worker for member in leaving]
-            parts.append(f"{format_worker_list(gone)} leave" + ("s" if len(gone) == 1 else ""))
+            leavers = [member.worker for member in leaving]
+            parts.append(f"{format_worker_list(leavers)} leave" + ("s" if len(leavers) == 1 else ""))
         turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
     elif roster.whole:
         _assign_by_speed(turn)
@@ -174,8 +172,8 @@ def _split_members(
     )
 
 
-def find_overstaying(roster: Roster) -> tuple[WorkerId, ...]:
-    """Return living workers that are leaving, by number: dismissed, leaving, or about to be asked to."""
+def list_leaving(roster: Roster) -> tuple[WorkerId, ...]:
+    """Return the living workers that are leaving, by number: dismissed, asked to leave, or soon to be."""
     if roster.newest is None or roster.wanted.target is None:
         return tuple(worker for worker in roster.started if worker in roster.dismissed)
     members = tuple(member for member in roster.newest.members if not roster.is_gone(member.worker))

@@ -45,7 +45,7 @@ class Ledger:
             if line.step <= self._taken:
                 continue
             known = self._early.get(line.step)
-            self._early[line.step] = line if known is None else _slowest(known, line)
+            self._early[line.step] = line if known is None else _merge(known, line)
 
     def flush(self) -> OSError | None:
         """Write every step that follows the last one; return the error if the disk refuses one, else None."""
@@ -54,15 +54,15 @@ class Ledger:
             self._taken, self.last = line.step, line
         return self._file.flush()
 
-    def keep(self, step: int) -> bool:
-        """Return whether every line up to this step is in the file and survives a power failure."""
+    def sync(self, step: int) -> bool:
+        """Wait until every line up to this step survives a power failure; return False if one cannot."""
         return self.step >= step and self._file.sync() is None
 
     def close(self) -> None:
         self._file.close()
 
 
-def _slowest(one: LedgerLine, other: LedgerLine) -> LedgerLine:
+def _merge(one: LedgerLine, other: LedgerLine) -> LedgerLine:
     phases = one.seconds.keys() | other.seconds.keys()
     seconds = {phase: max(one.seconds.get(phase, 0.0), other.seconds.get(phase, 0.0)) for phase in phases}
     return msgspec.structs.replace(one, seconds=dict(sorted(seconds.items())))

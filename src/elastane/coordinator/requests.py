@@ -17,7 +17,7 @@ from elastane.api.control import (
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import CommandRequest
 from elastane.coordinator.checkpointing import request_checkpoint
-from elastane.coordinator.generations import find_overstaying
+from elastane.coordinator.generations import list_leaving
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.status import build_status
 from elastane.coordinator.turn import Turn
@@ -40,34 +40,36 @@ def find_refusal(roster: Roster, ask: Ask) -> str:
     if isinstance(ask, AskStop):
         return ""
     if roster.stopping is not None or roster.finishing is not None:
-        return "the run is about to end: it makes its last step"
+        return "the run is ending: its workers make the last step, so nothing can be changed any more"
     if roster.wanted.target is None:
-        return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
+        return "the coordinator has just started and does not know its workers yet; try again"
     if isinstance(ask, AskDrain):
         return _find_drain_refusal(roster, ask.worker, roster.wanted.target)
     if isinstance(ask, AskCheckpoint):
-        never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
-        return "" if roster.spec.checkpoints is not None else never
+        if roster.spec.checkpoints is not None:
+            return ""
+        return "this run takes no checkpoints: it was started with --checkpoint-every never"
     return _find_resize_refusal(roster, ask)
 
 
 def _find_resize_refusal(roster: Roster, ask: AskResize) -> str:
     if ask.unless_by_hand and roster.wanted.by_hand:
-        return "its number of workers was set by hand"
+        return "a user has set its number of workers"
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
     if roster.pinned is not None and ask.workers > roster.pinned.virtual_ranks:
-        return f"{ask.workers} workers cannot share {roster.pinned.virtual_ranks} virtual ranks"
+        ranks = roster.pinned.virtual_ranks
+        return f"{ask.workers} workers cannot share {ranks} virtual ranks: choose at most {ranks}"
     return ""
 
 
 def _find_drain_refusal(roster: Roster, worker: WorkerId, target: int) -> str:
     if worker not in roster.started or worker in roster.dismissed:
         present = ", ".join(str(number) for number in roster.started)
-        return f"there is no worker {worker} in this run now; there is {present or 'none at all'}"
+        return f"no worker {worker} in this run; running: {present or 'none'}"
     if target <= 1 and worker not in roster.wanted.draining:
-        return f"worker {worker} is the only one wanted; `elastane stop` ends the run"
+        return f"worker {worker} cannot leave: a run needs one worker; to end the run, use `elastane stop`"
     return ""
 
 
@@ -105,14 +107,14 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
     roster = turn.roster
     if worker in roster.wanted.draining or roster.wanted.target is None:
         return
-    turn.record("drain.requested", who="user", why=f"worker {worker} is to leave", workers=(worker,))
+    turn.record("drain.requested", who="user", why=f"worker {worker} must leave", workers=(worker,))
     turn.set_target(roster.wanted.target - 1, roster.wanted.draining | {worker}, by_hand=True)
 
 
 def _evict(turn: Turn) -> None:
     """Kill workers that have not left in time; their deaths are handled when the agent reports them."""
-    for worker in find_overstaying(turn.roster):
-        turn.send_to_agent(KillWorker(worker=worker, why="it was to leave, and had not left in time"))
+    for worker in list_leaving(turn.roster):
+        turn.send_to_agent(KillWorker(worker=worker, why="it was asked to leave and did not leave in time"))
 
 
 def request_stop(turn: Turn, ask: AskStop) -> None:
@@ -120,7 +122,7 @@ def request_stop(turn: Turn, ask: AskStop) -> None:
     roster = turn.roster
     if roster.stopping is not None:
         return
-    what = "the run is to stop after the step it is in"
+    what = "the run stops after the present step"
     turn.record("stop.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
     turn.roster = replace(roster, stopping=ask)
     for worker in sorted(roster.list_living(roster.needed)):

@@ -259,7 +259,7 @@ class Roster:
     def settled(self) -> bool:
         """Every member of the newest generation works in it."""
         return self.newest is not None and all(
-            not self.is_gone(worker) and self._works_in(worker) == self.newest.number
+            not self.is_gone(worker) and self._get_generation(worker) == self.newest.number
             for worker in self.newest.workers
         )
 
@@ -304,7 +304,7 @@ class Roster:
     def list_newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
         """Return the living members of a planned generation that are not known to have begun in any."""
         living = self.list_living(generation.workers)
-        begun = {worker for worker in living if self._works_in(worker) > 0}
+        begun = {worker for worker in living if self._get_generation(worker) > 0}
         return (
             tuple(worker for worker in living if worker not in begun) if generation.planned and begun else ()
         )
@@ -335,7 +335,7 @@ class Roster:
             needed |= {leaver.worker for leaver in newest.leaving if leaver.worker not in self.dismissed}
         if newest.planned and not self.settled:
             for worker in self.list_living(newest.workers):
-                number = self._works_in(worker)
+                number = self._get_generation(worker)
                 if 0 < number < newest.number:
                     needed.update((self.known.by_number.get(number) or self._rebuild(number)).workers)
         return frozenset(needed)
@@ -348,7 +348,7 @@ class Roster:
             return 0
         if not newest.planned or self.settled:
             return newest.number
-        numbers = (self._works_in(worker) for worker in self.list_living(newest.workers))
+        numbers = (self._get_generation(worker) for worker in self.list_living(newest.workers))
         return min((number for number in numbers if number > 0), default=newest.number)
 
     @property
@@ -371,7 +371,7 @@ class Roster:
         report = self.reports.get(worker)
         return worker in self.held or (report is not None and report.blocks > 0)
 
-    def _works_in(self, worker: WorkerId) -> int:
+    def _get_generation(self, worker: WorkerId) -> int:
         report = self.reports.get(worker)
         return 0 if report is None else report.generation
 

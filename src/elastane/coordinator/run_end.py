@@ -6,12 +6,12 @@ from elastane.api.control import ModelWritten, RunOver, WriteModel
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import SCRIPT
-from elastane.coordinator.checkpointing import is_last_checkpoint_settled, reopen_last_checkpoint
+from elastane.coordinator.checkpointing import ASK_AGAIN_S, is_last_checkpoint_settled, reopen_last_checkpoint
 from elastane.coordinator.deaths import describe_causes, record_all_deaths
 from elastane.coordinator.turn import Turn
 
-ASK_AGAIN_S = 2.0
 LATE_REPORTS_S = 30.0
+"""How long the end of a run waits for reports of its last steps."""
 
 
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
@@ -21,8 +21,8 @@ def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -
     for first in turn.roster.times.open:
         turn.record_start(first)
     # The model of a failed run is not reliable.
-    written = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
-    turn.record(kind, who=who, why=over.why, detail=detail, files=written)
+    files = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
+    turn.record(kind, who=who, why=over.why, detail=detail, files=files)
     turn.roster = replace(turn.roster, over=over)
     turn.send_to_agent(over)
     for worker in turn.roster.started:
@@ -53,25 +53,25 @@ def end_when_done(turn: Turn) -> None:
         turn.roster = replace(roster, finishing=turn.now)
         reopen_last_checkpoint(turn)
         roster = turn.roster
-    finishing = turn.now if roster.finishing is None else roster.finishing
+    since = turn.now if roster.finishing is None else roster.finishing
     if not living and not roster.model.written:
         fail_run(
             turn,
-            f"every worker died after the last step, {roster.progress.step}, before the model was written"
+            f"every worker died after the last step, {roster.progress.step}, before one had written the model"
             + describe_causes(roster, at_work.workers),
             lost=True,
         )
         return
     # The ledger may not have the last steps yet.
     if roster.progress.recorded < roster.progress.step:
-        if turn.now - finishing >= LATE_REPORTS_S:
+        if turn.now - since >= LATE_REPORTS_S:
             fail_run(
                 turn,
-                f"the ledger ends at step {roster.progress.recorded} of {roster.progress.step}: the lines "
-                "after it could not be written; look for ledger.stalled among the events",
+                f"the ledger ends at step {roster.progress.recorded} of {roster.progress.step}: the disk "
+                "refused the later lines; look for ledger.stalled in `elastane events`",
             )
         return
-    if not is_last_checkpoint_settled(turn, finishing):
+    if not is_last_checkpoint_settled(turn, since):
         return
     if turn.roster.model.written:
         finish_run(turn)
@@ -120,8 +120,8 @@ def finish_run(turn: Turn) -> None:
 
 
 def stop_run(turn: Turn) -> None:
-    asked = turn.roster.stopping
+    request = turn.roster.stopping
     # Members do not know the request that an earlier coordinator received.
-    who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
+    who, reason = ("", "") if request is None else (request.who, request.why.removesuffix("."))
     why = f"stopped after step {turn.roster.progress.step}" + (f": {reason}" if reason else "")
     end_run(turn, "run.stopped", RunOver(code=ExitCode.STOPPED_BY_USER, why=why), who=who)

@@ -27,7 +27,7 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.append_file import AppendFile
-from elastane.coordinator.authentication import DEADLINE_S, Authenticator, is_about_proven
+from elastane.coordinator.authentication import DEADLINE_S, Authenticator, filter_unproven_records
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
@@ -35,7 +35,8 @@ from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
-QUIET_S = 0.1
+TICK_S = 0.1
+"""The longest time between two calls of `decide_actions`, which depend on the time too."""
 
 
 class Coordinator:
@@ -57,11 +58,11 @@ class Coordinator:
         self._stalled = False
         self._ledger = Ledger(run_dir.ledger)
         self._events = AppendFile(run_dir.events)
-        self._entrance = Authenticator(read_secret(run_dir))
+        self._authenticator = Authenticator(read_secret(run_dir))
         self._connections = Connections()
-        self._roster = self._begin(term)
+        self._roster = self._create_roster(term)
 
-    def _begin(self, term: int) -> Roster:
+    def _create_roster(self, term: int) -> Roster:
         events = tuple(read_changes(self._run_dir.events))
         now = time.time()
         pid = os.getpid()
@@ -87,13 +88,13 @@ class Coordinator:
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
         websockets_logger = logging.getLogger("websockets.server")
-        websockets_logger.addFilter(is_about_proven)
+        websockets_logger.addFilter(filter_unproven_records)
         async with serve(
             self._connections.serve,
             sock=listening,
             # The documentation allows a factory, but the annotation does not.
-            create_connection=self._entrance.connection,  # type: ignore[arg-type]
-            process_request=self._entrance.authorise,
+            create_connection=self._authenticator.create_connection,  # type: ignore[arg-type]
+            process_request=self._authenticator.authorise,
             open_timeout=DEADLINE_S,
             max_size=LARGEST_MESSAGE_BYTES,
             logger=websockets_logger,
@@ -101,23 +102,23 @@ class Coordinator:
             compression=None,
         ):
             while True:
-                self._handle(await self._next())
+                self._handle(await self._receive())
                 self._flush()
 
-    async def _next(self) -> list[Input]:
+    async def _receive(self) -> list[Input]:
         """Return the inputs that have arrived; empty after a while without any."""
         inbox = self._connections.inbox
         try:
-            async with asyncio.timeout(QUIET_S):
-                arrived = [await inbox.get()]
+            async with asyncio.timeout(TICK_S):
+                inputs = [await inbox.get()]
         except TimeoutError:
             return []
         while not inbox.empty():
-            arrived.append(inbox.get_nowait())
+            inputs.append(inbox.get_nowait())
         # Handle steps first: the next decision may end the run, and then the ledger must be complete.
-        steps = [event for event in arrived if isinstance(event, StepReports)]
+        steps = [event for event in inputs if isinstance(event, StepReports)]
         self._take_steps(steps)
-        return arrived
+        return inputs
 
     def _handle(self, events: Iterable[Input]) -> None:
         self._roster, actions = decide_actions(self._roster, events, time.time())
@@ -137,13 +138,13 @@ class Coordinator:
                     self._record = msgspec.structs.replace(self._record, pinned=pinned)
                     self._pinned_on_disk = False
                 case SendReply(token, answer):
-                    if (asking := self._connections.asking.pop(token, None)) is not None:
-                        asking.put(answer)
+                    if (requester := self._connections.requesters.pop(token, None)) is not None:
+                        requester.put(answer)
                 case _:
                     assert_never(action)
 
     def _send(self, worker: WorkerId, message: ToWorker) -> None:
-        if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
+        if isinstance(message, PublishCheckpoint) and not self._ledger.sync(message.step):
             # The coordinator asks again later: a run cannot resume from a checkpoint past the ledger.
             return
         if (outbox := self._connections.workers.get(worker)) is not None:

@@ -44,12 +44,13 @@ def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     own = ProcessInfo(role="coordinator", pid=roster.term.pid, state=f"term {roster.term.number}")
     others = () if agent is None else agent.standby + agent.fork_servers
     workers = (
-        _worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0)) for worker in roster.started
+        _describe_worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0))
+        for worker in roster.started
     )
     return (*first, own, *others, *workers)
 
 
-def _worker(roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int) -> ProcessInfo:
+def _describe_worker(roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int) -> ProcessInfo:
     if report is None:
         return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting")
     state: str = report.state

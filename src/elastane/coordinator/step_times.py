@@ -91,13 +91,13 @@ def add_step_report(times: StepTimes, report: StepReport) -> StepTimes:
         first = FirstStep(line.step, line.generation, find_largest_share(line), tuple(sorted(line.workers)))
         times = replace(times, newest=line.generation, open=(*times.open, first))
     if any(first.step == line.step for first in times.open):
-        return replace(times, open=tuple(_with(first, report) for first in times.open))
+        return replace(times, open=tuple(_add_duration(first, report) for first in times.open))
     usual = OrdinaryStep(line.generation, find_largest_share(line), report.step_s)
-    kept = (*times.usual.get(worker, ()), usual)[-2 * REMEMBERED_STEPS :]
-    return replace(times, usual={**times.usual, worker: kept})
+    recent = (*times.usual.get(worker, ()), usual)[-2 * REMEMBERED_STEPS :]
+    return replace(times, usual={**times.usual, worker: recent})
 
 
-def _with(first: FirstStep, report: StepReport) -> FirstStep:
+def _add_duration(first: FirstStep, report: StepReport) -> FirstStep:
     if first.step != report.line.step or not report.healthy:
         return first
     return replace(first, step_s={**first.step_s, report.worker: report.step_s})

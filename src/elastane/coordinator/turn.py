@@ -97,7 +97,7 @@ class Turn:
     def record_start(self, first: FirstStep) -> None:
         """Record ``generation.started``, with the pauses in its first step."""
         generation = self.roster.known.by_number.get(first.generation)
-        found = compute_pauses(first, self.roster.times.usual)
+        pauses = compute_pauses(first, self.roster.times.usual)
         event = EventLine(
             time=self.now,
             kind="generation.started",
@@ -106,8 +106,8 @@ class Turn:
             step=first.step,
             generation=first.generation,
             workers=first.workers if generation is None else generation.workers,
-            pause_ms={worker: pause.ms for worker, pause in found.items()},
-            pause_steps={worker: pause.steps for worker, pause in found.items()},
+            pause_ms={worker: pause.ms for worker, pause in pauses.items()},
+            pause_steps={worker: pause.steps for worker, pause in pauses.items()},
         )
         self.actions.append(WriteEvent(event))
 

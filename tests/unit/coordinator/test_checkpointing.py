@@ -233,7 +233,7 @@ def test_a_publisher_that_does_not_answer_or_cannot_is_followed_by_the_next(trai
         say(stage, worker, part(5))
     kept(stage, 5, error="no room")
     (failing,) = [event for event in stage.events if event.kind == "checkpoint.failing"]
-    assert failing.why == f"{format_checkpoint_name(5)}: no room; it is tried again"
+    assert failing.why == f"{format_checkpoint_name(5)}: no room; the run tries again"
     stage.wait(PUBLISH_AGAIN_S)
     assert stage.told(PublishCheckpoint, 1) == [publish(5)]
     stage.wait(PUBLISH_AGAIN_S)

@@ -134,7 +134,7 @@ def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) ->
         (-40, "killed by signal 40"),
         (0, "exit code 0"),
         (3, "exit code 3"),
-        (CANNOT_GO_ON, "a thread of Elastane's died in it, see logs/worker-0.log"),
+        (CANNOT_GO_ON, "a thread of Elastane died in it, see logs/worker-0.log"),
     ],
 )
 def test_an_end_has_a_name(code, how) -> None:

@@ -44,7 +44,7 @@ def test_whoever_is_to_leave_and_does_not_is_ended_and_nobody_else(training) -> 
     assert stage.newest.workers == (0, 1)
     stage.ask(AskEvict())
     assert evicted(stage) == [2]
-    assert "had not left in time" in stage.told(KillWorker)[0].why
+    assert "did not leave in time" in stage.told(KillWorker)[0].why
 
 
 def test_who_has_left_training_and_lingers_is_ended(training) -> None:
@@ -110,8 +110,8 @@ def test_the_first_report_of_the_script_pins_it_and_another_script_is_refused(op
     other = msgspec.structs.replace(stage.roster.pinned, threads=4, seed=7)
     stage.worker(1, state="ready", pinned=other)
     (why,) = [event.why for event in stage.events if event.kind == "worker.refused"]
-    assert "threads is 4, the run's is 1" in why
-    assert "seed is 7, the run's is 0" in why
+    assert "threads is 4, but the run's is 1" in why
+    assert "seed is 7, but the run's is 0" in why
     assert stage.dismissed() == {1: 1}
     assert stage.proposals == []
 
@@ -256,8 +256,8 @@ def test_the_state_stays_when_the_only_complete_worker_is_drained(training) -> N
         (AskResize(workers=0), "0 workers are outside this run's limits of 1 to 8"),
         (AskResize(workers=9), "9 workers are outside this run's limits of 1 to 8"),
         (AskResize(workers=3, limits=(4, 6)), "3 workers are outside this run's limits of 4 to 6"),
-        (AskResize(workers=9, limits=(1, 12)), "9 workers cannot share 8 virtual ranks"),
-        (AskDrain(worker=7), "there is no worker 7 in this run now; there is 0, 1"),
+        (AskResize(workers=9, limits=(1, 12)), "9 workers cannot share 8 virtual ranks: choose at most 8"),
+        (AskDrain(worker=7), "no worker 7 in this run; running: 0, 1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence_and_changes_nothing(training, question, why) -> None:
@@ -312,7 +312,7 @@ def test_it_is_known_whether_a_human_has_set_the_size(training) -> None:
     assert stage.told(SetTarget)[-1] == SetTarget(target=2, by_hand=True)
     # A controller that yields does not change it, however long ago it looked.
     refused = stage.ask(AskResize(workers=3, limits=(1, 8), unless_by_hand=True))
-    assert (refused.ok, refused.why, refused.target) == (False, "its number of workers was set by hand", 2)
+    assert (refused.ok, refused.why, refused.target) == (False, "a user has set its number of workers", 2)
     # Given back it is taken over as it is, and then changed.
     assert not stage.ask(AskResize(workers=2, limits=(1, 8))).by_hand
     assert stage.kinds("resize.requested") == []
@@ -555,7 +555,7 @@ def test_who_has_stopped_the_run_is_told_with_the_reason(training) -> None:
     stage.ask(AskStop())
     (event,) = [one for one in stage.events if one.kind == "stop.requested"]
     assert event.who == "controller"
-    assert event.why == "the run is to stop after the step it is in. It is paused."
+    assert event.why == "the run stops after the present step. It is paused."
     finish(stage, 0, step=5, stopped=True)
     stage.hear(ModelWritten(worker=0))
     (event,) = [one for one in stage.events if one.kind == "run.stopped"]
@@ -594,7 +594,7 @@ def test_when_all_die_before_the_model_is_written_the_run_may_have_another_attem
     (over,) = stage.told(RunOver)
     assert over.lost
     assert over.why == (
-        "every worker died after the last step, 100, before the model was written "
+        "every worker died after the last step, 100, before one had written the model "
         "(workers 0 and 1: killed by SIGKILL)"
     )
     assert stage.kinds()[-1] == "run.failed"

@@ -160,7 +160,7 @@ def test_what_is_not_understood_ends_that_connection_and_nothing_else(served) ->
         confused.send('{"type": "Nonsense"}')
         with pytest.raises(ConnectionClosed) as closed:
             confused.recv(timeout=WAIT_S)
-        assert "not understood" in closed.value.rcvd.reason
+        assert "invalid message" in closed.value.rcvd.reason
         worker.send(encode(AskStatus()))
         assert decode_answer(worker.recv(timeout=WAIT_S)).ok
 
@@ -171,7 +171,7 @@ def test_one_connection_speaks_for_one_worker(served) -> None:
         worker.send(ready(1))
         with pytest.raises(ConnectionClosed) as closed:
             worker.recv(timeout=WAIT_S)
-        assert "this connection is worker 0's" in closed.value.rcvd.reason
+        assert "this connection belongs to worker 0" in closed.value.rcvd.reason
 
 
 def test_the_coordinator_does_not_outlive_the_agent(served) -> None:

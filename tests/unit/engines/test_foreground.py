@@ -75,9 +75,9 @@ def test_a_resize_carries_the_limits_of_the_controller(engine) -> None:
 
 
 def test_a_refusal_of_the_coordinator_is_returned(engine) -> None:
-    engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
+    engine._watched.line.answer = Answer(ok=False, why="a user has set its number of workers")
     refused = carry_out(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4)))
-    assert refused == {"trial": "its number of workers was set by hand"}
+    assert refused == {"trial": "a user has set its number of workers"}
 
 
 @pytest.mark.parametrize("order", [StopAttempt(job="trial", attempt=1), KillAttempt(job="trial", attempt=1)])

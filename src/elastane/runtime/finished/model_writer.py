@@ -19,7 +19,7 @@ from elastane.runtime.finished.named_tensors import (
     strip_compiled,
 )
 from elastane.runtime.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
-from elastane.runtime.finished.shards import list_outdated, plan_model_files, write_model_file
+from elastane.runtime.finished.shards import list_replaced_files, plan_model_files, write_model_file
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
 from elastane.runtime.state.state import TrainingState
 
@@ -60,7 +60,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         writes,
         marker=marker,
         replaced=[
-            *list_outdated(path.name for path in files.root.iterdir()),
+            *list_replaced_files(path.name for path in files.root.iterdir()),
             files.model_files.optimizer.name,
             *TEXTS,
             ADAPTER_WEIGHTS,

@@ -71,7 +71,7 @@ def _write_bytes(text: bytes, file: BinaryIO) -> None:
     file.write(text)
 
 
-def list_outdated(names: Iterable[str]) -> list[str]:
+def list_replaced_files(names: Iterable[str]) -> list[str]:
     """Return the names of the model files among these, markers first."""
     markers = {WHOLE, INDEX}
     shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))
