@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.blocks import ALIGNMENT, LARGEST, SMALLEST, cut_blocks
+from elastane.protocol.blocks import ALIGNMENT, LARGEST_BLOCK, SMALLEST_BLOCK, cut_blocks
 
 sections = st.lists(st.integers(0, 30_000_000), min_size=1, max_size=5)
 
@@ -25,12 +25,12 @@ def test_blocks_tile_every_section_in_order(sections):
 def test_borders_are_aligned_and_no_block_is_too_large(sections):
     for block in cut_blocks(sections):
         assert block.start % ALIGNMENT == 0
-        assert 0 < block.elements <= LARGEST
+        assert 0 < block.elements <= LARGEST_BLOCK
 
 
 @given(sections)
 def test_blocks_are_about_a_sixteenth_unless_that_is_too_small_or_too_large(sections):
     total = sum(sections)
-    usual = min(max(total / 16, SMALLEST), LARGEST)
+    usual = min(max(total / 16, SMALLEST_BLOCK), LARGEST_BLOCK)
     full = [b for b in cut_blocks(sections) if b.stop != sections[b.section]]
     assert all(usual <= b.elements < usual + ALIGNMENT for b in full)

@@ -133,7 +133,7 @@ def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, ch
                 assert rank not in leaves
                 indices = [
                     find_sample_index(p, length, seed, dealt.epoch)
-                    for p in dealt.of_virtual_rank(rank, microbatch)
+                    for p in dealt.list_positions(rank, microbatch)
                 ]
                 checksum = sum(map(hash_sample, indices)) & MASK
                 share = len(indices) / dealt.count

@@ -59,7 +59,7 @@ def test_steps_tile_each_epoch_and_never_reach_across_two(length, batch, epochs)
 )
 def test_virtual_ranks_tile_a_step(length, microbatch, size, step):
     samples = find_step_samples(step, length, size * microbatch)
-    dealt = [p for rank in range(size) for p in samples.of_virtual_rank(rank, microbatch)]
+    dealt = [p for rank in range(size) for p in samples.list_positions(rank, microbatch)]
     assert dealt == list(range(samples.start, samples.stop))
 
 

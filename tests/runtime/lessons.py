@@ -174,7 +174,7 @@ def _microbatches(lesson: Lesson, step: int) -> Iterator[tuple[int, Any]]:
     length = len(lesson.data)
     dealt = find_step_samples(step, length, lesson.global_batch)
     for rank in range(lesson.global_batch // lesson.microbatch):
-        positions = dealt.of_virtual_rank(rank, lesson.microbatch)
+        positions = dealt.list_positions(rank, lesson.microbatch)
         if positions:
             yield rank, lesson.data[[find_sample_index(p, length, SEED, dealt.epoch) for p in positions]]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-LARGEST = 1 << 20
-SMALLEST = 1 << 14
+LARGEST_BLOCK = 1 << 20
+SMALLEST_BLOCK = 1 << 14
 ALIGNMENT = 1 << 10
 
 
@@ -35,7 +35,7 @@ def cut_blocks(sections: Sequence[int]) -> tuple[Block, ...]:
     multiples of 2**10 elements, so vector kernels get the same alignment in every division.
     """
     total = sum(sections)
-    size = min(max(-(-total // 16), SMALLEST), LARGEST)
+    size = min(max(-(-total // 16), SMALLEST_BLOCK), LARGEST_BLOCK)
     size = -(-size // ALIGNMENT) * ALIGNMENT
     return tuple(
         Block(section, start, min(start + size, elements))

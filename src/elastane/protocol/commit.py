@@ -45,8 +45,8 @@ def compute_outcome(
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
         sums={name: sum_exactly(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
-        norm_squared=_sum_of_squares(norms) if norms else None,
-        digests=_digests(votes),
+        norm_squared=_add_squares(norms) if norms else None,
+        digests=_collect_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),
         shares={
@@ -76,7 +76,7 @@ def sum_exactly(values: Iterable[float]) -> float:
         return math.nan
 
 
-def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
+def _collect_digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
     """Return digests per block: of parameters and, from a worker that keeps it, of optimizer state."""
     found: dict[int, tuple[str, str]] = {}
     for _, vote in sorted(votes.items()):
@@ -86,7 +86,7 @@ def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _sum_of_squares(squares: list[float]) -> float:
+def _add_squares(squares: list[float]) -> float:
     """Return the sum; infinite or not a number if a square is, or if the sum has no finite double."""
     try:
         return math.fsum(squares)

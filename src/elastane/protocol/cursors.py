@@ -30,7 +30,7 @@ class Cursor(StreamPosition, frozen=True, omit_defaults=True):
     state: Any = None
 
 
-_place, _cursor = msgspec.json.Decoder(StreamPosition), msgspec.json.Decoder(Cursor)
+_position_decoder, _cursor_decoder = msgspec.json.Decoder(StreamPosition), msgspec.json.Decoder(Cursor)
 
 
 def encode_cursor(cursor: Cursor) -> str:
@@ -38,22 +38,23 @@ def encode_cursor(cursor: Cursor) -> str:
 
 
 def decode_cursor(cursor: str) -> Cursor:
-    return _cursor.decode(cursor)
+    return _cursor_decoder.decode(cursor)
 
 
 def decode_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
     """Return the position in each shard after the step that committed ``cursors``."""
     return tuple(
-        _place.decode(cursors[rank]) if rank in cursors else StreamPosition() for rank in range(virtual_ranks)
+        _position_decoder.decode(cursors[rank]) if rank in cursors else StreamPosition()
+        for rank in range(virtual_ranks)
     )
 
 
 def find_next_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
     """Return where each shard begins the next step; an epoch ends when all shards have ended."""
-    now = decode_positions(cursors, virtual_ranks)
-    if all(place.ended for place in now):
-        return (StreamPosition(epoch=now[0].epoch + 1),) * virtual_ranks
-    return now
+    positions = decode_positions(cursors, virtual_ranks)
+    if all(position.ended for position in positions):
+        return (StreamPosition(epoch=positions[0].epoch + 1),) * virtual_ranks
+    return positions
 
 
 def hash_stream_sample(shard: int, position: int) -> int:

@@ -44,12 +44,12 @@ class MemberMachine(MemberState):
 
     def handle(self, event: Event) -> list[Action]:
         """Handle one event; return the actions to perform, in order."""
-        self._take(event)
+        self._apply_event(event)
         self._advance()
         actions, self.actions = self.actions, []
         return actions
 
-    def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
+    def _apply_event(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
         match event:
             case GenerationProposed(generation):
                 receive_proposal(self, generation)

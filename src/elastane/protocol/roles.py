@@ -43,16 +43,16 @@ def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, 
     That member is the first one. If an earlier one died before it had sent all of its state, it is the first
     member with all values, so that gradients computed with them stay valid.
     """
-    here = dict(statuses)
-    if max(status.committed for status in here.values()) > 0:
-        return here
-    held = frozenset[int]().union(*(expand_spans(status.held) for status in here.values()))
+    known = dict(statuses)
+    if max(status.committed for status in known.values()) > 0:
+        return known
+    held = frozenset[int]().union(*(expand_spans(status.held) for status in known.values()))
     if held == layout.everything:
-        return here
-    origin = next((worker for worker in workers if not here[worker].behind), workers[0])
+        return known
+    origin = next((worker for worker in workers if not known[worker].behind), workers[0])
     everything = find_spans(layout.everything)
-    here[origin] = msgspec.structs.replace(here[origin], committed=0, held=everything, behind=())
-    return here
+    known[origin] = msgspec.structs.replace(known[origin], committed=0, held=everything, behind=())
+    return known
 
 
 def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
@@ -86,12 +86,12 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     """
     workers = generation.workers
     newest = max(status.committed for status in statuses.values())
-    held = {worker: _held(status, newest) for worker, status in statuses.items()}
+    held = {worker: _find_held(status, newest) for worker, status in statuses.items()}
     lacking = {
-        worker: _lacking(layout, status, newest, member=worker in workers)
+        worker: _find_lacking(layout, status, newest, member=worker in workers)
         for worker, status in statuses.items()
     }
-    values = _values(layout, workers, statuses, lacking)
+    values = _plan_value_transfers(layout, workers, statuses, lacking)
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     if layout.copies is None:
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
@@ -133,7 +133,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     )
 
 
-def _values(
+def _plan_value_transfers(
     layout: Layout,
     workers: tuple[int, ...],
     statuses: Mapping[int, Status],
@@ -158,12 +158,12 @@ def find_rooted_blocks(status: Status, newest: int) -> frozenset[int]:
     return expand_spans(status.rooted) if status.committed == newest else frozenset()
 
 
-def _held(status: Status, newest: int) -> frozenset[int]:
+def _find_held(status: Status, newest: int) -> frozenset[int]:
     """Return the units with optimizer state after ``newest``; a worker that is one round late applies it."""
     return expand_spans(status.held if status.committed == newest else status.keeps)
 
 
-def _lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
+def _find_lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
     """Return the units of which a worker lacks the values, after ``newest``."""
     if status.committed == newest:
         return expand_spans(status.behind)

@@ -53,7 +53,7 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     low = bits // 2
     high = bits - low
     low_mask, high_mask = (1 << low) - 1, (1 << high) - 1
-    first, second = _round_keys(seed, epoch)
+    first, second = _derive_round_keys(seed, epoch)
     value = position
     while True:
         left, right = value >> low, value & low_mask
@@ -68,7 +68,7 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def _round_keys(seed: int, epoch: int) -> tuple[int, int]:
+def _derive_round_keys(seed: int, epoch: int) -> tuple[int, int]:
     first, second = (mix(mix(seed & MASK) ^ mix((epoch << 3) + i)) for i in range(2))
     return first, second
 
@@ -84,7 +84,7 @@ class StepSamples(msgspec.Struct, frozen=True):
     def count(self) -> int:
         return self.stop - self.start
 
-    def of_virtual_rank(self, virtual_rank: int, microbatch: int) -> range:
+    def list_positions(self, virtual_rank: int, microbatch: int) -> range:
         """Return the positions of one virtual rank; short or empty only in the last step of an epoch."""
         first = min(self.start + virtual_rank * microbatch, self.stop)
         return range(first, min(first + microbatch, self.stop))

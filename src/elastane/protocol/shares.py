@@ -1,6 +1,6 @@
 """Shares: the virtual ranks that each worker computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from elastane.protocol.tree import Span, cover, find_spans
@@ -22,26 +22,26 @@ def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
         size: V, the number of virtual ranks.
         speeds: the speeds of the workers in the order of the generation, each > 0.
     """
-    quotas = _quotas(size, speeds)
+    quotas = _compute_quotas(size, speeds)
     floors = [int(quota + ROUNDING) for quota in quotas]
-    # borders[p]: (nodes so far, shares so far) of the cheapest assignment of p ranks.
-    borders: dict[int, tuple[int, tuple[Span, ...]]] = {0: (0, ())}
+    # cheapest[p]: (nodes, shares) of the cheapest assignment of the first p ranks to the workers so far.
+    cheapest: dict[int, tuple[int, tuple[Span, ...]]] = {0: (0, ())}
     for i, low in enumerate(floors):
         choices = (low,) if quotas[i] - low < ROUNDING else (low, low + 1)
         after: dict[int, tuple[int, tuple[Span, ...]]] = {}
-        for place, (nodes, shares) in borders.items():
+        for start, (nodes, shares) in cheapest.items():
             for choice in choices:
-                stop = place + choice
+                stop = start + choice
                 if stop > size:
                     continue
-                cost = nodes + len(cover(range(place, stop), size))
+                cost = nodes + len(cover(range(start, stop), size))
                 if stop not in after or cost < after[stop][0]:
-                    after[stop] = (cost, (*shares, (place, stop)))
-        borders = after
-    return borders[size][1]
+                    after[stop] = (cost, (*shares, (start, stop)))
+        cheapest = after
+    return cheapest[size][1]
 
 
-def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
+def _compute_quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
     """Return quotas in proportion to speed, after each worker too slow for one rank has got one."""
     slow: frozenset[int] = frozenset()
     while True:
@@ -77,14 +77,9 @@ def assign_missing(
         load[worker] += 1
         counts[worker] += 1
     assigned: dict[int, tuple[Span, ...]] = {}
-    place = 0
+    start = 0
     for worker, count in counts.items():
         if count:
-            assigned[worker] = find_spans(missing[place : place + count])
-            place += count
+            assigned[worker] = find_spans(missing[start : start + count])
+            start += count
     return assigned
-
-
-def count_share_sizes(shares: Sequence[Span]) -> tuple[int, ...]:
-    """Return the number of virtual ranks in each share."""
-    return tuple(stop - start for start, stop in shares)

@@ -15,18 +15,18 @@ Span: TypeAlias = tuple[int, int]
 
 def find_spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
     """Return the fewest spans that hold exactly these virtual ranks, in order."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for rank in sorted(virtual_ranks):
-        if found and found[-1][1] == rank:
-            found[-1][1] = rank + 1
+        if spans and spans[-1][1] == rank:
+            spans[-1][1] = rank + 1
         else:
-            found.append([rank, rank + 1])
-    return tuple((start, stop) for start, stop in found)
+            spans.append([rank, rank + 1])
+    return tuple((start, stop) for start, stop in spans)
 
 
-def expand_spans(some: Iterable[Span]) -> frozenset[int]:
+def expand_spans(spans: Iterable[Span]) -> frozenset[int]:
     """Return all virtual ranks in the spans."""
-    return frozenset(rank for start, stop in some for rank in range(start, stop))
+    return frozenset(rank for start, stop in spans for rank in range(start, stop))
 
 
 def find_parent(node: Span, size: int) -> Span:
@@ -40,17 +40,17 @@ def find_parent(node: Span, size: int) -> Span:
     while True:
         width *= 2
         start = node[0] // width * width
-        above = (start, min(start + width, size))
-        if above != node or above == (0, size):
-            return above
+        parent = (start, min(start + width, size))
+        if parent != node or parent == (0, size):
+            return parent
 
 
 def find_sibling(node: Span, size: int) -> Span | None:
     """Return the other half of the parent; None for the root."""
-    above = find_parent(node, size)
-    if above == node:
+    parent = find_parent(node, size)
+    if parent == node:
         return None
-    return (node[1], above[1]) if above[0] == node[0] else (above[0], node[0])
+    return (node[1], parent[1]) if parent[0] == node[0] else (parent[0], node[0])
 
 
 def cover(virtual_ranks: Iterable[int], size: int) -> tuple[Span, ...]:

@@ -11,19 +11,19 @@ from elastane.protocol.tree import expand_spans
 
 def assign_round(me: MemberState) -> None:
     """Assign the virtual ranks of the round: all or, if some are claimed already, the missing ones."""
-    now, generation = me.round, me.generation
-    if not (me.begun and now.entered and generation) or now.phase > RoundPhase.WAITING:
+    round_, generation = me.round, me.generation
+    if not (me.begun and round_.entered and generation) or round_.phase > RoundPhase.WAITING:
         return
-    if me.next is not None and now.entered.kind == "train":
+    if me.next is not None and round_.entered.kind == "train":
         # This step belongs to the generation that all votes agreed on.
         return
     if me.cannot_commit or me.worker not in generation:
         return
-    now.phase = RoundPhase.ASSIGNED
-    size = now.entered.size
+    round_.phase = RoundPhase.ASSIGNED
+    size = round_.entered.size
     speeds = {member.worker: member.speed for member in generation.members}
-    if now.resumed and (any(me.claims_at.values()) or me.known_at):
-        blocks = me.layout.blocks if now.entered.kind == "train" else 0
+    if round_.resumed and (any(me.claims_at.values()) or me.known_at):
+        blocks = me.layout.blocks if round_.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         known = me.known_at if len(rooted) >= blocks else frozenset[int]()
@@ -32,27 +32,27 @@ def assign_round(me: MemberState) -> None:
     else:
         shares = assign_shares(size, tuple(speeds.values()))
         mine = expand_spans((shares[generation.workers.index(me.worker)],))
-    new = tuple(sorted(mine - now.claims))
+    new = tuple(sorted(mine - round_.claims))
     if new:
-        now.claims.update(new)
-        now.to_compute += new
-        now.final.clear()
+        round_.claims.update(new)
+        round_.to_compute += new
+        round_.final.clear()
         me.assignment += 1
-    if now.resumed:
+    if round_.resumed:
         pass_on_sums(me)
     fetch_more(me)
 
 
 def start_computing(me: MemberState) -> None:
     """Start to compute when all values are those of the last committed round."""
-    now, generation = me.round, me.generation
-    if now.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
         return
-    if now.phase < RoundPhase.COMPUTING:
-        now.phase = RoundPhase.COMPUTING
+    if round_.phase < RoundPhase.COMPUTING:
+        round_.phase = RoundPhase.COMPUTING
         workers = len(generation.members)
         begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
         me.actions.append(begin)
-    if now.to_compute:
-        me.actions.append(Compute(now.to_compute, me.assignment))
-        now.to_compute = ()
+    if round_.to_compute:
+        me.actions.append(Compute(round_.to_compute, me.assignment))
+        round_.to_compute = ()

@@ -26,14 +26,14 @@ def find_witnessed_blocks(me: MemberState) -> tuple[int, ...]:
     turn = me.step // max(me.layout.digest_every, 1)
     found = []
     for block, auditor in enumerate(find_auditors(me)):
-        copies = find_complete_members(me) if me.layout.copies is None else _members(me)
+        copies = find_complete_members(me) if me.layout.copies is None else _list_members(me)
         others = [worker for worker in copies if worker != auditor]
         if others and others[(block + turn) % len(others)] == me.worker:
             found.append(block)
     return tuple(found)
 
 
-def _members(me: MemberState) -> tuple[int, ...]:
+def _list_members(me: MemberState) -> tuple[int, ...]:
     return me.generation.workers if me.generation is not None else ()
 
 

@@ -9,14 +9,19 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 def take_snapshot(me: MemberState) -> None:
     """Copy this worker's blocks of a checkpoint during computing: the state changes only with the commit."""
-    now, entered = me.round, me.round.entered
-    if now.phase < RoundPhase.COMPUTING or not (entered and me.roles) or me.wanted_values or me.wanted_states:
+    round_, entered = me.round, me.round.entered
+    if (
+        round_.phase < RoundPhase.COMPUTING
+        or not (entered and me.roles)
+        or me.wanted_values
+        or me.wanted_states
+    ):
         return
-    if now.snapshot_ticket or not is_checkpoint_due(me, entered.kind):
+    if round_.snapshot_ticket or not is_checkpoint_due(me, entered.kind):
         return
     me.ticket += 1
-    now.snapshot_ticket = me.ticket
-    _copy(me, choose_writers(me))
+    round_.snapshot_ticket = me.ticket
+    _request_copy(me, choose_writers(me))
 
 
 def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
@@ -37,7 +42,7 @@ def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
         me.actions.append(TakeSnapshot(me.ticket, me.step, (), able, settled=True))
     elif me.worker in chosen:
         me.ticket += 1
-        _copy(me, chosen, settled=True)
+        _request_copy(me, chosen, settled=True)
 
 
 def choose_writers(me: MemberState) -> tuple[int, ...]:
@@ -64,7 +69,7 @@ def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, .
     return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
 
 
-def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
+def _request_copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
     me.actions.append(
         TakeSnapshot(
             ticket=me.ticket,

@@ -74,24 +74,24 @@ def leave_training(me: MemberState) -> None:
 
 
 def send_status(me: MemberState, generation: Generation) -> None:
-    now = me.round
+    round_ = me.round
     fresh = me.committed == FRESH
     status = messages.Status(
         generation=generation.number,
         worker=me.worker,
         committed=me.committed,
         outcome=me.outcome,
-        claims=() if fresh else find_spans(now.claims),
-        leaves=() if fresh else tuple(now.leaves.values()),
-        rooted=() if fresh else find_spans(now.rooted),
+        claims=() if fresh else find_spans(round_.claims),
+        leaves=() if fresh else tuple(round_.leaves.values()),
+        rooted=() if fresh else find_spans(round_.rooted),
         held=find_spans(me.held),
         keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=find_spans(me.behind),
         released=me.released,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
-    told = list_awaited_workers(generation)
-    me.actions.extend(Send(peer, status) for peer in told if peer != me.worker)
+    peers = list_awaited_workers(generation)
+    me.actions.extend(Send(peer, status) for peer in peers if peer != me.worker)
 
 
 def begin_generation(me: MemberState) -> None:
@@ -99,20 +99,20 @@ def begin_generation(me: MemberState) -> None:
     generation = me.generation
     if generation is None or me.begun or not me.is_awaited_in(generation):
         return
-    statuses = me.statuses.get(generation.number, {})
-    told = list_awaited_workers(generation)
-    if any(worker not in statuses for worker in told):
+    received = me.statuses.get(generation.number, {})
+    awaited = list_awaited_workers(generation)
+    if any(worker not in received for worker in awaited):
         return
-    here = {worker: statuses[worker] for worker in told}
+    statuses = {worker: received[worker] for worker in awaited}
     if me.origin is None:
-        here = add_origin(me.layout, generation.workers, here)
+        statuses = add_origin(me.layout, generation.workers, statuses)
     else:
-        here = add_store(me.layout, me.origin, here)
-    newest = max(status.committed for status in here.values())
-    outcome = next(status.outcome for status in here.values() if status.committed == newest)
+        statuses = add_store(me.layout, me.origin, statuses)
+    newest = max(status.committed for status in statuses.values())
+    outcome = next(status.outcome for status in statuses.values() if status.committed == newest)
     if me.committed == FRESH:
         me.committed, me.outcome = newest, outcome
-    elif outcome is not None and is_left_behind(me, here, outcome):
+    elif outcome is not None and is_left_behind(me, statuses, outcome):
         me.cannot_commit = True
         me.actions.append(EndProcess())
         return
@@ -120,26 +120,28 @@ def begin_generation(me: MemberState) -> None:
         conclude_round(me, outcome)
         # Members fetch the new values that they need, as this generation's owners may not have them yet.
         me.committed_in = 0
-    mine = here[me.worker]
+    mine = statuses[me.worker]
     if mine.committed == newest:
         me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
     if me.worker in generation:
-        resume_round(me, generation, here, newest)
+        resume_round(me, generation, statuses, newest)
     else:
         leave_training(me)
     me.begun = True
     retry_early_messages(me)
 
 
-def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.RoundOutcome) -> bool:
+def is_left_behind(
+    me: MemberState, statuses: dict[int, messages.Status], newest: messages.RoundOutcome
+) -> bool:
     """Return whether the others committed a step without this worker and released their scripts.
 
     Then the values that this worker needs no longer exist.
     """
     if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
         return False
-    ran_on = any(status.committed == newest.round and status.released for status in here.values())
-    return ran_on and me.worker in me.generation
+    has_released = any(status.committed == newest.round and status.released for status in statuses.values())
+    return has_released and me.worker in me.generation
 
 
 def can_catch_up(me: MemberState, generation: Generation) -> bool:
@@ -148,22 +150,22 @@ def can_catch_up(me: MemberState, generation: Generation) -> bool:
 
 
 def resume_round(
-    me: MemberState, generation: Generation, here: dict[int, messages.Status], newest: int
+    me: MemberState, generation: Generation, statuses: dict[int, messages.Status], newest: int
 ) -> None:
     """Resume the round after ``newest``, from the work that all members together have done for it."""
-    now = me.round
-    now.resumed = True
-    current = {w: here[w] for w in generation.workers if here[w].committed == newest}
+    round_ = me.round
+    round_.resumed = True
+    current = {w: statuses[w] for w in generation.workers if statuses[w].committed == newest}
     me.claims_at = {worker: expand_spans(status.claims) for worker, status in current.items()}
     me.released_at = {worker for worker, status in current.items() if status.released}
-    me.released_at |= {w for w in generation.workers if here[w].committed == FRESH}
+    me.released_at |= {w for w in generation.workers if statuses[w].committed == FRESH}
     me.rooted_at = {worker: find_rooted_blocks(status, newest) for worker, status in current.items()}
     known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
     # Two members may know one virtual rank from different workers; all must choose the same worker.
-    own = {rank: leaf for rank, leaf in now.leaves.items() if leaf.worker == me.worker}
-    now.leaves = {**known, **own}
+    own = {rank: leaf for rank, leaf in round_.leaves.items() if leaf.worker == me.worker}
+    round_.leaves = {**known, **own}
     me.known_at = frozenset(known)
-    roles = assign_roles(me.layout, generation, here)
+    roles = assign_roles(me.layout, generation, statuses)
     me.roles = roles
     if roles.lost:
         me.cannot_commit = True

@@ -63,16 +63,16 @@ def process_values_message(
 def process_round_message(
     me: MemberState, sender: int, message: messages.PartialSumsReady | messages.SumsReady | messages.Vote
 ) -> None:
-    now = me.round
+    round_ = me.round
     match message:
         case messages.PartialSumsReady(blocks=blocks, parts=parts):
             for block in blocks:
-                now.ready.setdefault(block, {})[sender] = parts
+                round_.ready.setdefault(block, {})[sender] = parts
         case messages.SumsReady(blocks=blocks):
-            now.available_sums.update(dict.fromkeys(blocks, sender))
+            round_.available_sums.update(dict.fromkeys(blocks, sender))
         case messages.Vote(leaves=leaves):
-            now.votes[sender] = message
-            now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
+            round_.votes[sender] = message
+            round_.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
 
 
 def retry_early_messages(me: MemberState) -> None:

@@ -9,19 +9,19 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 def announce_sums(me: MemberState) -> None:
     """Announce final partial sums of this worker to their owners."""
-    now, generation = me.round, me.generation
-    if now.phase < RoundPhase.ASSIGNED or generation is None:
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.ASSIGNED or generation is None:
         return
-    old = frozenset[int]().union(*me.rooted_at.values()) if now.resumed else frozenset[int]()
+    old = frozenset[int]().union(*me.rooted_at.values()) if round_.resumed else frozenset[int]()
     by_owner: dict[int, list[int]] = {}
-    for block in sorted(now.final - now.announced):
-        now.announced.add(block)
+    for block in sorted(round_.final - round_.announced):
+        round_.announced.add(block)
         if block not in old:
             by_owner.setdefault(me.owners[block], []).append(block)
     for owner, blocks in by_owner.items():
         if owner == me.worker:
             for block in blocks:
-                now.ready.setdefault(block, {})[me.worker] = now.parts
+                round_.ready.setdefault(block, {})[me.worker] = round_.parts
         else:
             me.send(
                 owner,
@@ -29,25 +29,25 @@ def announce_sums(me: MemberState) -> None:
                     generation=generation.number,
                     round=me.committed + 1,
                     blocks=tuple(blocks),
-                    parts=now.parts,
+                    parts=round_.parts,
                 ),
             )
 
 
 def reduce_sums(me: MemberState) -> None:
     """Sum the blocks that this worker owns, after partial sums of all virtual ranks are announced."""
-    now = me.round
-    if now.phase < RoundPhase.COMPUTING or now.entered is None or now.entered.kind != "train":
+    round_ = me.round
+    if round_.phase < RoundPhase.COMPUTING or round_.entered is None or round_.entered.kind != "train":
         return
     done: list[int] = []
-    for block in sorted(now.ready):
-        if me.owners[block] != me.worker or block in now.rooted:
+    for block in sorted(round_.ready):
+        if me.owners[block] != me.worker or block in round_.rooted:
             continue
-        by_worker = now.ready[block]
+        by_worker = round_.ready[block]
         count = sum(stop - start for parts in by_worker.values() for p in parts for start, stop in p.spans)
-        if count < now.entered.size:
+        if count < round_.entered.size:
             continue
-        now.rooted.add(block)
+        round_.rooted.add(block)
         me.actions.append(Reduce((block,), dict(by_worker)))
         done.append(block)
     if done:
@@ -56,16 +56,16 @@ def reduce_sums(me: MemberState) -> None:
 
 def take_sums(me: MemberState) -> None:
     """Copy whole sums from their owners, after this worker has applied its sums of the last round."""
-    now = me.round
-    if now.phase < RoundPhase.COMPUTING:
+    round_ = me.round
+    if round_.phase < RoundPhase.COMPUTING:
         return
     by_sender: dict[int, list[int]] = {}
-    for block, sender in now.available_sums.items():
-        if block not in now.rooted:
+    for block, sender in round_.available_sums.items():
+        if block not in round_.rooted:
             by_sender.setdefault(sender, []).append(block)
-    now.available_sums.clear()
+    round_.available_sums.clear()
     for sender, blocks in by_sender.items():
-        now.rooted.update(blocks)
+        round_.rooted.update(blocks)
         me.actions.append(TakeSums(sender, tuple(blocks)))
 
 

@@ -80,8 +80,8 @@ def send_requested_state(me: MemberState) -> None:
     for peer, fetch in fetches:
         if fetch.committed != me.committed:
             continue
-        here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
-        if here and has_requested_phase(me, fetch):
+        has_all = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
+        if has_all and has_requested_phase(me, fetch):
             me.actions.append(SendState(peer, fetch))
         else:
             me.open_fetches.append((peer, fetch))

@@ -14,44 +14,44 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase, RoundSt
 
 def compare_votes(me: MemberState) -> None:
     """Fail if the scripts differ (one trains, another evaluates) or if two copies of the state differ."""
-    now = me.round
-    if now.phase < RoundPhase.COMPUTING or now.entered is None or me.cannot_commit:
+    round_ = me.round
+    if round_.phase < RoundPhase.COMPUTING or round_.entered is None or me.cannot_commit:
         return
-    mine = now.votes.get(me.worker)
-    why = find_disagreement(me.worker, now.entered.kind, mine.replicated if mine else None, now.votes)
+    mine = round_.votes.get(me.worker)
+    why = find_disagreement(me.worker, round_.entered.kind, mine.replicated if mine else None, round_.votes)
     if why:
         me.cannot_commit = True
         me.actions.append(FailDisagreement(why))
-    elif why := find_divergence(me.step, now.votes):
+    elif why := find_divergence(me.step, round_.votes):
         me.cannot_commit = True
         me.actions.append(FailDivergence(why))
 
 
 def request_measurements(me: MemberState) -> None:
     """Prepare the vote when all needed sums, all requested state and the due snapshot are here."""
-    now, entered = me.round, me.round.entered
+    round_, entered = me.round, me.round.entered
     if (
-        now.phase is not RoundPhase.COMPUTING
+        round_.phase is not RoundPhase.COMPUTING
         or not (entered and me.roles)
         or me.wanted_values
         or me.wanted_states
-        or (is_checkpoint_due(me, entered.kind) and not now.snapshot_taken)
+        or (is_checkpoint_due(me, entered.kind) and not round_.snapshot_taken)
     ):
         return
-    if any(rank not in now.leaves or now.leaves[rank].worker != me.worker for rank in now.claims):
+    if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.claims):
         return
-    train = entered.kind == "train"
+    is_training = entered.kind == "train"
     needed = [block for block, holders in enumerate(me.holders) if me.worker in holders]
-    if train and any(block not in now.rooted for block in needed):
+    if is_training and any(block not in round_.rooted for block in needed):
         return
-    now.phase = RoundPhase.MEASURING
+    round_.phase = RoundPhase.MEASURING
     me.ticket += 1
-    now.measure_ticket = me.ticket
+    round_.measure_ticket = me.ticket
     owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
     digests = (
         (*find_audited_blocks(me), *find_witnessed_blocks(me)) if has_due_digests(me, entered.kind) else ()
     )
-    me.actions.append(Measure(now.measure_ticket, owned if train else (), digests))
+    me.actions.append(Measure(round_.measure_ticket, owned if is_training else (), digests))
 
 
 def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
@@ -61,27 +61,27 @@ def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
 
 
 def cast_vote(me: MemberState, measured: Measured) -> None:
-    now, generation = me.round, me.generation
-    if not generation or not now.entered or now.phase is not RoundPhase.MEASURING:
+    round_, generation = me.round, me.generation
+    if not generation or not round_.entered or round_.phase is not RoundPhase.MEASURING:
         return
-    now.phase = RoundPhase.VOTED
+    round_.phase = RoundPhase.VOTED
     me.voted_for = me.committed + 1
-    ready = find_ready_generation(me) if now.entered.kind == "train" else 0
+    ready = find_ready_generation(me) if round_.entered.kind == "train" else 0
     vote = messages.Vote(
         generation=generation.number,
         round=me.committed + 1,
-        leaves=tuple(leaf for leaf in now.leaves.values() if leaf.worker == me.worker),
+        leaves=tuple(leaf for leaf in round_.leaves.values() if leaf.worker == me.worker),
         norms=measured.norms,
         digests=measured.digests,
         ready=ready,
         stop=me.stopping,
-        checkpoint=now.entered.checkpoint or me.checkpoint_requested,
+        checkpoint=round_.entered.checkpoint or me.checkpoint_requested,
         complete=me.complete,
-        kind=now.entered.kind,
+        kind=round_.entered.kind,
         replicated=measured.replicated,
         refused=me.storage_refused,
     )
-    now.votes[me.worker] = vote
+    round_.votes[me.worker] = vote
     for peer in generation.workers:
         if peer != me.worker:
             me.send(peer, vote)
@@ -91,22 +91,22 @@ def find_ready_generation(me: MemberState) -> int:
     """Return the newest planned generation that has statuses of all its joiners; 0 without one."""
     assert me.generation is not None, "only members of a generation vote"
     for number in sorted(me.planned, reverse=True):
-        heard = me.statuses.get(number, {})
-        if all(w in heard for w in me.planned[number].workers if w not in me.generation):
+        statuses = me.statuses.get(number, {})
+        if all(w in statuses for w in me.planned[number].workers if w not in me.generation):
             return number
     return 0
 
 
 def commit_round(me: MemberState) -> None:
     """Commit the round when all votes are here; from then on it cannot be undone."""
-    now, generation = me.round, me.generation
-    if now.phase < RoundPhase.VOTED or not (generation and now.entered):
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.VOTED or not (generation and round_.entered):
         return
     compare_votes(me)
-    if me.cannot_commit or any(worker not in now.votes for worker in generation.workers):
+    if me.cannot_commit or any(worker not in round_.votes for worker in generation.workers):
         return
-    step = me.step + (now.entered.kind == "train")
-    conclude_round(me, compute_outcome(me.committed + 1, step, now.leaves, now.votes, me.cursors))
+    step = me.step + (round_.entered.kind == "train")
+    conclude_round(me, compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors))
 
 
 def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:

@@ -314,7 +314,7 @@ class MapBatchSource(BatchSource):
         step, virtual_rank = request
         plan = self._plan
         samples = plan.find_samples(step)
-        positions = samples.of_virtual_rank(virtual_rank, plan.microbatch)
+        positions = samples.list_positions(virtual_rank, plan.microbatch)
         indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
         with use_one_thread():
             seed_everything(derive_loading_key(plan.seed, step, virtual_rank))
