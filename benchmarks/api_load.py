@@ -39,9 +39,9 @@ IN_ONE_TRANSACTION = 1000
 WARM_UP_S = 2.0
 
 
-def fill(store: Store, count: int) -> None:
+def fill_store(store: Store, count: int) -> None:
     """Store jobs of many teams, of which a third has run and ended."""
-    drawn = random.Random(1)  # noqa: S311 - the same jobs each time
+    rng = random.Random(1)  # noqa: S311 - the same jobs each time
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.begin_write() as tx:
             for number in range(begin, min(begin + IN_ONE_TRANSACTION, count)):
@@ -58,16 +58,16 @@ def fill(store: Store, count: int) -> None:
                 observed = ObservedJob(
                     seen_s=time.time(), held={"h100": HeldWorkers(workers=4)}, step=number, speeds=speeds
                 )
-                state: State = "finished" if drawn.random() < 1 / 3 else "running"
+                state: State = "finished" if rng.random() < 1 / 3 else "running"
                 after = msgspec.structs.replace(job, observed=observed, step=number, state=state)
                 jobs.write_job(tx, job, after if state == "running" else close_job(after, time.time()))
 
 
 def serve(url: str, listening: socket.socket) -> None:
     """Serve the API on this socket, until the process is ended."""
-    unhurried = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
+    settings = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
     controller = Controller(
-        Store(url), wake=lambda: None, plan=lambda _: Plan(), explain=lambda *_: (), settings=unhurried
+        Store(url), wake=lambda: None, plan=lambda _: Plan(), explain=lambda *_: (), settings=settings
     )
     # Longer than in the client: otherwise a request may meet a connection that has just been closed.
     config = uvicorn.Config(
@@ -77,16 +77,18 @@ def serve(url: str, listening: socket.socket) -> None:
     server.run(sockets=[listening])
 
 
-async def ask(base: str, token: str, count: int, rate: float, seconds: float) -> dict[str, list[float]]:
+async def send_requests(
+    base: str, token: str, count: int, rate: float, seconds: float
+) -> dict[str, list[float]]:
     """Return the milliseconds of each request, by kind of request; raise if one fails."""
-    drawn = random.Random(2)  # noqa: S311 - the same requests each time
+    rng = random.Random(2)  # noqa: S311 - the same requests each time
     took: dict[str, list[float]] = {"list": [], "describe": []}
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
     async with httpx.AsyncClient(
         base_url=base, headers={"Authorization": f"Bearer {token}"}, limits=limits, timeout=30
     ) as client:
 
-        async def one(due_s: float, kind: str, path: str, *, counted: bool) -> None:
+        async def send_one(due_s: float, kind: str, path: str, *, counted: bool) -> None:
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             (await client.get(path)).raise_for_status()
             if counted:
@@ -99,17 +101,17 @@ async def ask(base: str, token: str, count: int, rate: float, seconds: float) ->
         for index in range(int(rate * (WARM_UP_S + seconds))):
             kind = "list" if index % 2 else "describe"
             path = (
-                f"/v1/jobs?limit=100&team=team-{drawn.randrange(TEAMS)}"
+                f"/v1/jobs?limit=100&team=team-{rng.randrange(TEAMS)}"
                 if kind == "list"
-                else f"/v1/jobs/job-{drawn.randrange(count)}"
+                else f"/v1/jobs/job-{rng.randrange(count)}"
             )
             counted = index >= rate * WARM_UP_S
-            tasks.append(asyncio.create_task(one(begin_s + index / rate, kind, path, counted=counted)))
+            tasks.append(asyncio.create_task(send_one(begin_s + index / rate, kind, path, counted=counted)))
         await asyncio.gather(*tasks)
     return took
 
 
-def summary(milliseconds: list[float]) -> dict[str, float]:
+def summarize(milliseconds: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(milliseconds, n=100, method="inclusive")
     return {
         "requests": len(milliseconds),
@@ -127,11 +129,11 @@ def main() -> None:
     parser.add_argument(
         "--store", default="", help="URL of an empty database; by default SQLite in a new folder"
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        url = asked.store or f"sqlite:///{Path(folder) / 'store.db'}"
+        url = options.store or f"sqlite:///{Path(folder) / 'store.db'}"
         store = Store(url)
-        fill(store, asked.jobs)
+        fill_store(store, options.jobs)
         with store.begin_write() as tx:
             token = make_first_token(tx, "benchmark", time.time())
         if token is None:
@@ -151,19 +153,19 @@ def main() -> None:
         server.start()
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         before = os.getloadavg()[0]
-        took = asyncio.run(ask(base, token, asked.jobs, asked.rate, asked.seconds))
+        took = asyncio.run(send_requests(base, token, options.jobs, options.rate, options.seconds))
         server.terminate()
         server.join()
     print(
         json.dumps(
             {
-                "jobs": asked.jobs,
-                "rate_per_s": asked.rate,
+                "jobs": options.jobs,
+                "rate_per_s": options.rate,
                 "snapshot_s": round(snapshot_s, 3),
                 "jobs_in_snapshot": alive,
                 "load_before": before,
                 "cores": os.cpu_count(),
-                **{kind: summary(some) for kind, some in took.items()},
+                **{kind: summarize(some) for kind, some in took.items()},
             },
             indent=1,
         )

@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 import ticks
-from checkpoint_cost import lost_after
-from elastane_run import ElastaneRun, number
+from checkpoint_cost import compute_lost_s
+from elastane_run import ElastaneRun, read_number
 from job import Job
 from setting import Setting
 
@@ -20,19 +20,21 @@ def measure(setting: Setting) -> dict[str, Any]:
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "auto")
     with ElastaneRun(job, setting.work / "auto-run", start=2, most=2, checkpoints="auto") as run:
         run.wait_for_members(2)
-        begin = run.ledger()[-1].time
+        begin = run.read_ledger()[-1].time
         run.wait(
-            lambda: len(run.events("checkpoint.saved")) >= CHECKPOINTS, "checkpoints", timeout_s=LONGEST_S
+            lambda: len(run.read_events("checkpoint.saved")) >= CHECKPOINTS,
+            "checkpoints",
+            timeout_s=LONGEST_S,
         )
         run.wait_for_steps(TOUCHED_STEPS)
-        saved = run.events("checkpoint.saved")[:CHECKPOINTS]
-        took = ticks.mean_durations_s(run.ticks())
-    lost = [lost_after(took, int(number(event, "step")), TOUCHED_STEPS) for event in saved]
+        saved = run.read_events("checkpoint.saved")[:CHECKPOINTS]
+        took = ticks.compute_mean_durations_s(run.read_ticks())
+    lost = [compute_lost_s(took, int(read_number(event, "step")), TOUCHED_STEPS) for event in saved]
     times = [begin, *(event.time for event in saved)]
     between = [after - before for before, after in pairwise(times)]
     return {
         "lost_s": lost,
         "between_s": between,
         "share": [lost_s / between_s for lost_s, between_s in zip(lost, between, strict=True)],
-        "bytes": number(saved[0], "bytes"),
+        "bytes": read_number(saved[0], "bytes"),
     }

@@ -14,11 +14,11 @@ def main(name: str) -> None:
     size = workload.SIZES[name]
     torch.set_num_threads(1)
     model = workload.GPT(size)
-    optimizer = workload.optimizer_for(model)
+    optimizer = workload.make_optimizer(model)
     data = workload.Tokens(size.context)
     pairs = [data[index] for index in range(size.microbatch)]
     inputs, targets = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
-    workload.loss_of(model, inputs, targets).backward()
+    workload.compute_loss(model, inputs, targets).backward()
     optimizer.step()
 
 

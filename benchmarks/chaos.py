@@ -23,8 +23,9 @@ from typing import Literal
 from elastane.api.control import AskStatus, ProcessInfo
 
 from elastane_run import ElastaneRun
-from job import HERE, Job
-from processes import end_in_order_on_sigterm
+from job import Job
+from machine import describe_commit
+from processes import exit_on_sigterm
 
 VIRTUAL_RANKS = 6
 MOST_WORKERS = 4
@@ -48,8 +49,8 @@ KINDS: tuple[Kind, ...] = (
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a run keeps its optimizer's state and hands gradients over."""
+class Layout:
+    """The copies of the optimizer state and the transport of gradients."""
 
     copies: str
     transport: str
@@ -59,14 +60,14 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Disturbance:
     """One event of the plan.
 
     Args:
-        kind: of the event.
-        after_steps: steps committed since the event before.
-        after_s: seconds after these steps, so that the event hits any instant of a step.
-        choice: 0 to 1; decides which worker, or how many.
+        kind: the kind of the event.
+        after_steps: the number of steps committed since the previous event.
+        after_s: the seconds after these steps, so that the event hits any instant of a step.
+        choice: 0 to 1; selects a worker, or their number.
     """
 
     kind: Kind
@@ -75,17 +76,17 @@ class Trouble:
     choice: float
 
 
-def plan(seed: int, events: int) -> list[Trouble]:
+def draw_plan(seed: int, events: int) -> list[Disturbance]:
     dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
     return [
-        Trouble(dice.choice(KINDS), dice.randint(1, 10), dice.uniform(0, 0.15), dice.random())
+        Disturbance(dice.choice(KINDS), dice.randint(1, 10), dice.uniform(0, 0.15), dice.random())
         for _ in range(events)
     ]
 
 
-def way(seed: int) -> Way:
+def draw_layout(seed: int) -> Layout:
     dice = random.Random(f"way {seed}")  # noqa: S311 - likewise
-    return Way(dice.choice(("all", "2", "3")), dice.choice(("shared", "tcp")))
+    return Layout(dice.choice(("all", "2", "3")), dice.choice(("shared", "tcp")))
 
 
 def main() -> int:
@@ -93,53 +94,56 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--events", type=int, default=20)
     options = parser.parse_args()
-    end_in_order_on_sigterm()
+    exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix=f"elastane-chaos-{options.seed}-"))
     steps = 20 + STEPS_PER_EVENT * options.events
     try:
-        print(f"the stormy run: {way(options.seed)}", flush=True)
-        stormy(plan(options.seed, options.events), way(options.seed), steps, work / "stormy")
-        quiet(steps, work / "quiet")
-        same = compared(work / "quiet" / "run", work / "stormy" / "run")
+        print(f"the disturbed run: {draw_layout(options.seed)}", flush=True)
+        run_disturbed(
+            draw_plan(options.seed, options.events), draw_layout(options.seed), steps, work / "disturbed"
+        )
+        run_reference(steps, work / "reference")
+        same = verify_runs(work / "reference" / "run", work / "disturbed" / "run")
     except (RuntimeError, TimeoutError) as error:
         print(error)
         same = False
     if same:
         shutil.rmtree(work)
         return 0
-    print(f"\nkept: {work}\nagain: make chaos SEED={options.seed} EVENTS={options.events}  (at {commit()})")
+    print(f"\nkept: {work}")
+    print(f"repeat: make chaos SEED={options.seed} EVENTS={options.events}  (at {describe_commit()})")
     return 1
 
 
-def stormy(troubles: list[Trouble], how: Way, steps: int, folder: Path) -> None:
+def run_disturbed(disturbances: list[Disturbance], layout: Layout, steps: int, folder: Path) -> None:
     job = Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks")
     with ElastaneRun(
         job,
         folder,
         start=2,
         most=MOST_WORKERS,
-        copies=how.copies,
-        transport=how.transport,
+        copies=layout.copies,
+        transport=layout.transport,
         checkpoints=CHECKPOINTS,
     ) as run:
         run.wait_for_steps(3)
-        for number, trouble in enumerate(troubles, start=1):
-            run.wait_for_steps(trouble.after_steps)
-            time.sleep(trouble.after_s)
-            done = DEEDS[trouble.kind](run, trouble.choice)
-            print(f"{number:4d}  after step {run.steps():5d}  {trouble.kind}: {done}", flush=True)
+        for number, disturbance in enumerate(disturbances, start=1):
+            run.wait_for_steps(disturbance.after_steps)
+            time.sleep(disturbance.after_s)
+            done = ACTIONS[disturbance.kind](run, disturbance.choice)
+            print(f"{number:4d}  after step {run.count_steps():5d}  {disturbance.kind}: {done}", flush=True)
         run.finish(timeout_s=60 + steps)
 
 
-def quiet(steps: int, folder: Path) -> None:
+def run_reference(steps: int, folder: Path) -> None:
     with ElastaneRun(
         Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks"), folder, start=1, most=MOST_WORKERS
     ) as run:
         run.finish(timeout_s=60 + steps)
 
 
-def compared(first: Path, second: Path) -> bool:
-    """Print the result of ``elastane verify`` for the stormy run alone and for both runs."""
+def verify_runs(first: Path, second: Path) -> bool:
+    """Print the results of ``elastane verify`` for the disturbed run and for both; return if all agree."""
     command = [sys.executable, "-m", "elastane.cli.main", "verify"]
     alone = subprocess.run([*command, str(second)], check=False).returncode
     together = subprocess.run([*command, str(first), str(second)], check=False).returncode
@@ -155,26 +159,26 @@ def resize(run: ElastaneRun, choice: float) -> str:
 def grow(run: ElastaneRun) -> str:
     """Add workers, in place of a loss that the run would not survive."""
     run.resize(MOST_WORKERS)
-    return f"nobody can be spared, so to {MOST_WORKERS} workers"
+    return f"the run needs every worker, so it grows to {MOST_WORKERS}"
 
 
 def drain(run: ElastaneRun, choice: float) -> str:
-    members, _ = spared_by_others(run)
+    members, _ = list_expendable(run)
     if len(members) < 2:
         return grow(run)
-    worker = picked(members, choice)
+    worker = pick(members, choice)
     run.drain(worker.worker or 0)
     return f"worker {worker.worker}"
 
 
 def kill(run: ElastaneRun, choice: float, number: int = 1) -> str:
     """Kill some workers, but leave a whole copy of the state: losing all copies would cost steps."""
-    members, number = spared_by_others(run, number)
-    others = [row for row in run.processes_as("worker") if row.state in {"starting", "ready"}]
+    members, number = list_expendable(run, number)
+    others = [row for row in run.list_processes("worker") if row.state in {"starting", "ready"}]
     victims = []
     for _ in range(number):
         if len(members) > 1:
-            victims.append(picked(members, choice))
+            victims.append(pick(members, choice))
             members.remove(victims[-1])
         elif others:
             victims.append(others.pop())
@@ -191,32 +195,32 @@ def kill_coordinator(run: ElastaneRun, choice: float) -> str:
     del choice
     status = run.ask(AskStatus())
     os.kill(next(row.pid for row in status.processes if row.role == "coordinator"), signal.SIGKILL)
-    return f"of term {status.term}"
+    return f"term {status.term}"
 
 
 def kill_everything(run: ElastaneRun, choice: float) -> str:
-    """Kill all processes once there is a checkpoint, and resume with other numbers of workers and copies."""
-    run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
+    """Kill all processes after the first checkpoint, and resume with other numbers of workers and copies."""
+    run.wait(lambda: bool(run.read_events("checkpoint.saved")), "the first checkpoint")
     count = run.kill_everything(random.Random(choice))  # noqa: S311 - an order, not a secret
-    before = run.events("run.resumed")
+    before = run.read_events("run.resumed")
     workers, copies = 1 + int(choice * MOST_WORKERS), "all" if choice < 0.5 else "2"
     run.resume(start=workers, copies=copies)
-    run.wait(lambda: len(run.events("run.resumed")) > len(before), "the resume")
-    resumed = run.events("run.resumed")[-1]
+    run.wait(lambda: len(run.read_events("run.resumed")) > len(before), "the resume")
+    resumed = run.read_events("run.resumed")[-1]
     return f"{count} processes; {resumed.detail['name']} on {workers} workers, copies {copies}"
 
 
 def stop(run: ElastaneRun, choice: float) -> str:
     """Stop a worker's process, so that its agent detects a hang and ends it."""
-    members, _ = spared_by_others(run)
+    members, _ = list_expendable(run)
     if len(members) < 2:
         return grow(run)
-    victim = picked(members, choice)
+    victim = pick(members, choice)
     os.kill(victim.pid, signal.SIGSTOP)
     return f"worker {victim.worker}"
 
 
-def spared_by_others(run: ElastaneRun, number: int = 1) -> tuple[list[ProcessInfo], int]:
+def list_expendable(run: ElastaneRun, number: int = 1) -> tuple[list[ProcessInfo], int]:
     """Return the members that may be lost while another one remains, and how many of them at once.
 
     If every worker keeps everything, these are the members that are complete. With sharded state any member
@@ -231,18 +235,11 @@ def spared_by_others(run: ElastaneRun, number: int = 1) -> tuple[list[ProcessInf
     return [row for row in members if row.blocks == most], number
 
 
-def picked(rows: list[ProcessInfo], choice: float) -> ProcessInfo:
+def pick(rows: list[ProcessInfo], choice: float) -> ProcessInfo:
     return rows[int(choice * len(rows))]
 
 
-def commit() -> str:
-    asked = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True
-    )
-    return asked.stdout.strip() or "an unknown commit"
-
-
-DEEDS: dict[Kind, Callable[[ElastaneRun, float], str]] = {
+ACTIONS: dict[Kind, Callable[[ElastaneRun, float], str]] = {
     "resize": resize,
     "drain": drain,
     "kill": kill,

@@ -16,7 +16,7 @@ from typing import Any
 import ddp
 import pausing
 import ticks
-from elastane_run import ElastaneRun, number
+from elastane_run import ElastaneRun, read_number
 from job import HERE, Job
 from processes import Processes
 from setting import Setting
@@ -29,24 +29,24 @@ TOUCHED_STEPS = 3
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Return, by number of workers, the seconds that each checkpoint took, and the floors."""
-    return {"size": setting.state} | {str(workers): one(setting, workers) for workers in (1, 2)}
+    return {"size": setting.state} | {str(workers): measure_workers(setting, workers) for workers in (1, 2)}
 
 
-def one(setting: Setting, workers: int) -> dict[str, Any]:
-    ours = of_elastane(setting, workers)
-    theirs = of_ddp(setting, workers, ours["bytes"])
+def measure_workers(setting: Setting, workers: int) -> dict[str, Any]:
+    ours = measure_elastane(setting, workers)
+    theirs = measure_ddp(setting, workers, ours["bytes"])
     return {
         "bytes": ours["bytes"],
         "lost_s": {"elastane": ours["lost_s"], **theirs},
         "copy_s": ours["copy_s"],
         "write_s": ours["write_s"],
-        "floors": floors(setting, workers, ours["bytes"]),
+        "floors": measure_floors(setting, workers, ours["bytes"]),
     }
 
 
-def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
+def measure_elastane(setting: Setting, workers: int) -> dict[str, Any]:
     out = setting.work / f"saving-elastane-{workers}"
-    steps = pausing.steps(1, setting.repetitions)
+    steps = pausing.count_steps(1, setting.repetitions)
     job = Job(setting.state, steps, VIRTUAL_RANKS, out)
     with ElastaneRun(
         job,
@@ -57,19 +57,19 @@ def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
         checkpoints=f"{10 * steps} steps",
         script="saving_elastane",
     ) as run:
-        run.finish_in_peace()
-    saved = run.events("checkpoint.saved")
+        run.finish_undisturbed()
+    saved = run.read_events("checkpoint.saved")
     return {
-        "lost_s": losses(out, 0, 1, setting.repetitions),
-        "bytes": int(number(saved[0], "bytes")),
-        "copy_s": [number(event, "copy_s") for event in saved[1:-1]],
-        "write_s": [number(event, "seconds") for event in saved[1:-1]],
+        "lost_s": compute_losses(out, 0, 1, setting.repetitions),
+        "bytes": int(read_number(saved[0], "bytes")),
+        "copy_s": [read_number(event, "copy_s") for event in saved[1:-1]],
+        "write_s": [read_number(event, "seconds") for event in saved[1:-1]],
     }
 
 
-def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
+def measure_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
     out = setting.work / f"saving-ddp-{workers}"
-    job = Job(setting.state, pausing.steps(len(KINDS), setting.repetitions), VIRTUAL_RANKS, out)
+    job = Job(setting.state, pausing.count_steps(len(KINDS), setting.repetitions), VIRTUAL_RANKS, out)
     out.mkdir(parents=True)
     with Processes(out / "writers") as writers:
         for me in range(workers):
@@ -79,17 +79,20 @@ def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
         with Processes(out / "logs") as processes:
             ddp.start(processes, job, workers, "saving_ddp")
             processes.finish(timeout_s=900)
-    return {kind: losses(out, number, len(KINDS), setting.repetitions) for number, kind in enumerate(KINDS)}
+    return {
+        kind: compute_losses(out, number, len(KINDS), setting.repetitions)
+        for number, kind in enumerate(KINDS)
+    }
 
 
-def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
+def compute_losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
     """Return the seconds that each event took: from the step after it, and from all steps that it touched.
 
     Each step is compared with the median of the untouched steps around it.
     """
-    took = ticks.mean_durations_s(ticks.steps(out))
+    took = ticks.compute_mean_durations_s(ticks.read_steps(out))
     first, whole, usual = [], [], []
-    for event in pausing.begins(kind, kinds, repetitions):
+    for event in pausing.list_begins(kind, kinds, repetitions):
         quiet = [
             took[step]
             for begin in (event - pausing.PERIOD_STEPS, event)
@@ -104,14 +107,14 @@ def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list
     return {"first_step": first, "all_steps": whole, "usual_step": usual}
 
 
-def lost_after(took: dict[int, float], event: int, touched: int) -> float:
+def compute_lost_s(took: dict[int, float], event: int, touched: int) -> float:
     """Return the seconds that the steps after an event took beyond as many usual steps around them."""
     around = [*range(event - 2 * touched, event + 1), *range(event + touched + 1, event + 3 * touched)]
     usual_s = median(took[step] for step in around if step in took)
     return sum(took[step] - usual_s for step in range(event + 1, event + touched + 1) if step in took)
 
 
-def floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:
+def measure_floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:
     """Return the seconds that as many processes at once need to copy their shares of the bytes in memory."""
     asked = [str(HERE / "floor_copy.py"), str(nbytes // workers), str(setting.repetitions)]
     started = [

@@ -36,13 +36,13 @@ BLOCK = 1 << 20
 RAW_PIECE = 16 << 20
 
 
-def layers(size_bytes: int) -> dict[str, torch.Tensor]:
+def make_layers(size_bytes: int) -> dict[str, torch.Tensor]:
     """Return tensors of 4 MiB, random so that no layer below can compress them."""
     count = max(1, size_bytes // (4 * LAYER[0] * LAYER[1]))
     return {f"layer{number:04}": torch.randn(LAYER) for number in range(count)}
 
 
-def entries(state: dict[str, torch.Tensor]) -> list[TensorSlice]:
+def make_slices(state: dict[str, torch.Tensor]) -> list[TensorSlice]:
     return [
         TensorSlice(
             f"model.{key}", LAYER, (LAYER[1], 1), start, start + BLOCK, tensor.view(-1)[start : start + BLOCK]
@@ -52,7 +52,7 @@ def entries(state: dict[str, torch.Tensor]) -> list[TensorSlice]:
     ]
 
 
-def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
+def write_raw(path: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the same bytes as fast as this disk allows."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for tensor in state.values():
@@ -63,34 +63,34 @@ def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
     os.close(fd)
 
 
-def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
+def read_raw(path: Path, into: dict[str, torch.Tensor]) -> None:
     with path.open("rb", buffering=0) as file:
         for tensor in into.values():
             file.readinto(view_bytes(tensor.view(-1)))
 
 
-def our_write(catalog: Catalog, encoded: EncodedPart) -> Manifest:
+def write_with_elastane(catalog: Catalog, encoded: EncodedPart) -> Manifest:
     """Write what Elastane writes in the background; the copy was made during a step."""
     name = format_checkpoint_name(1)
     part = encoded.part(catalog.write(name, encoded.name, encoded))
     return publish_checkpoint(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
 
 
-def our_read(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
+def read_with_elastane(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
     manifest = catalog.load_manifest(format_checkpoint_name(1))
     with CheckpointReader(catalog.storage, manifest) as reader:
         reader.restore(ReadRequest(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
 
 
-def dcp_write(path: Path, state: dict[str, torch.Tensor]) -> None:
+def write_with_dcp(path: Path, state: dict[str, torch.Tensor]) -> None:
     save({"model": state}, checkpoint_id=path, no_dist=True)
 
 
-def dcp_read(path: Path, into: dict[str, torch.Tensor]) -> None:
+def read_with_dcp(path: Path, into: dict[str, torch.Tensor]) -> None:
     load({"model": into}, checkpoint_id=path, no_dist=True)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def measure_seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -105,14 +105,14 @@ def drop_cache(directory: Path) -> None:
             os.close(fd)
 
 
-def turned(works: dict[str, Callable[[], object]], by: int) -> dict[str, Callable[[], object]]:
+def rotate(works: dict[str, Callable[[], object]], by: int) -> dict[str, Callable[[], object]]:
     """Return the works in another order in every round: after a large write the disk is busy."""
     names = list(works)
     start = by % len(names)
     return {name: works[name] for name in (*names[start:], *names[:start])}
 
 
-def one_round(
+def measure_round(
     where: Path,
     state: dict[str, torch.Tensor],
     into: dict[str, torch.Tensor],
@@ -123,24 +123,24 @@ def one_round(
 ) -> dict[str, float]:
     """Return the seconds of each work, in one pass."""
     catalog = Catalog(LocalStorage(where / "ours"))
-    copied = EncodedPart(format_part_name(0), entries(state))
+    copied = EncodedPart(format_part_name(0), make_slices(state))
     staging.stage(copied)
     writes: dict[str, Callable[[], object]] = {
-        "raw write + fsync": lambda: raw_write(where / "raw", state),
-        "write": lambda: our_write(catalog, copied),
-        "dcp.save": lambda: dcp_write(where / "dcp", state),
+        "raw write + fsync": lambda: write_raw(where / "raw", state),
+        "write": lambda: write_with_elastane(catalog, copied),
+        "dcp.save": lambda: write_with_dcp(where / "dcp", state),
     }
     reads: dict[str, Callable[[], object]] = {
-        "raw read": lambda: raw_read(where / "raw", into),
-        "restore": lambda: our_read(catalog, into),
-        "dcp.load": lambda: dcp_read(where / "dcp", into),
+        "raw read": lambda: read_raw(where / "raw", into),
+        "restore": lambda: read_with_elastane(catalog, into),
+        "dcp.load": lambda: read_with_dcp(where / "dcp", into),
         "verify": lambda: catalog.verify(format_checkpoint_name(1)),
     }
-    took = {name: seconds(work) for name, work in turned(writes, turn).items()}
-    for name, work in turned(reads, turn).items():
+    took = {name: measure_seconds(work) for name, work in rotate(writes, turn).items()}
+    for name, work in rotate(reads, turn).items():
         if cold:
             drop_cache(where)
-        took[name] = seconds(work)
+        took[name] = measure_seconds(work)
     if any(not torch.equal(into[key], tensor) for key, tensor in state.items()):
         raise AssertionError("what was read is not what was written")
     took["bytes on disk / bytes of state"] = sum(
@@ -155,11 +155,13 @@ def one_round(
 def measure(setting: Setting) -> dict[str, Any]:
     """Measure with a cold page cache, as after a power cut; `restore.py` measures with a warm one."""
     size_bytes = STATE_BYTES[setting.state]
-    found = measured(size_bytes=size_bytes, rounds=setting.repetitions, directory=setting.work, cold=True)
+    found = measure_rounds(
+        size_bytes=size_bytes, rounds=setting.repetitions, directory=setting.work, cold=True
+    )
     return {"bytes": size_bytes, **found}
 
 
-def measured(
+def measure_rounds(
     *, size_bytes: int = FULL_BYTES, rounds: int = 5, directory: Path | None = None, cold: bool = False
 ) -> dict[str, list[float]]:
     """Return the seconds and ratios of each round.
@@ -170,15 +172,15 @@ def measured(
         directory: on the disk to measure; None is a temporary one.
         cold: read from the disk instead of the page cache.
     """
-    state = layers(size_bytes)
+    state = make_layers(size_bytes)
     into = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
     staging = StagingBuffer()
     found: dict[str, list[float]] = {}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=directory) as where:
         warnings.simplefilter("ignore")
-        one_round(Path(where), state, into, staging, turn=0, cold=cold)
+        measure_round(Path(where), state, into, staging, turn=0, cold=cold)
         for turn in range(rounds):
-            took = one_round(Path(where), state, into, staging, turn=turn, cold=cold)
+            took = measure_round(Path(where), state, into, staging, turn=turn, cold=cold)
             took["write / raw"] = took["raw write + fsync"] / took["write"]
             took["restore / raw"] = took["raw read"] / took["restore"]
             took["restore / dcp.load"] = took["dcp.load"] / took["restore"]
@@ -196,7 +198,9 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="read from the disk, not from the page cache")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = measured(size_bytes=given.bytes, rounds=given.rounds, directory=given.directory, cold=given.cold)
+    found = measure_rounds(
+        size_bytes=given.bytes, rounds=given.rounds, directory=given.directory, cold=given.cold
+    )
     if given.json:
         print(json.dumps(found))
         return

@@ -56,7 +56,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from api_load import ask, summary
+from api_load import send_requests, summarize
 
 TEAMS = 50
 IN_ONE_TRANSACTION = 1000
@@ -73,8 +73,8 @@ class Agents:
     """Everything that a local engine can see of many agents, in one process.
 
     Args:
-        places: of their jobs.
-        names: of their jobs.
+        places: the directories of their jobs.
+        names: the names of their jobs.
     """
 
     def __init__(self, places: EngineDirectories, names: list[str]) -> None:
@@ -84,7 +84,7 @@ class Agents:
         self._bearers: dict[str, str] = {}
         self._places = places
 
-    def settle_in(self, host: str, port: int) -> None:
+    def create_run_dirs(self, host: str, port: int) -> None:
         pid = os.getpid()
         started = process_identity.read_start_time(pid) or 0
         for name, run_dir in self._run_dirs.items():
@@ -99,7 +99,7 @@ class Agents:
             write_attempt(run_dir, Attempt(number=1, pid=pid, started=started, began_s=time.time()))
             self._places.mark_unsettled(name)
 
-    def beat(self, name: str) -> None:
+    def append_step(self, name: str) -> None:
         if name not in self._presence:
             return
         self._steps[name] += 1
@@ -116,20 +116,20 @@ class Agents:
         with self._run_dirs[name].ledger.open("ab") as ledger:
             ledger.write(msgspec.json.encode(line) + b"\n")
 
-    def die(self, name: str) -> None:
+    def kill(self, name: str) -> None:
         """Vanish as after a SIGKILL: the lock is free, and the process that the attempt names is gone."""
         write_attempt(
             self._run_dirs[name], Attempt(number=1, pid=os.getpid(), started=1, began_s=time.time())
         )
         os.close(self._presence.pop(name))
 
-    def known(self, connection: ServerConnection, request: Request) -> Response | None:
+    def authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
         bearer = request.headers.get("Authorization", "")
         if bearer in self._bearers:
             return None
         return connection.respond(HTTPStatus.UNAUTHORIZED, "")
 
-    async def answer(self, connection: ServerConnection) -> None:
+    async def serve_connection(self, connection: ServerConnection) -> None:
         request = connection.request
         name = "" if request is None else self._bearers[request.headers["Authorization"]]
         worker = ProcessInfo(role="worker", pid=1, worker=0, generation=1, state="member")
@@ -140,31 +140,36 @@ class Agents:
         except ConnectionClosed:
             return
 
-    async def live(self, told: Connection) -> None:
+    async def run(self, pipe: Connection) -> None:
         async with serve(
-            self.answer, "127.0.0.1", 0, process_request=self.known, compression=None, ping_interval=None
+            self.serve_connection,
+            "127.0.0.1",
+            0,
+            process_request=self.authenticate,
+            compression=None,
+            ping_interval=None,
         ) as server:
             host, port = server.sockets[0].getsockname()
-            self.settle_in(host, port)
-            told.send("settled")
+            self.create_run_dirs(host, port)
+            pipe.send("settled")
             names, beaten = list(self._run_dirs), 0
             begin_s = time.monotonic()
             while True:
                 due = int((time.monotonic() - begin_s) / BEAT_S * len(names))
                 for number in range(beaten, due):
-                    self.beat(names[number % len(names)])
+                    self.append_step(names[number % len(names)])
                 beaten = due
                 await asyncio.sleep(0.02)
-                while told.poll():
-                    self.die(told.recv())
+                while pipe.poll():
+                    self.kill(pipe.recv())
 
 
-def live(home: str, names: list[str], told: Connection) -> None:
-    many_files()
-    asyncio.run(Agents(EngineDirectories(Path(home)), names).live(told))
+def run_agents(home: str, names: list[str], pipe: Connection) -> None:
+    raise_file_limit()
+    asyncio.run(Agents(EngineDirectories(Path(home)), names).run(pipe))
 
 
-def many_files() -> None:
+def raise_file_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -172,13 +177,13 @@ def many_files() -> None:
 # -- the store ---------------------------------------------------------------------------------------------
 
 
-def fill(store: Store, count: int, running: int, home: Path) -> None:
+def fill_store(store: Store, count: int, running: int, home: Path) -> None:
     """Store this many jobs; the oldest ones run, the others wait."""
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.begin_write() as tx:
             numbers = range(begin, min(begin + IN_ONE_TRANSACTION, count))
             for number in numbers:
-                job = jobs.insert_job(tx, create_job(spec_of(number), "ada", time.time()))
+                job = jobs.insert_job(tx, create_job(make_spec(number), "ada", time.time()))
                 if number < running:
                     observed = ObservedJob(seen_s=time.time(), held={"local": HeldWorkers(workers=1)})
                     run_dir = str(RunDir(home / "runs" / job.name).root)
@@ -197,7 +202,7 @@ def fill(store: Store, count: int, running: int, home: Path) -> None:
                 tx.execute(update(tables.jobs).where(here).values(granted))
 
 
-def spec_of(number: int) -> JobSpec:
+def make_spec(number: int) -> JobSpec:
     return JobSpec(
         name=f"job-{number}",
         team=f"team-{number % TEAMS}",
@@ -208,14 +213,14 @@ def spec_of(number: int) -> JobSpec:
     )
 
 
-def planned(store: Store, name: str) -> bool:
+def is_planned(store: Store, name: str) -> bool:
     """Return whether a plan has decided about a job."""
     with store.begin_read() as tx:
         text = tx.execute(select(tables.jobs.c.explained).where(tables.jobs.c.name == name)).scalar_one()
     return msgspec.json.decode(text, type=Explanation).decided_s > 0
 
 
-def crashed(store: Store, names: list[str]) -> set[str]:
+def list_crashed(store: Store, names: list[str]) -> set[str]:
     with store.begin_read() as tx:
         found = tx.execute(select(tables.jobs.c.name).where(tables.jobs.c.crashes > 0))
         return {row.name for row in found} & set(names)
@@ -225,7 +230,7 @@ def crashed(store: Store, names: list[str]) -> set[str]:
 
 
 @contextmanager
-def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, ControllerReady]]:
+def start_controller(settings: ControllerSettings, log: Path) -> Iterator[tuple[int, ControllerReady]]:
     reading, writing = os.pipe()
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -238,10 +243,10 @@ def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, Contr
     os.close(writing)
     assert process.stdin is not None, "it is a pipe"
     try:
-        with process.stdin as asked:
-            asked.write(msgspec.json.encode(wish))
-        with os.fdopen(reading, "rb") as told:
-            line = told.readline()
+        with process.stdin as stdin:
+            stdin.write(msgspec.json.encode(settings))
+        with os.fdopen(reading, "rb") as ready:
+            line = ready.readline()
         if not line:
             raise SystemExit(log.read_text())
         yield process.pid, msgspec.json.decode(line, type=ControllerReady)
@@ -250,19 +255,19 @@ def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, Contr
         process.wait()
 
 
-def family(pid: int) -> list[int]:
+def list_processes(pid: int) -> list[int]:
     """Return a process and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += family(int(child))
+            found += list_processes(int(child))
     return found
 
 
-def cpu_s(pid: int) -> float:
+def measure_cpu_s(pid: int) -> float:
     """Return the processor seconds of a process and its descendants."""
     ticks = 0
-    for member in family(pid):
+    for member in list_processes(pid):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(int(field) for field in fields[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -273,34 +278,34 @@ class Cores:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._begin = time.monotonic(), cpu_s(pid)
+        self._begin = time.monotonic(), measure_cpu_s(pid)
 
     def read(self) -> float:
         begin_s, used_s = self._begin
-        return round((cpu_s(self._pid) - used_s) / (time.monotonic() - begin_s), 3)
+        return round((measure_cpu_s(self._pid) - used_s) / (time.monotonic() - begin_s), 3)
 
 
 # -- the parts ---------------------------------------------------------------------------------------------
 
 
-def until(done: Callable[[], bool], give_up_s: float, what: str) -> float:
+def wait_until(done: Callable[[], bool], give_up_s: float, what: str) -> float:
     """Return the seconds until the condition holds."""
     begin_s = time.monotonic()
     while not done():
         if time.monotonic() - begin_s > give_up_s:
-            raise SystemExit(f"not so after {give_up_s:g} s: {what}")
+            raise SystemExit(f"not within {give_up_s:g} s: {what}")
         time.sleep(0.02)
     return time.monotonic() - begin_s
 
 
-def change_now_and_then(url: str, token: str, seconds: float, per_s: float) -> None:
+def submit_and_cancel(url: str, token: str, seconds: float, per_s: float) -> None:
     """Submit a job and cancel the one before, again and again; runs in a process of its own."""
     end_s, last = time.monotonic() + seconds, ""
     with Cluster(url, token) as cluster:
         for number in range(10**6):
             if time.monotonic() > end_s:
                 return
-            spec = msgspec.structs.replace(spec_of(number), name=f"more-{os.getpid()}-{number}")
+            spec = msgspec.structs.replace(make_spec(number), name=f"more-{os.getpid()}-{number}")
             cluster.submit(spec)
             if last:
                 cluster.cancel(last)
@@ -308,18 +313,18 @@ def change_now_and_then(url: str, token: str, seconds: float, per_s: float) -> N
             time.sleep(1 / per_s)
 
 
-def deaths(store: Store, told: Connection, names: list[str]) -> dict[str, object]:
+def measure_deaths(store: Store, pipe: Connection, names: list[str]) -> dict[str, object]:
     """Return how many of these agents were found dead, and how long that took."""
     died: dict[str, float] = {}
     took: dict[str, float] = {}
-    drawn = random.Random(3)  # noqa: S311 - the same deaths each time
+    rng = random.Random(3)  # noqa: S311 - the same deaths each time
     begin_s, left = time.monotonic(), list(names)
     while len(took) < len(names) and time.monotonic() - begin_s < DEATHS_S:
-        if left and drawn.random() < 0.3:
+        if left and rng.random() < 0.3:
             name = left.pop()
             died[name] = time.monotonic()
-            told.send(name)
-        for name in crashed(store, list(died)) - took.keys():
+            pipe.send(name)
+        for name in list_crashed(store, list(died)) - took.keys():
             took[name] = time.monotonic() - died[name]
         time.sleep(0.05)
     seconds = sorted(took.values())
@@ -337,59 +342,65 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=2_000)
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--changes", type=float, default=1.0, help="submissions a second, with a cancel each")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each part")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the duration of each part")
     parser.add_argument("--deaths", type=int, default=50)
-    asked = parser.parse_args()
-    many_files()
-    said: dict[str, object] = {"jobs": asked.jobs, "running": asked.running, "cores": os.cpu_count()}
-    said["load_before"] = os.getloadavg()[0]
+    options = parser.parse_args()
+    raise_file_limit()
+    results: dict[str, object] = {"jobs": options.jobs, "running": options.running, "cores": os.cpu_count()}
+    results["load_before"] = os.getloadavg()[0]
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         url = f"sqlite:///{home / 'store.db'}"
-        names = [f"job-{number}" for number in range(asked.running)]
+        names = [f"job-{number}" for number in range(options.running)]
         mine, theirs = multiprocessing.Pipe()
-        agents = context.Process(target=live, args=(folder, names, theirs), daemon=True)
+        agents = context.Process(target=run_agents, args=(folder, names, theirs), daemon=True)
         agents.start()
         store = Store(url)
-        fill(store, asked.jobs, asked.running, home)
+        fill_store(store, options.jobs, options.running, home)
         mine.recv()
-        wish = ControllerSettings(home=folder, store=url, devices=max(1, asked.running), user="benchmark")
+        settings = ControllerSettings(
+            home=folder, store=url, devices=max(1, options.running), user="benchmark"
+        )
         begin_s = time.monotonic()
-        with controller(wish, home / "controller.log") as (pid, ready):
-            said["listens_s"] = round(time.monotonic() - begin_s, 2)
-            waits = f"job-{asked.jobs - 1}"
-            until(lambda: planned(store, waits), PLAN_S, "the first plan")
-            said["restart_s"] = round(time.monotonic() - begin_s, 2)
+        with start_controller(settings, home / "controller.log") as (pid, ready):
+            results["listens_s"] = round(time.monotonic() - begin_s, 2)
+            waits = f"job-{options.jobs - 1}"
+            wait_until(lambda: is_planned(store, waits), PLAN_S, "the first plan")
+            results["restart_s"] = round(time.monotonic() - begin_s, 2)
             # A start still has writes to do, so this is not yet the cost at rest.
-            time.sleep(asked.seconds / 2)
+            time.sleep(options.seconds / 2)
             cores = Cores(pid)
-            time.sleep(asked.seconds)
-            said["rest_cores"] = cores.read()
+            time.sleep(options.seconds)
+            results["rest_cores"] = cores.read()
             cores = Cores(pid)
-            took = asyncio.run(ask(ready.url, ready.token, asked.jobs, asked.rate, asked.seconds))
-            said["api"] = {kind: summary(some) for kind, some in took.items()}
-            said["asked_cores"] = cores.read()
+            took = asyncio.run(
+                send_requests(ready.url, ready.token, options.jobs, options.rate, options.seconds)
+            )
+            results["api"] = {kind: summarize(some) for kind, some in took.items()}
+            results["asked_cores"] = cores.read()
             cores = Cores(pid)
             changing = context.Process(
-                target=change_now_and_then,
-                args=(ready.url, ready.token, asked.seconds, asked.changes),
+                target=submit_and_cancel,
+                args=(ready.url, ready.token, options.seconds, options.changes),
                 daemon=True,
             )
             changing.start()
-            took = asyncio.run(ask(ready.url, ready.token, asked.jobs, asked.rate, asked.seconds))
-            said["api_while_jobs_change"] = {kind: summary(some) for kind, some in took.items()}
-            said["busy_cores"] = cores.read()
+            took = asyncio.run(
+                send_requests(ready.url, ready.token, options.jobs, options.rate, options.seconds)
+            )
+            results["api_while_jobs_change"] = {kind: summarize(some) for kind, some in took.items()}
+            results["busy_cores"] = cores.read()
             changing.join()
-            said["deaths"] = deaths(store, mine, names[: asked.deaths])
-            said["resident_mib"] = sum(resident_mib(member) for member in family(pid))
+            results["deaths"] = measure_deaths(store, mine, names[: options.deaths])
+            results["resident_mib"] = sum(measure_resident_mib(member) for member in list_processes(pid))
         store.close()
         agents.terminate()
         agents.join()
-    print(json.dumps(said, indent=1))
+    print(json.dumps(results, indent=1))
 
 
-def resident_mib(pid: int) -> int:
+def measure_resident_mib(pid: int) -> int:
     line = next(
         line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")
     )

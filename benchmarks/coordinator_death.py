@@ -1,17 +1,16 @@
-"""Measure the cost of ``kill -9`` of the coordinator, beside a process that only imports the same modules."""
+"""Measure the cost of ``kill -9`` of the coordinator, and of a process that only imports the same modules."""
 
 import os
 import signal
 import sys
 import time
-from statistics import median
 from typing import Any
 
 from elastane.api.control import AskStatus
 
-import ticks
 from elastane_run import ElastaneRun
 from job import Job
+from join import measure_disturbance
 from processes import Processes
 from setting import Setting
 
@@ -21,16 +20,16 @@ IMPORTS = "import elastane.coordinator.server"
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Return the slowest step around the death beside the usual one, and whether the next resize works."""
+    """Return the slowest step around each death and around each control, and the time of the next resize."""
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "coordinator")
     deaths, controls = [], []
     with ElastaneRun(job, setting.work / "coordinator-run", start=2, most=2) as run:
         for _ in range(setting.repetitions):
             run.wait_for_members(2)
             run.wait_for_steps(setting.calm_steps)
-            controls.append(control(run, setting))
+            controls.append(measure_control(run, setting))
             run.wait_for_steps(setting.calm_steps)
-            deaths.append(death(run, setting))
+            deaths.append(measure_death(run, setting))
             run.resize(2)
     return {
         "deaths": deaths,
@@ -42,7 +41,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+def measure_death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     status = run.ask(AskStatus())
     coordinator = next(process.pid for process in status.processes if process.role == "coordinator")
     begin_s = time.monotonic()
@@ -50,29 +49,17 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     run.wait(lambda: run.ask(AskStatus()).term > status.term, "the next coordinator")
     successor_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
-    felt = disturbance(run, begin_s, setting)
+    disturbance = measure_disturbance(run, list(run.read_worker_pids().values()), begin_s, setting)
     asked_s = time.monotonic()
     run.resize(1)
-    return {**felt, "successor_s": successor_s, "resize_after_s": run.wait_for_members(1) - asked_s}
+    return {**disturbance, "successor_s": successor_s, "resize_after_s": run.wait_for_members(1) - asked_s}
 
 
-def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+def measure_control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     """Measure from the start of a process outside the run that imports what a coordinator imports."""
     begin_s = time.monotonic()
     with Processes(setting.work / f"bystander-{begin_s:.0f}") as processes:
         processes.start([sys.executable, "-P", "-c", IMPORTS])
         processes.finish(timeout_s=120)
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return disturbance(run, begin_s, setting)
-
-
-def disturbance(run: ElastaneRun, begin_s: float, setting: Setting) -> dict[str, float]:
-    """Return the slowest step of any worker since ``begin_s``, beside the usual one just before."""
-    end_s = time.monotonic()
-    slowest_s, usual_s = 0.0, 0.0
-    for pid in run.worker_pids().values():
-        mine = ticks.of(pid, run.ticks())
-        before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
-        usual_s = max(usual_s, median(ticks.durations_s(before).values()))
-        slowest_s = max(slowest_s, ticks.slowest_s(mine, begin_s, end_s))
-    return {"usual_s": usual_s, "slowest_s": slowest_s, "slowest_over_usual": slowest_s / usual_s}
+    return measure_disturbance(run, list(run.read_worker_pids().values()), begin_s, setting)

@@ -9,12 +9,12 @@ from processes import Processes
 def start(processes: Processes, job: Job, workers: int, script: str = "ddp") -> list[int]:
     """Start the plain loop (``workers`` 1) or DDP, and return the pids in the order of the ranks."""
     if workers == 1:
-        return [processes.start(job.python(script)).pid]
+        return [processes.start(job.build_command(script)).pid]
     store = (job.out / "store").absolute()
     job.out.mkdir(parents=True, exist_ok=True)
     return [
         processes.start(
-            job.python(script),
+            job.build_command(script),
             RANK=str(rank),
             WORLD_SIZE=str(workers),
             # A file, because a TCPStore listens on every address of the machine.

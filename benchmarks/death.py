@@ -23,9 +23,9 @@ class Death:
     """One death.
 
     Args:
-        pid: of the dead worker.
-        step: in which it died.
-        at_s: monotonic time of the kill.
+        pid: the process id of the dead worker.
+        step: the step in which it died.
+        at_s: the monotonic time of the kill.
     """
 
     pid: int
@@ -47,59 +47,74 @@ def measure(setting: Setting) -> dict[str, Any]:
         for _ in range(setting.repetitions):
             run.wait_for_members(WORKERS)
             run.wait_for_steps(setting.calm_steps)
-            deaths.append(death(run, setting))
+            deaths.append(measure_death(run, setting))
     keys = ("to_commit_s", "beyond_work_s", "usual_step_s", "noticed_s", "recomputed")
     return {"virtual_ranks": VIRTUAL_RANKS, "deaths": deaths} | {k: [d[k] for d in deaths] for k in keys}
 
 
-def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    pids = run.worker_pids()
+def measure_death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+    pids = run.read_worker_pids()
     victim = pids[max(pids)]
     survivors = [pid for pid in pids.values() if pid != victim]
-    usual_s = median(list(ticks.durations_s(ticks.of(victim, run.ticks())).values())[-setting.calm_steps :])
-    events = len(run.events("worker.died"))
-    last = ticks.of(victim, run.ticks())[-1]
-    wait_until(lambda: ticks.of(victim, run.ticks())[-1].step > last.step, "the next step of the victim")
-    time.sleep(usual_s / 2)  # In the middle of its step.
-    wall_s, died = time.time(), kill(victim, run)
+    usual_s = median(
+        list(ticks.compute_durations_s(ticks.select_process(victim, run.read_ticks())).values())[
+            -setting.calm_steps :
+        ]
+    )
+    events = len(run.read_events("worker.died"))
+    last = ticks.select_process(victim, run.read_ticks())[-1]
+    wait_until(
+        lambda: ticks.select_process(victim, run.read_ticks())[-1].step > last.step,
+        "the next step of the victim",
+    )
+    time.sleep(usual_s / 2)  # into the middle of its step
+    wall_s, death = time.time(), kill_worker(victim, run)
     run.wait_for_steps(4)
-    run.wait(lambda: len(run.events("worker.died")) > events, "the death in the events")
-    commits = [tick for tick in run.ticks() if tick.step == died.step and tick.pid in survivors]
-    to_commit_s = max(tick.at_s for tick in commits) - died.at_s
-    work_s = max(worked_s(run, pid, died) for pid in survivors)
+    run.wait(lambda: len(run.read_events("worker.died")) > events, "the death in the events")
+    commits = [tick for tick in run.read_ticks() if tick.step == death.step and tick.pid in survivors]
+    to_commit_s = max(tick.at_s for tick in commits) - death.at_s
+    work_s = max(compute_work_s(run, pid, death) for pid in survivors)
     return {
         "usual_step_s": usual_s,
         "to_commit_s": to_commit_s,
         "work_s": work_s,
         "beyond_work_s": to_commit_s - work_s,
-        "noticed_s": run.events("worker.died")[events].time - wall_s,
-        "recomputed": recomputed(run, died),
+        "noticed_s": run.read_events("worker.died")[events].time - wall_s,
+        "recomputed": count_recomputed(run, death),
     }
 
 
-def kill(pid: int, run: ElastaneRun) -> Death:
+def kill_worker(pid: int, run: ElastaneRun) -> Death:
     os.kill(pid, signal.SIGKILL)
     at_s = time.monotonic()
-    mine = [tick for tick in ticks.of(pid, ticks.microbatches(run.job.out)) if tick.at_s <= at_s]
+    mine = [
+        tick for tick in ticks.select_process(pid, ticks.read_microbatches(run.job.out)) if tick.at_s <= at_s
+    ]
     return Death(pid, mine[-1].step, at_s)
 
 
-def worked_s(run: ElastaneRun, pid: int, died: Death) -> float:
+def compute_work_s(run: ElastaneRun, pid: int, death: Death) -> float:
     """Return the seconds that survivor ``pid`` still computed for the step after the death.
 
     Its speed is that of the survivors' next whole steps: two workers on their own cores, not three.
     """
     survivors = WORKERS - 1
-    ahead = [tick for tick in ticks.of(pid, run.ticks()) if died.step <= tick.step <= died.step + 3]
-    pace_s = median(ticks.durations_s(ahead).values()) / math.ceil(VIRTUAL_RANKS / survivors)
-    mine = [m for m in ticks.of(pid, ticks.microbatches(run.job.out)) if m.step == died.step]
-    later = sum(m.at_s > died.at_s for m in mine)
-    begun = [m.at_s for m in mine if m.at_s <= died.at_s]
-    under_way_s = max(0.0, pace_s - (died.at_s - begun[-1])) if begun else 0.0
+    ahead = [
+        tick
+        for tick in ticks.select_process(pid, run.read_ticks())
+        if death.step <= tick.step <= death.step + 3
+    ]
+    pace_s = median(ticks.compute_durations_s(ahead).values()) / math.ceil(VIRTUAL_RANKS / survivors)
+    mine = [
+        m for m in ticks.select_process(pid, ticks.read_microbatches(run.job.out)) if m.step == death.step
+    ]
+    later = sum(m.at_s > death.at_s for m in mine)
+    begun = [m.at_s for m in mine if m.at_s <= death.at_s]
+    under_way_s = max(0.0, pace_s - (death.at_s - begun[-1])) if begun else 0.0
     return later * pace_s + under_way_s
 
 
-def recomputed(run: ElastaneRun, died: Death) -> int:
+def count_recomputed(run: ElastaneRun, death: Death) -> int:
     """Return the microbatches of that step begun beyond V: those that the survivors computed again."""
-    begun = sum(m.step == died.step for m in ticks.microbatches(run.job.out))
+    begun = sum(m.step == death.step for m in ticks.read_microbatches(run.job.out))
     return begun - VIRTUAL_RANKS

@@ -24,7 +24,7 @@ from processes import Processes, wait_until
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")
 
 
-def number(event: EventLine, key: str) -> float:
+def read_number(event: EventLine, key: str) -> float:
     """Return a number among the details of an event."""
     value = event.detail[key]
     if not isinstance(value, int | float):
@@ -36,15 +36,15 @@ class ElastaneRun:
     """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
 
     Args:
-        job: what to train.
-        folder: for the run directory, the logs and the list of known runs.
-        start: workers to begin with.
-        most: workers at most; at least ``start``.
-        copies: copies of the optimizer state, ``all`` or a number.
-        transport: how gradients travel, ``shared`` or ``tcp``.
+        job: the job to train.
+        folder: the folder of the run directory, the logs and the list of known runs.
+        start: the number of workers at the start.
+        most: the largest number of workers; at least ``start``.
+        copies: the copies of the optimizer state, ``all`` or a number.
+        transport: the transport of gradients, ``shared`` or ``tcp``.
         checkpoints: the value of ``--checkpoint-every``.
-        script: ``train_<script>.py`` is run.
-        command: to call for ``elastane``.
+        script: the script is ``train_<script>.py``.
+        command: the command to call for ``elastane``.
     """
 
     def __init__(
@@ -65,32 +65,34 @@ class ElastaneRun:
         self.processes = Processes(folder)
         self._command = command
         self._home = str((folder / "home").absolute())
-        self.main = self._attempt(
+        self.main = self._start_attempt(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}", f"--transport={transport}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
-            *job.script(script),
+            *job.build_script_command(script),
         )
 
-    def _attempt(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _start_attempt(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
 
     def resume(self, *, start: int, copies: str) -> None:
         """Begin another attempt from the newest checkpoint, after `kill_everything`."""
-        self.main = self._attempt(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
+        self.main = self._start_attempt(
+            f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}"
+        )
 
     def kill_everything(self, dice: random.Random, spared: int = 0) -> int:
         """Kill every process of the run, in random order, until none is left.
 
         Args:
-            dice: for the order.
-            spared: a process outside the run that has the run's files open for moments; 0: none.
+            dice: decides the order.
+            spared: a process outside the run that briefly opens the run's files; 0: none.
 
         Returns:
             The number of killed processes.
         """
         killed: set[int] = set()
         # A process that is being forked now is found the next time, unless the end of its pipe ends it first.
-        while pids := self._pids(spared):
+        while pids := self._list_pids(spared):
             dice.shuffle(pids)
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -99,7 +101,7 @@ class ElastaneRun:
             self.main.wait()
         return len(killed)
 
-    def _pids(self, spared: int) -> list[int]:
+    def _list_pids(self, spared: int) -> list[int]:
         """Return the pids of all processes that have a file of the run open; each has at least its log."""
         root = f"{self.run_dir.root.resolve()}/"
         found = {self.main.pid} if self.main.poll() is None else set()
@@ -132,33 +134,33 @@ class ElastaneRun:
         """Wait for the end of the job.
 
         Raises:
-            RuntimeError: it failed, or it succeeded after a worker failed by itself.
+            RuntimeError: the job failed, or a worker failed by itself.
         """
         code = self.main.wait(timeout_s)
         if code:
-            raise RuntimeError(f"exit code {code} of {self.main.args!r}:\n{self.last_words()}")
-        if failures := self.events("worker.failed"):
-            raise RuntimeError(f"not even killed: {failures}")
+            raise RuntimeError(f"exit code {code} of {self.main.args!r}:\n{self.read_last_output()}")
+        if failures := self.read_events("worker.failed"):
+            raise RuntimeError(f"a worker failed by itself: {failures}")
 
-    def last_words(self) -> str:
+    def read_last_output(self) -> str:
         """Return the last output of ``elastane run`` in this attempt."""
-        return self.processes.last_words(len(self.processes.started) - 1)
+        return self.processes.read_last_output(len(self.processes.started) - 1)
 
-    def finish_in_peace(self, timeout_s: float = 600) -> None:
+    def finish_undisturbed(self, timeout_s: float = 600) -> None:
         """Wait for the end of a job in which no process should die.
 
         Raises:
-            RuntimeError: it failed, a worker or the coordinator died, or the ledger has gaps, so the
+            RuntimeError: the job failed, a worker or the coordinator died, or the ledger has gaps, so the
                 measurement is invalid.
         """
         self.finish(timeout_s)
         for kind in ("worker.died", "worker.hung", "coordinator.died"):
-            if deaths := self.events(kind):
-                raise RuntimeError(f"not in peace: {deaths}")
-        if len(self.ledger()) != self.job.steps:
-            raise RuntimeError(f"{len(self.ledger())} of {self.job.steps} steps are in the ledger")
+            if deaths := self.read_events(kind):
+                raise RuntimeError(f"a process of the undisturbed run died: {deaths}")
+        if len(self.read_ledger()) != self.job.steps:
+            raise RuntimeError(f"{len(self.read_ledger())} of {self.job.steps} steps are in the ledger")
 
-    # -- what it says ------------------------------------------------------------------------------------
+    # -- requests and files --------------------------------------------------------------------------------
 
     def ask(self, question: Ask) -> Answer:
         answer = ask(self.run_dir, question)
@@ -172,41 +174,41 @@ class ElastaneRun:
     def drain(self, worker: int) -> None:
         self.ask(AskDrain(worker=worker))
 
-    def processes_as(self, role: str) -> list[ProcessInfo]:
+    def list_processes(self, role: str) -> list[ProcessInfo]:
         return [process for process in self.ask(AskStatus()).processes if process.role == role]
 
-    def worker_pids(self) -> dict[int, int]:
+    def read_worker_pids(self) -> dict[int, int]:
         """Return the pid of each living worker."""
-        found = self.processes_as("worker")
+        found = self.list_processes("worker")
         return {process.worker: process.pid for process in found if process.worker is not None}
 
-    def ledger(self) -> tuple[LedgerLine, ...]:
+    def read_ledger(self) -> tuple[LedgerLine, ...]:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
 
-    def steps(self) -> int:
+    def count_steps(self) -> int:
         """Return the number of committed steps: the lines of the ledger, counted without decoding."""
         return self.run_dir.ledger.read_bytes().count(b"\n") if self.run_dir.ledger.exists() else 0
 
-    def events(self, kind: str) -> list[EventLine]:
+    def read_events(self, kind: str) -> list[EventLine]:
         lines = read_lines(self.run_dir.events, decode_event_line, torn_tail=True)
         return [line for line in lines if line.kind == kind]
 
-    def ticks(self) -> list[ticks.Tick]:
-        return ticks.steps(self.job.out)
+    def read_ticks(self) -> list[ticks.Tick]:
+        return ticks.read_steps(self.job.out)
 
-    # -- what one waits for ------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------------------
 
     def wait_for_members(self, workers: int) -> float:
         """Wait for a step in the ledger by this many workers; return the monotonic time then."""
         return self.wait(
-            lambda: bool(self.ledger()) and len(self.ledger()[-1].workers) == workers,
+            lambda: bool(self.read_ledger()) and len(self.read_ledger()[-1].workers) == workers,
             f"a step of {workers} workers",
         )
 
     def wait_for_steps(self, steps: int) -> float:
         """Wait until the ledger has this many more steps than now; return the monotonic time then."""
-        goal = self.steps() + steps
-        return self.wait(lambda: self.steps() >= goal, f"step {goal}")
+        goal = self.count_steps() + steps
+        return self.wait(lambda: self.count_steps() >= goal, f"step {goal}")
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = 180) -> float:
         """Wait until ``condition`` holds; return the monotonic time then, in seconds.
@@ -217,7 +219,7 @@ class ElastaneRun:
 
         def holds() -> bool:
             if self.main.poll() is not None:
-                raise RuntimeError(f"the run ended before {what}:\n{self.last_words()}")
+                raise RuntimeError(f"the run ended before {what}:\n{self.read_last_output()}")
             return condition()
 
         return wait_until(holds, what, timeout_s)

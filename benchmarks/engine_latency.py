@@ -48,7 +48,7 @@ Spread: TypeAlias = dict[str, float]
 Results: TypeAlias = dict[str, dict[str, Spread]]
 
 
-class Timed:
+class TimedJob:
     """One job with timed changes."""
 
     def __init__(self, home: Path) -> None:
@@ -68,88 +68,90 @@ class Timed:
             elastic_policy=ElasticPolicy(max_replicas=2),
         )
 
-    async def order(self, order: Order) -> None:
+    async def execute(self, order: Order) -> None:
         refused = await self.engine.carry_out([order])
         if refused:
             raise RuntimeError(f"{order}: {refused}")
 
-    async def until(self, done: Callable[[Observation], bool]) -> Observation:
+    async def wait_until(self, done: Callable[[Observation], bool]) -> Observation:
         async with asyncio.timeout(WAIT_S):
             while not done(seen := (await self.engine.observe([JOB]))[JOB]):  # noqa: ASYNC110 - an observation is not an event
                 await asyncio.sleep(0.02)
         return seen
 
-    async def change(self, order: Order, workers: int) -> float:
+    async def time_change(self, order: Order, workers: int) -> float:
         """Return the seconds from the decision to the first step with this many workers."""
-        known = len(self.ledger())
+        known = len(self.read_ledger())
         decided_s = time.time()
         if isinstance(order, ResizeJob):
             self.resizes.append((decided_s, workers))
-        await self.order(order)
+        await self.execute(order)
         async with asyncio.timeout(WAIT_S):
             while True:
-                new = self.ledger()[known:]
+                new = self.read_ledger()[known:]
                 first = next((line for line in new if len(line.workers) == workers), None)
                 if first is not None and first.time >= decided_s:
                     return first.time - decided_s
                 await asyncio.sleep(0.02)
 
-    async def calm(self) -> None:
-        known = len(self.ledger())
+    async def wait_for_calm_steps(self) -> None:
+        known = len(self.read_ledger())
         async with asyncio.timeout(WAIT_S):
-            while len(self.ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - a line of a file is not an event
+            while len(self.read_ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - a line of a file is not an event
                 await asyncio.sleep(0.02)
 
-    def ledger(self) -> list[LedgerLine]:
+    def read_ledger(self) -> list[LedgerLine]:
         """Return all lines so far, but read only new ones: the training needs the cores."""
         self.lines += map(decode_ledger_line, self.tail.new_lines())
         return self.lines
 
 
-async def resizes(repetitions: int, home: Path) -> Results:
-    timed = Timed(home)
+async def measure_resizes(repetitions: int, home: Path) -> Results:
+    timed = TimedJob(home)
     try:
-        return await measured_on(timed, repetitions)
+        return await measure_job(timed, repetitions)
     finally:
         # A job outlives the process that has started it; this one must not.
         seen = (await timed.engine.observe([JOB]))[JOB]
         if seen.present:
             await timed.engine.carry_out([KillAttempt(job=JOB, attempt=seen.attempt)])
-            await timed.until(lambda seen: not seen.present)
+            await timed.wait_until(lambda seen: not seen.present)
         await timed.engine.close()
 
 
-async def measured_on(timed: Timed, repetitions: int) -> Results:
+async def measure_job(timed: TimedJob, repetitions: int) -> Results:
     measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
     for attempt in range(1, 1 + max(1, repetitions // GROWTHS_PER_ATTEMPT)):
         start = StartAttempt(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
-        measured["submit" if attempt == 1 else "resume"].append(await timed.change(start, 1))
+        measured["submit" if attempt == 1 else "resume"].append(await timed.time_change(start, 1))
         # Before the fork server has imported everything, a growth would measure these imports.
-        await timed.until(lambda seen: seen.target == seen.workers == 1)
+        await timed.wait_until(lambda seen: seen.target == seen.workers == 1)
         for _ in range(GROWTHS_PER_ATTEMPT):
-            await timed.calm()
-            measured["grow"].append(await timed.change(resized(attempt, 2), 2))
-            await timed.calm()
-            measured["shrink"].append(await timed.change(resized(attempt, 1), 1))
-        await timed.calm()
+            await timed.wait_for_calm_steps()
+            measured["grow"].append(await timed.time_change(make_resize(attempt, 2), 2))
+            await timed.wait_for_calm_steps()
+            measured["shrink"].append(await timed.time_change(make_resize(attempt, 1), 1))
+        await timed.wait_for_calm_steps()
         decided_s = time.time()
-        await timed.order(StopAttempt(job=JOB, attempt=attempt))
-        await timed.until(lambda seen: not seen.present)
+        await timed.execute(StopAttempt(job=JOB, attempt=attempt))
+        await timed.wait_until(lambda seen: not seen.present)
         measured["pause"].append(time.time() - decided_s)
-    felt = [felt_of(timed.ledger(), decided_s, workers) for decided_s, workers in timed.resizes]
-    await timed.order(SettleJob(job=JOB))
-    results = {"seconds": {name: spread(values) for name, values in measured.items()}}
+    effects = [
+        compute_effect(timed.read_ledger(), decided_s, workers) for decided_s, workers in timed.resizes
+    ]
+    await timed.execute(SettleJob(job=JOB))
+    results = {"seconds": {name: summarize(values) for name, values in measured.items()}}
     for name, grown in (("grow", True), ("shrink", False)):
-        some = [one for one in felt if one.grown == grown]
+        some = [one for one in effects if one.grown == grown]
         results[f"felt by the healthy, {name}"] = {
-            "slowest step over a usual one": spread([one.slowest for one in some]),
-            "the same, calm": spread([one.calm for one in some]),
-            "pause_s": spread([one.pause_s for one in some]),
+            "slowest step over a usual one": summarize([one.slowest for one in some]),
+            "the same, calm": summarize([one.calm for one in some]),
+            "pause_s": summarize([one.pause_s for one in some]),
         }
     return results
 
 
-class Felt(NamedTuple):
+class Effect(NamedTuple):
     """The effect of one resize on healthy workers; see above."""
 
     grown: bool
@@ -158,7 +160,7 @@ class Felt(NamedTuple):
     pause_s: float
 
 
-def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Felt:
+def compute_effect(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Effect:
     """Return the effect of a resize with `CALM_STEPS` undisturbed steps before and after it."""
     begin = next(n for n, line in enumerate(ledger) if line.time >= decided_s)
     first = next(n for n in range(begin, len(ledger)) if len(ledger[n].workers) == workers)
@@ -166,7 +168,7 @@ def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Fel
     before = median(took[begin - CALM_STEPS : begin])
     after = median(took[first + 1 : first + 1 + CALM_STEPS])
     calm = took[2 * begin - first - 1 : begin]
-    return Felt(
+    return Effect(
         grown=workers > len(ledger[begin - 1].workers),
         slowest=max(took[begin : first + 1]) / max(before, after),
         calm=max(calm) / before,
@@ -174,11 +176,11 @@ def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Fel
     )
 
 
-def resized(attempt: int, workers: int) -> ResizeJob:
+def make_resize(attempt: int, workers: int) -> ResizeJob:
     return ResizeJob(job=JOB, attempt=attempt, workers=workers, limits=(1, 2))
 
 
-async def looking(home: Path) -> Spread:
+async def measure_observation(home: Path) -> Spread:
     """Time one observation by an engine with many ended and many waiting jobs in its directory."""
     engine, places = LocalEngine(home), EngineDirectories(home)
     for number in range(SETTLED):
@@ -193,10 +195,10 @@ async def looking(home: Path) -> Spread:
         begun = time.perf_counter()
         await engine.observe(jobs)
         took.append(time.perf_counter() - begun)
-    return spread(took)
+    return summarize(took)
 
 
-def spread(values: list[float]) -> Spread:
+def summarize(values: list[float]) -> Spread:
     if len(values) < 2:
         return {"n": len(values), "p50": round(values[0], 4) if values else 0.0}
     parts = quantiles(values, n=100, method="inclusive")
@@ -215,10 +217,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         os.environ["ELASTANE_HOME"] = str(home)
-        results = asyncio.run(resizes(options.repetitions, home))
-        looked = asyncio.run(looking(home))
-    results["seconds"][f"one look: {SETTLED} settled and {WAITING} waiting jobs"] = looked
-    print(json.dumps({"machine": machine.described(), **results}, indent=2))
+        results = asyncio.run(measure_resizes(options.repetitions, home))
+        observation = asyncio.run(measure_observation(home))
+    results["seconds"][f"one look: {SETTLED} settled and {WAITING} waiting jobs"] = observation
+    print(json.dumps({"machine": machine.describe(), **results}, indent=2))
 
 
 if __name__ == "__main__":

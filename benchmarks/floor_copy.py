@@ -13,15 +13,15 @@ def main(nbytes: int, repetitions: int) -> None:
     state = torch.ones(nbytes, dtype=torch.uint8)
     fresh = []
     for _ in range(repetitions):
-        room = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
-        fresh.append(copy_s(state, room))
-    there = [copy_s(state, room) for _ in range(repetitions)]
-    print(json.dumps({"copy_s": there, "copy_to_fresh_s": fresh}))
+        buffer = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+        fresh.append(time_copy(state, buffer))
+    reused = [time_copy(state, buffer) for _ in range(repetitions)]
+    print(json.dumps({"copy_s": reused, "copy_to_fresh_s": fresh}))
 
 
-def copy_s(state: torch.Tensor, room: torch.Tensor) -> float:
+def time_copy(state: torch.Tensor, buffer: torch.Tensor) -> float:
     begin_s = time.perf_counter()
-    room.copy_(state)
+    buffer.copy_(state)
     return time.perf_counter() - begin_s
 
 

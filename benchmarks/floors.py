@@ -15,16 +15,18 @@ from setting import Setting
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Return seconds, except for ``copy_gb``."""
-    warm = parsed([sys.executable, str(HERE / "floor_warm.py"), setting.size, str(setting.repetitions)])
+    warm = run_and_parse(
+        [sys.executable, str(HERE / "floor_warm.py"), setting.size, str(setting.repetitions)]
+    )
     return {
-        "import_torch_cpu_s": [import_torch_cpu_s() for _ in range(setting.repetitions)],
-        "cold_process_s": [cold_process_s() for _ in range(setting.repetitions)],
-        "new_gloo_group_s": new_gloo_group_s(setting),
+        "import_torch_cpu_s": [measure_import_cpu_s() for _ in range(setting.repetitions)],
+        "cold_process_s": [measure_cold_process_s() for _ in range(setting.repetitions)],
+        "new_gloo_group_s": measure_gloo_group_s(setting),
         **warm,
     }
 
 
-def import_torch_cpu_s() -> float:
+def measure_import_cpu_s() -> float:
     """Return the user and system time of a process that imports torch."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
@@ -32,14 +34,14 @@ def import_torch_cpu_s() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def cold_process_s() -> float:
+def measure_cold_process_s() -> float:
     """Return the seconds from nothing to a process that can compute with tensors."""
     begin_s = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch; torch.ones(1) + 1"], check=True)
     return time.monotonic() - begin_s
 
 
-def new_gloo_group_s(setting: Setting) -> list[float]:
+def measure_gloo_group_s(setting: Setting) -> list[float]:
     """Return the seconds of a second group among two processes that have one, first collective included."""
     folder = setting.work / "gloo"
     out = folder / "seconds.json"
@@ -62,7 +64,7 @@ def new_gloo_group_s(setting: Setting) -> list[float]:
     return seconds
 
 
-def parsed(command: list[str]) -> dict[str, Any]:
+def run_and_parse(command: list[str]) -> dict[str, Any]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout)

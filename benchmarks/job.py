@@ -13,10 +13,10 @@ class Job:
     """One training job.
 
     Args:
-        size: key of `workload.SIZES`.
-        steps: optimizer steps.
-        virtual_ranks: microbatches per step, over all workers.
-        out: folder for the times of the steps, one file per process.
+        size: a key of `workload.SIZES`.
+        steps: the number of optimizer steps.
+        virtual_ranks: the number of microbatches per step, over all workers.
+        out: the folder for the times of the steps, one file per process.
     """
 
     size: str
@@ -24,7 +24,7 @@ class Job:
     virtual_ranks: int
     out: Path
 
-    def arguments(self) -> list[str]:
+    def build_arguments(self) -> list[str]:
         return [
             f"--size={self.size}",
             f"--steps={self.steps}",
@@ -32,15 +32,15 @@ class Job:
             f"--out={self.out}",
         ]
 
-    def script(self, contestant: str) -> list[str]:
+    def build_script_command(self, contestant: str) -> list[str]:
         """Return the script and arguments of ``train_<contestant>.py``."""
-        return [str(HERE / f"train_{contestant}.py"), *self.arguments()]
+        return [str(HERE / f"train_{contestant}.py"), *self.build_arguments()]
 
-    def python(self, contestant: str) -> list[str]:
-        return [sys.executable, *self.script(contestant)]
+    def build_command(self, contestant: str) -> list[str]:
+        return [sys.executable, *self.build_script_command(contestant)]
 
 
-def parsed() -> Job:
+def parse_job() -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", required=True)
     parser.add_argument("--steps", type=int, required=True)

@@ -20,11 +20,11 @@ class Case:
     """A join.
 
     Args:
-        size: of the model; None: that of the setting.
-        before: workers before the join.
-        virtual_ranks: that give even shares before and after.
-        repetitions: at most.
-        calm_steps: at most.
+        size: the size of the model; None: that of the setting.
+        before: the number of workers before the join.
+        virtual_ranks: a number that gives even shares before and after the join.
+        repetitions: the largest number of repetitions.
+        calm_steps: the largest number of undisturbed steps.
     """
 
     size: str | None
@@ -43,11 +43,11 @@ def measure(setting: Setting) -> dict[str, Any]:
     for case in CASES:
         if case.size is None or setting.state == case.size:
             size = case.size or setting.size
-            found[f"{size}, {case.before} to {case.before + 1}"] = one(case, size, setting)
+            found[f"{size}, {case.before} to {case.before + 1}"] = measure_case(case, size, setting)
     return {"cases": found}
 
 
-def one(case: Case, size: str, setting: Setting) -> dict[str, Any]:
+def measure_case(case: Case, size: str, setting: Setting) -> dict[str, Any]:
     calm = replace(setting, size=size, calm_steps=min(case.calm_steps, setting.calm_steps))
     name = f"join-{size}-{case.before}"
     job = Job(size, 1_000_000, case.virtual_ranks, setting.work / name)
@@ -57,8 +57,8 @@ def one(case: Case, size: str, setting: Setting) -> dict[str, Any]:
         run.wait_for_members(case.before)
         run.wait_for_steps(calm.calm_steps)
         for _ in range(min(case.repetitions, setting.repetitions)):
-            controls.append(control(run, calm))
-            joins.append(join(run, calm, case.before + 1))
+            controls.append(measure_control(run, calm))
+            joins.append(measure_join(run, calm, case.before + 1))
             run.resize(case.before)
             run.wait_for_members(case.before)
     return {
@@ -70,20 +70,20 @@ def one(case: Case, size: str, setting: Setting) -> dict[str, Any]:
     }
 
 
-def join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
+def measure_join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
     """Measure from the request for one more worker until some steps after its first one."""
-    pids = list(run.worker_pids().values())
+    pids = list(run.read_worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
     run.resize(workers)
     joined_s = run.wait_for_members(workers)
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": joined_s - begin_s, **disturbance(run, pids, begin_s, setting)}
+    return {"took_s": joined_s - begin_s, **measure_disturbance(run, pids, begin_s, setting)}
 
 
-def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+def measure_control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     """Measure from the start of a bystander until some steps after its end."""
-    pids = list(run.worker_pids().values())
+    pids = list(run.read_worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
     with Processes(setting.work / f"bystander-{begin_s:.0f}") as processes:
@@ -91,16 +91,18 @@ def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
         processes.finish(timeout_s=120)
     took_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": took_s, **disturbance(run, pids, begin_s, setting)}
+    return {"took_s": took_s, **measure_disturbance(run, pids, begin_s, setting)}
 
 
-def disturbance(run: ElastaneRun, pids: list[int], begin_s: float, setting: Setting) -> dict[str, float]:
-    """Return the slowest step of these processes since ``begin_s``, beside their usual one just before."""
-    end_s, seen = time.monotonic(), run.ticks()
+def measure_disturbance(
+    run: ElastaneRun, pids: list[int], begin_s: float, setting: Setting
+) -> dict[str, float]:
+    """Return the slowest step of these processes since ``begin_s``, and their usual step just before."""
+    end_s, seen = time.monotonic(), run.read_ticks()
     slowest_s, usual_s = 0.0, 0.0
     for pid in pids:
-        mine = ticks.of(pid, seen)
+        mine = ticks.select_process(pid, seen)
         before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
-        usual_s = max(usual_s, median(ticks.durations_s(before).values()))
-        slowest_s = max(slowest_s, ticks.slowest_s(mine, begin_s, end_s))
+        usual_s = max(usual_s, median(ticks.compute_durations_s(before).values()))
+        slowest_s = max(slowest_s, ticks.find_slowest_s(mine, begin_s, end_s))
     return {"usual_s": usual_s, "slowest_s": slowest_s, "slowest_over_usual": slowest_s / usual_s}

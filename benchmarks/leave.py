@@ -25,7 +25,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         run.wait_for_members(2)
         for _ in range(setting.repetitions):
             run.wait_for_steps(setting.calm_steps)
-            leaves.append(leave(run, setting))
+            leaves.append(measure_leave(run, setting))
             run.resize(2)
             run.wait_for_members(2)
     return {
@@ -36,28 +36,30 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def leave(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    pids = run.worker_pids()
+def measure_leave(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+    pids = run.read_worker_pids()
     stayer, leaver = min(pids), max(pids)
-    known = len(run.ledger())
+    known = len(run.read_ledger())
     begin_s = time.monotonic()
     run.drain(leaver)
     gone_s = run.wait_for_members(1)
     run.wait_for_steps(setting.calm_steps)
-    around = ticks.durations_s([tick for tick in ticks.of(pids[stayer], run.ticks()) if tick.at_s > begin_s])
+    around = ticks.compute_durations_s(
+        [tick for tick in ticks.select_process(pids[stayer], run.read_ticks()) if tick.at_s > begin_s]
+    )
     # The last step of two workers, the first of one, and the next; later steps are usual again.
-    alone = next(line.step for line in run.ledger()[known:] if len(line.workers) == 1)
+    alone = next(line.step for line in run.read_ledger()[known:] if len(line.workers) == 1)
     usual_s = median(seconds for step, seconds in around.items() if step > alone + 1)
     slowest_s = max(seconds for step, seconds in around.items() if step <= alone + 1)
     return {
         "to_gone_s": gone_s - begin_s,
         "usual_s": usual_s,
         "pause_s": max(0.0, slowest_s - usual_s),
-        "recomputed": recomputed(run, known, len(run.ledger())),
+        "recomputed": count_recomputed(run, known, len(run.read_ledger())),
     }
 
 
-def recomputed(run: ElastaneRun, after: int, until: int) -> int:
+def count_recomputed(run: ElastaneRun, after: int, until: int) -> int:
     """Return the microbatches that all workers began beyond the V that each of these steps needs."""
-    begun = [tick.step for tick in ticks.microbatches(run.job.out) if after < tick.step <= until]
+    begun = [tick.step for tick in ticks.read_microbatches(run.job.out) if after < tick.step <= until]
     return len(begun) - run.job.virtual_ranks * (until - after)

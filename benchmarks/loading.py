@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from setting import Setting
-from usual_step import ratios
+from usual_step import compute_ratios
 
 MICROBATCH, VIRTUAL_RANKS, PREFETCH = 16, 8, 4
 LOADERS = (1, 2)
@@ -69,32 +69,35 @@ def measure(setting: Setting) -> dict[str, Any]:
     """Return samples per second by kind of dataset and number of loaders, a number for each repetition."""
     return {
         kind.__name__.lower(): {
-            str(loaders): one(kind(), loaders, setting.repetitions) for loaders in LOADERS
+            str(loaders): measure_dataset(kind(), loaders, setting.repetitions) for loaders in LOADERS
         }
         for kind in (Windows, Pictures)
     }
 
 
-def one(dataset: Windows | Pictures, loaders: int, repetitions: int) -> dict[str, Any]:
+def measure_dataset(dataset: Windows | Pictures, loaders: int, repetitions: int) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"pytorch": [], "elastane": []}
     over: list[float] = []
     for _ in range(repetitions):
         # Both are open at once and take short turns, so a second of noise affects both alike.
-        contestants = {"pytorch": pytorch(dataset, loaders), "elastane": elastane(dataset, loaders)}
+        contestants = {
+            "pytorch": load_with_pytorch(dataset, loaders),
+            "elastane": load_with_elastane(dataset, loaders),
+        }
         turns: dict[str, list[float]] = {name: [] for name in contestants}
         for turn in range(TURNS + 1):
             for name in list(contestants)[:: 1 if turn % 2 else -1]:
-                rate = samples_per_s(contestants[name], max(1, dataset.steps // TURNS))
+                rate = measure_rate(contestants[name], max(1, dataset.steps // TURNS))
                 if turn:
                     turns[name].append(rate)
         for name, batches in contestants.items():
             batches.close()
             rates[name].append(median(turns[name]))
-        over.append(median(ratios(turns["elastane"], turns["pytorch"])))
+        over.append(median(compute_ratios(turns["elastane"], turns["pytorch"])))
     return {"samples_per_s": rates, "elastane_over_pytorch": over}
 
 
-def samples_per_s(batches: Iterator[Tensor], steps: int) -> float:
+def measure_rate(batches: Iterator[Tensor], steps: int) -> float:
     """Return the rate of one turn, without the samples loaded ahead during the other's turn."""
     for _ in range(WARMUP_STEPS * VIRTUAL_RANKS):
         next(batches)
@@ -104,7 +107,7 @@ def samples_per_s(batches: Iterator[Tensor], steps: int) -> float:
     return samples / (time.perf_counter() - begin_s)
 
 
-def pytorch(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None, None]:
+def load_with_pytorch(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None, None]:
     sampler: DistributedSampler[Tensor] = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
     loader = DataLoader(
         dataset,
@@ -119,7 +122,7 @@ def pytorch(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None
         yield from loader
 
 
-def elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None, None]:
+def load_with_elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None, None]:
     batch = MICROBATCH * VIRTUAL_RANKS
     plan = make_plan(len(dataset), batch, MICROBATCH, 1 << 30, virtual_ranks=None, seed=0)
     source = MapBatchSource(dataset, plan, None, loaders=loaders, prefetch=PREFETCH)
@@ -128,10 +131,10 @@ def elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, Non
             leaves: dict[int, Leaf] = {}
             for rank in range(VIRTUAL_RANKS):
                 source.expect(BeginRound(step, step, 1, 1), range(rank, VIRTUAL_RANKS))
-                dealt = source.load(step, rank)
-                leaves[rank] = Leaf(rank, 0, 0.0, 1.0, dealt.samples, dealt.checksum)
-                if dealt.samples:
-                    yield dealt.inputs
+                loaded = source.load(step, rank)
+                leaves[rank] = Leaf(rank, 0, 0.0, 1.0, loaded.samples, loaded.checksum)
+                if loaded.samples:
+                    yield loaded.inputs
             msgspec.json.encode(source.describe_samples(compute_outcome(step, step, leaves, {}), {}))
     finally:
         source.close()

@@ -30,15 +30,15 @@ def measure(setting: Setting) -> dict[str, Any]:
             ddp_name, our_name = f"ddp_{workers}", f"elastane_{workers}_copies_{copies}"
             out = setting.work / f"memory-{workers}-{repetition}"
             job = Job(setting.memory, STEPS, VIRTUAL_RANKS, out / "ddp")
-            peaks.setdefault(ddp_name, []).append(of_ddp(job, workers) / workers)
+            peaks.setdefault(ddp_name, []).append(measure_ddp(job, workers) / workers)
             job = Job(setting.memory, STEPS, VIRTUAL_RANKS, out / "elastane")
-            ours, overhead = of_elastane(job, workers, copies)
+            ours, overhead = measure_elastane(job, workers, copies)
             peaks.setdefault(our_name, []).append(ours / workers)
             peaks.setdefault(f"{our_name}_other_processes", []).append(overhead)
     return {"size": setting.memory, "peak_mb_per_worker": peaks}
 
 
-def of_ddp(job: Job, workers: int) -> float:
+def measure_ddp(job: Job, workers: int) -> float:
     with Processes(job.out / "logs") as processes:
         pids = ddp.start(processes, job, workers)
         with Peak(lambda: pids) as peak:
@@ -46,16 +46,16 @@ def of_ddp(job: Job, workers: int) -> float:
     return peak.mb
 
 
-def of_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
+def measure_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
     """Return the peak of the workers, and that of agent, coordinator and fork server together."""
     with ElastaneRun(job, job.out / "logs", start=workers, most=workers, copies=copies) as run:
         run.wait(run.run_dir.lock.exists, "the lock of the run")
-        run.wait(lambda: len(run.worker_pids()) == workers, "all workers started")
-        pids = list(run.worker_pids().values())
+        run.wait(lambda: len(run.read_worker_pids()) == workers, "all workers started")
+        pids = list(run.read_worker_pids().values())
         roles = ("coordinator", "fork-server", "agent")
-        others = {process.pid for role in roles for process in run.processes_as(role)} | {run.main.pid}
+        others = {process.pid for role in roles for process in run.list_processes(role)} | {run.main.pid}
         with Peak(lambda: pids) as peak, Peak(lambda: list(others)) as other:
-            run.finish_in_peace()
+            run.finish_undisturbed()
     return peak.mb, other.mb
 
 

@@ -45,7 +45,7 @@ class PrivateNetwork:
         self.holder.kill()
         self.holder.communicate()
 
-    def inside(self, command: list[str]) -> list[str]:
+    def wrap_command(self, command: list[str]) -> list[str]:
         """Return the command line that runs ``command`` in this network."""
         target = f"--target={self.holder.pid}"
         return ["nsenter", target, "--user", "--preserve-credentials", "--net", *command]

@@ -58,20 +58,20 @@ class Processes:
         for number, process in enumerate(self.started):
             code = process.wait(max(0.1, deadline - time.monotonic()))
             if code != 0:
-                raise RuntimeError(f"exit code {code} of {process.args!r}:\n{self.last_words(number)}")
+                raise RuntimeError(f"exit code {code} of {process.args!r}:\n{self.read_last_output(number)}")
 
-    def last_words(self, number: int, length: int = 2000) -> str:
+    def read_last_output(self, number: int, length: int = 2000) -> str:
         return (self.folder / f"{number}.log").read_text(errors="replace")[-length:]
 
-    def failed(self) -> str:
+    def find_failure(self) -> str:
         """Return the output of the first failed process, or an empty text."""
         for number, process in enumerate(self.started):
             if process.poll() not in {None, 0}:
-                return f"{process.args!r} ended with {process.poll()}:\n{self.last_words(number)}"
+                return f"{process.args!r} ended with {process.poll()}:\n{self.read_last_output(number)}"
         return ""
 
 
-def end_in_order_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Make SIGTERM end the harness as an exception does, with all processes that it has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 

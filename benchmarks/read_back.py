@@ -20,19 +20,19 @@ def main(how: str, checkpoint: Path, size: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     parts = sorted(checkpoint.glob("part-*.distcp"))
-    room = [bytearray(part.stat().st_size) for part in parts] if how != "dcp" else []
-    state = state_of(size) if how == "dcp" else {}
+    buffers = [bytearray(part.stat().st_size) for part in parts] if how != "dcp" else []
+    state = make_state(size) if how == "dcp" else {}
     print("ready", flush=True)
     sys.stdin.readline()
     begin_s = time.perf_counter()
     if how == "dcp":
         load(state, checkpoint_id=checkpoint, no_dist=True)
-    for part, into in zip(parts, room, strict=False):
-        read(part, memoryview(into), check=how == "checked")
+    for part, into in zip(parts, buffers, strict=False):
+        read_file(part, memoryview(into), check=how == "checked")
     print(time.perf_counter() - begin_s)
 
 
-def read(part: Path, view: memoryview, *, check: bool) -> None:
+def read_file(part: Path, view: memoryview, *, check: bool) -> None:
     """Read one file; check it with the checksum that Elastane uses, in pieces that are still in the cache."""
     checksum = xxhash.xxh3_64()
     with part.open("rb", buffering=0) as file:
@@ -43,10 +43,10 @@ def read(part: Path, view: memoryview, *, check: bool) -> None:
             view = view[count:]
 
 
-def state_of(size: str) -> dict[str, Any]:
+def make_state(size: str) -> dict[str, Any]:
     """Return the parameters and the optimizer state of the job, in memory that is already mapped."""
     model = workload.GPT(workload.SIZES[size])
-    optimizer = workload.optimizer_for(model)
+    optimizer = workload.make_optimizer(model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

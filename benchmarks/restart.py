@@ -31,44 +31,46 @@ def measure(setting: Setting) -> dict[str, Any]:
         except NoPrivateNetwork as refusal:
             return {"skipped": f"torchrun listens on every address, and {refusal}"}
         with run:
-            found.append(one_run(run, setting))
+            found.append(measure_run(run, setting))
     return {"runs": found} | {key: [each[key] for each in found] for key in found[0]}
 
 
-def one_run(run: TorchrunRun, setting: Setting) -> dict[str, float]:
+def measure_run(run: TorchrunRun, setting: Setting) -> dict[str, float]:
     run.start_agent()
     run.wait_for_step(setting.calm_steps + 5)
-    usual_s = median(list(ticks.durations_s(run.ticks()).values())[-setting.calm_steps :])
+    usual_s = median(list(ticks.compute_durations_s(run.read_ticks()).values())[-setting.calm_steps :])
     join_s = time.monotonic()
     run.start_agent()
-    wait_until(lambda: len({tick.pid for tick in run.ticks()}) == 3, "steps of two workers under torchrun")
-    run.wait_for_step(run.furthest() + setting.calm_steps)
+    wait_until(
+        lambda: len({tick.pid for tick in run.read_ticks()}) == 3, "steps of two workers under torchrun"
+    )
+    run.wait_for_step(run.find_last_step() + setting.calm_steps)
     kill_s = time.monotonic()
-    os.kill(run.newest_pids(2)[1], signal.SIGKILL)
-    run.wait_for_step(run.furthest() + 3)
+    os.kill(run.find_newest_pids(2)[1], signal.SIGKILL)
+    run.wait_for_step(run.find_last_step() + 3)
     end_s = time.monotonic()
     return {
         "usual_s": usual_s,
-        "join_stall_s": stall_s(run, join_s, kill_s),
-        "join_lost_steps": lost_steps(run, join_s, kill_s),
-        "death_stall_s": stall_s(run, kill_s, end_s),
-        "death_lost_steps": lost_steps(run, kill_s, end_s),
+        "join_stall_s": find_longest_stall_s(run, join_s, kill_s),
+        "join_lost_steps": count_lost_steps(run, join_s, kill_s),
+        "death_stall_s": find_longest_stall_s(run, kill_s, end_s),
+        "death_lost_steps": count_lost_steps(run, kill_s, end_s),
     }
 
 
-def stall_s(run: TorchrunRun, begin_s: float, end_s: float) -> float:
+def find_longest_stall_s(run: TorchrunRun, begin_s: float, end_s: float) -> float:
     """Return the longest gap that ends in this time, between two steps finished for the first time."""
     first: dict[int, float] = {}
-    for tick in run.ticks():
+    for tick in run.read_ticks():
         first.setdefault(tick.step, tick.at_s)
     gaps = pairwise(sorted(first.values()))
     return max(b - a for a, b in gaps if begin_s < b <= end_s)
 
 
-def lost_steps(run: TorchrunRun, begin_s: float, end_s: float) -> int:
+def count_lost_steps(run: TorchrunRun, begin_s: float, end_s: float) -> int:
     """Return how many steps the training went back."""
     furthest, lost = 0, 0
-    for tick in run.ticks():
+    for tick in run.read_ticks():
         if begin_s < tick.at_s < end_s:
             lost = max(lost, furthest - tick.step + 1 if tick.step < furthest else 0)
         furthest = max(furthest, tick.step)

@@ -1,6 +1,6 @@
 """Measure Elastane, plain PyTorch, DDP and torchrun in one go on this machine.
 
-Writes ``benchmarks/results/<machine>.json`` and draws ``docs/benchmarks.md`` from it. Appends each
+Writes ``benchmarks/results/<machine>.json`` and renders ``docs/benchmarks.md`` from it. Appends each
 measurement to ``benchmarks/results/<machine>.jsonl``, with its date and commit, so that the next one does not
 overwrite it. ``--quick`` writes into ``build/benchmarks`` instead: its numbers only serve to try the harness.
 """
@@ -8,7 +8,6 @@ overwrite it. ``--quick`` writes into ``build/benchmarks`` instead: its numbers 
 import argparse
 import json
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,8 +31,8 @@ import restore
 import setting
 import usual_step
 from job import HERE
-from page import page
-from processes import end_in_order_on_sigterm
+from page import render_page
+from processes import exit_on_sigterm
 
 MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
     "usual_step": usual_step.measure,
@@ -59,35 +58,35 @@ def main() -> None:
         "--only", action="append", choices=list(MEASUREMENTS), help="this one; may be repeated"
     )
     options = parser.parse_args()
-    end_in_order_on_sigterm()
+    exit_on_sigterm()
     root = HERE.parent
-    results = HERE / "results" / f"{machine.file_name()}.json"
-    drawn = root / "docs" / "benchmarks.md"
+    results = HERE / "results" / f"{machine.make_file_name()}.json"
+    page = root / "docs" / "benchmarks.md"
     if options.quick:
         results = root / "build" / "benchmarks" / results.name
-        drawn = results.with_name("benchmarks.md")
+        page = results.with_name("benchmarks.md")
     results.parent.mkdir(parents=True, exist_ok=True)
     flags = [*(["--quick"] if options.quick else []), *(f"--only={name}" for name in options.only or [])]
     before = json.loads(results.read_text()) if results.exists() and options.only else {}
     whole: dict[str, Any] = {
-        "machine": machine.described(),
+        "machine": machine.describe(),
         "taken": before.get("taken", {}),
         "measurements": before.get("measurements", {}),
     }
     # Written after each measurement, so that a failure in the last minute does not lose an hour.
     for name in options.only or list(MEASUREMENTS):
         begin_s = time.monotonic()
-        whole["measurements"][name] = measured(name, quick=options.quick)
+        whole["measurements"][name] = measure(name, quick=options.quick)
         whole["taken"][name] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
             "minutes": round((time.monotonic() - begin_s) / 60, 2),
             "command": " ".join(["python benchmarks/run.py", *flags]),
-            "elastane": commit(),
+            "elastane": machine.describe_commit(),
         }
         append_to_history(results.with_suffix(".jsonl"), name, whole)
         results.write_text(json.dumps(whole, indent=1) + "\n")
-        drawn.write_text(page(whole, str(results.relative_to(root))))
-    print(f"wrote {results} and {drawn}")
+        page.write_text(render_page(whole, str(results.relative_to(root))))
+    print(f"wrote {results} and {page}")
 
 
 def append_to_history(history: Path, name: str, whole: dict[str, Any]) -> None:
@@ -102,19 +101,12 @@ def append_to_history(history: Path, name: str, whole: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def commit() -> str:
-    """Return the commit of the measured code, with a plus if the code has changed since."""
-    asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-def measured(name: str, *, quick: bool) -> dict[str, Any]:
+def measure(name: str, *, quick: bool) -> dict[str, Any]:
     """Make the named measurement in a folder that is removed after success."""
     work = Path(tempfile.mkdtemp(prefix=f"elastane-{name}-"))
     begin_s = time.monotonic()
     print(f"{name}: measuring (logs in {work})", flush=True)
-    found = MEASUREMENTS[name](setting.quick(work) if quick else setting.full(work))
+    found = MEASUREMENTS[name](setting.make_quick(work) if quick else setting.make_full(work))
     print(f"{name}: {time.monotonic() - begin_s:.0f} s", flush=True)
     shutil.rmtree(work)
     return found

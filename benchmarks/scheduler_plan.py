@@ -38,7 +38,7 @@ ODD_LARGEST = 10_000
 PLANS_TO_REST = 4
 
 
-def cluster(jobs: int, seed: int) -> Snapshot:
+def make_cluster(jobs: int, seed: int) -> Snapshot:
     """Return a cluster with a demand of about twice its devices, with spot and two kinds of devices."""
     rng = random.Random(seed)  # noqa: S311
     devices = jobs * DEVICES_PER_JOB
@@ -63,11 +63,11 @@ def cluster(jobs: int, seed: int) -> Snapshot:
         teams=teams,
         cohorts=tuple(Cohort(name=f"cohort-{i}") for i in range(COHORTS)),
         priorities=(PriorityClass(name="high", value=10), PriorityClass(name="low", value=-10)),
-        jobs=tuple(job(rng, number, 0.0) for number in range(jobs)),
+        jobs=tuple(draw_job(rng, number, 0.0) for number in range(jobs)),
     )
 
 
-def refused(jobs: int) -> Snapshot:
+def make_refused(jobs: int) -> Snapshot:
     """Return a cluster of one cohort: teams have grown to their limits, and waiting jobs need too much."""
     of_each = jobs // 2 // TEAMS
     borrowed = 2 * of_each * DEVICES_PER_JOB
@@ -97,32 +97,35 @@ def refused(jobs: int) -> Snapshot:
     )
 
 
-def displaced(jobs: int) -> Snapshot:
+def make_displaced(jobs: int) -> Snapshot:
     """Return a cluster in which half of the teams own a part, and waiting jobs have the higher priority."""
     running = [
-        holding(number, f"team-{TEAMS // 2 + number % (TEAMS // 2)}", 10, "low")
+        make_running_job(number, f"team-{TEAMS // 2 + number % (TEAMS // 2)}", 10, "low")
         for number in range(jobs // 2)
     ]
     waiting = [
-        state(number, f"team-{number % TEAMS}", 11 + number % 5, "high") for number in range(jobs // 2, jobs)
+        make_waiting_job(number, f"team-{number % TEAMS}", 11 + number % 5, "high")
+        for number in range(jobs // 2, jobs)
     ]
     owned = Quota(pool="h100", nominal_quota=jobs * DEVICES_PER_JOB // TEAMS)
     teams = [Team(name=f"team-{i}", cohort="all", quotas=(owned,) * (i < TEAMS // 2)) for i in range(TEAMS)]
     rest = Quota(pool="h100", nominal_quota=jobs * DEVICES_PER_JOB // 2)
-    return whole(jobs * DEVICES_PER_JOB, teams, (*running, *waiting), Cohort(name="all", quotas=(rest,)))
+    return make_snapshot(
+        jobs * DEVICES_PER_JOB, teams, (*running, *waiting), Cohort(name="all", quotas=(rest,))
+    )
 
 
-def cut(jobs: int) -> Snapshot:
+def make_cut(jobs: int) -> Snapshot:
     """Return a cluster in which each team owns a part of a minimum; one owns the rest and lends nothing."""
     devices = 2 * DEVICES_PER_JOB * jobs
     left = Quota(pool="h100", nominal_quota=jobs // TEAMS)
     others = Quota(pool="h100", nominal_quota=devices - TEAMS * (jobs // TEAMS), lending_limit=0)
     teams = [Team(name=f"team-{i}", quotas=(left,)) for i in range(TEAMS)]
-    running = tuple(holding(number, f"team-{number % TEAMS}", 18, "low") for number in range(jobs))
-    return whole(devices, [*teams, Team(name="others", quotas=(others,))], running)
+    running = tuple(make_running_job(number, f"team-{number % TEAMS}", 18, "low") for number in range(jobs))
+    return make_snapshot(devices, [*teams, Team(name="others", quotas=(others,))], running)
 
 
-def state(number: int, team: str, least: int, priority: str) -> JobState:
+def make_waiting_job(number: int, team: str, least: int, priority: str) -> JobState:
     policy = ElasticPolicy(min_replicas=least, max_replicas=2 * DEVICES_PER_JOB)
     spec = JobSpec(
         name=f"job-{number}", script="train.py", team=team, elastic_policy=policy, priority_class=priority
@@ -130,13 +133,15 @@ def state(number: int, team: str, least: int, priority: str) -> JobState:
     return JobState(number=number, spec=spec, submitted_s=-60.0)
 
 
-def holding(number: int, team: str, least: int, priority: str) -> JobState:
+def make_running_job(number: int, team: str, least: int, priority: str) -> JobState:
     """Return a job that has run at its largest size for a day."""
     holds = (Holding(pool="h100", workers=2 * DEVICES_PER_JOB),)
-    return msgspec.structs.replace(state(number, team, least, priority), holds=holds, started_s=-86400.0)
+    return msgspec.structs.replace(
+        make_waiting_job(number, team, least, priority), holds=holds, started_s=-86400.0
+    )
 
 
-def whole(devices: int, teams: list[Team], jobs: tuple[JobState, ...], *cohorts: Cohort) -> Snapshot:
+def make_snapshot(devices: int, teams: list[Team], jobs: tuple[JobState, ...], *cohorts: Cohort) -> Snapshot:
     return Snapshot(
         now_s=0.0,
         pools=(Pool(name="h100", device="h100", devices=devices),),
@@ -147,7 +152,7 @@ def whole(devices: int, teams: list[Team], jobs: tuple[JobState, ...], *cohorts:
     )
 
 
-def job(rng: random.Random, number: int, now_s: float) -> JobState:
+def draw_job(rng: random.Random, number: int, now_s: float) -> JobState:
     devices = rng.choice([1, 1, 1, 2, 4, 8])
     minimum = rng.choice([1, 1, 2, 4])
     step = rng.choice([1, 1, 1, 2])
@@ -175,7 +180,7 @@ def job(rng: random.Random, number: int, now_s: float) -> JobState:
     )
 
 
-def after(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
+def advance(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
     """Return the cluster after all decisions of the plan."""
     decided = {decision.job: decision for decision in made.decisions}
     now_s = snapshot.now_s + seconds
@@ -194,24 +199,24 @@ def after(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
     )
 
 
-def disturbed(snapshot: Snapshot, seed: int) -> Snapshot:
+def disturb(snapshot: Snapshot, seed: int) -> Snapshot:
     rng = random.Random(seed)  # noqa: S311
     stay = [state for state in snapshot.jobs if rng.random() > 0.01]
     come = range(len(snapshot.jobs), 2 * len(snapshot.jobs) - len(stay))
     first, *others = snapshot.pools
     return msgspec.structs.replace(
         snapshot,
-        jobs=(*stay, *(job(rng, number, snapshot.now_s) for number in come)),
+        jobs=(*stay, *(draw_job(rng, number, snapshot.now_s) for number in come)),
         pools=(msgspec.structs.replace(first, devices=first.devices * 9 // 10), *others),
     )
 
 
-def usual(jobs: int, seed: int) -> dict[str, Snapshot]:
-    snapshot = cold = cluster(jobs, seed)
+def make_usual_snapshots(jobs: int, seed: int) -> dict[str, Snapshot]:
+    snapshot = cold = make_cluster(jobs, seed)
     for _ in range(PLANS_TO_REST):
-        snapshot = after(snapshot, plan(snapshot), 120.0)
-    changed = disturbed(snapshot, seed)
-    return {"cold": cold, "busy": snapshot, "changed": changed, "refused": refused(jobs)}
+        snapshot = advance(snapshot, plan(snapshot), 120.0)
+    changed = disturb(snapshot, seed)
+    return {"cold": cold, "busy": snapshot, "changed": changed, "refused": make_refused(jobs)}
 
 
 def measure(jobs: int, snapshots: dict[str, Snapshot], repetitions: int) -> dict[str, Any]:
@@ -243,11 +248,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     if options.jobs is not None:
-        odd = {"displaced": displaced, "cut": cut}
+        odd = {"displaced": make_displaced, "cut": make_cut}
         snapshots = (
             {name: made(options.jobs) for name, made in odd.items()}
             if options.odd
-            else usual(options.jobs, options.seed)
+            else make_usual_snapshots(options.jobs, options.seed)
         )
         print(json.dumps(measure(options.jobs, snapshots, options.repetitions)), flush=True)
         return

@@ -9,8 +9,8 @@ class Usual:
     """The length of one repetition of the usual step.
 
     Args:
-        warmup: steps not counted.
-        steps: steps counted.
+        warmup: the number of first steps that do not count.
+        steps: the number of steps that count.
     """
 
     warmup: int
@@ -22,13 +22,13 @@ class Setting:
     """The settings of every measurement.
 
     Args:
-        work: folder for all files of a measurement; removed afterwards.
-        repetitions: of each measurement.
+        work: the folder of all files of a measurement; removed afterwards.
+        repetitions: the number of repetitions of each measurement.
         size: the workload of every measurement of a change (join, leave, death).
-        usual: the sizes for the usual step, and for how long.
+        usual: the sizes for the usual step, with their lengths.
         memory: the size for the measurement of memory.
         state: the size for saving and restoring state.
-        calm_steps: undisturbed steps between two changes, which give the usual step.
+        calm_steps: the undisturbed steps between two changes, which give the usual step.
     """
 
     work: Path
@@ -40,7 +40,7 @@ class Setting:
     calm_steps: int
 
 
-def full(work: Path) -> Setting:
+def make_full(work: Path) -> Setting:
     return Setting(
         work=work,
         repetitions=5,
@@ -52,8 +52,8 @@ def full(work: Path) -> Setting:
     )
 
 
-def quick(work: Path) -> Setting:
-    """Return a setting for trying the harness; the numbers mean little."""
+def make_quick(work: Path) -> Setting:
+    """Return a setting that tries the harness; its numbers mean little."""
     return Setting(
         work=work,
         repetitions=2,

@@ -19,43 +19,43 @@ from elastane.api.errors import ElastaneError
 from elastane.api.jobs import JobSpec
 
 import machine
-from pilot.arm import live
-from pilot.checks import checks_of
-from pilot.figures import figures_of
-from pilot.page import page
-from pilot.proof import compared
-from pilot.results import results_of
-from pilot.scenario import Scenario, fixed, read_scenario
-from pilot.words import table
+from pilot.arm import play
+from pilot.checks import check_arms
+from pilot.figures import compute_figures
+from pilot.page import render_page
+from pilot.proof import compare_with_references
+from pilot.results import build_results
+from pilot.scenario import Scenario, fix_size, read_scenario
+from pilot.words import format_table
 
 SCENARIO = Path(__file__).parent / "pilot" / "shared.yaml"
 INTERRUPTED = 130
 BUSY = 0.7
-"""Load average of the last minute beyond which other processes slow down starts."""
+"""The load average of the last minute beyond which other programs slow down starts."""
 
 
-def stretching(spec: JobSpec, _ideal: int) -> JobSpec:
+def keep_elastic(spec: JobSpec, _ideal: int) -> JobSpec:
     return spec
 
 
-SHAPES = {"elastic": stretching, "fixed": fixed}
+SHAPES = {"elastic": keep_elastic, "fixed": fix_size}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("scenario", type=Path, nargs="?", default=SCENARIO)
     parser.add_argument(
-        "--out", type=Path, default=Path("pilot"), help="folder for report.html and report.json"
+        "--out", type=Path, default=Path("pilot"), help="the folder for report.html and report.json"
     )
-    parser.add_argument("--keep", action="store_true", help="keep stores, run directories and logs")
+    parser.add_argument("--keep", action="store_true", help="keep the stores, run directories and logs")
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
+        signal.signal(number, interrupt)
     folder = Path(tempfile.mkdtemp(prefix="elastane-pilot-"))
     try:
-        good = piloted(read_scenario(options.scenario), folder, options.out)
+        good = run_pilot(read_scenario(options.scenario), folder, options.out)
     except KeyboardInterrupt:
-        print(f"interrupted; everything it had started has ended; kept: {folder}")
+        print(f"interrupted: all processes have ended; kept: {folder}")
         return INTERRUPTED
     except (ElastaneError, TimeoutError) as error:
         print(f"{error}\nkept: {folder}")
@@ -67,36 +67,39 @@ def main() -> int:
     return 0 if good else 1
 
 
-def piloted(scenario: Scenario, folder: Path, out: Path) -> bool:
+def run_pilot(scenario: Scenario, folder: Path, out: Path) -> bool:
     """Run, measure, prove and record a scenario; return whether all checks passed."""
     print(f"{scenario.name}: {len(scenario.jobs)} jobs, first elastic, then of a fixed size", flush=True)
     if (load := os.getloadavg()[0]) > BUSY:
-        print(f"this machine is busy with something else (load {load:.1f}): the figures will mislead")
-    arms = [live(scenario, name, folder / name, shape, partial(said, name)) for name, shape in SHAPES.items()]
-    print("now each job in peace, to compare the bytes with", flush=True)
-    equal = compared(scenario, arms, folder / "quiet")
-    figures = {arm.name: figures_of(arm, scenario) for arm in arms}
-    checks = checks_of(scenario, arms, figures, equal)
-    about = machine.described()
+        print(f"other programs use this machine (load {load:.1f}), so the figures will be misleading")
+    arms = [
+        play(scenario, name, folder / name, shape, partial(print_progress, name))
+        for name, shape in SHAPES.items()
+    ]
+    print("now the reference run of each job, to compare the bytes", flush=True)
+    equal = compare_with_references(scenario, arms, folder / "reference")
+    figures = {arm.name: compute_figures(arm, scenario) for arm in arms}
+    checks = check_arms(scenario, arms, figures, equal)
+    about = machine.describe()
     out.mkdir(parents=True, exist_ok=True)
-    results = results_of(scenario, arms, figures, checks, about)
+    results = build_results(scenario, arms, figures, checks, about)
     (out / "report.json").write_text(json.dumps(results, indent=1) + "\n")
-    (out / "report.html").write_text(page(scenario, arms, figures, checks, about))
-    print(f"\n{table(figures)}\n")
+    (out / "report.html").write_text(render_page(scenario, arms, figures, checks, about))
+    print(f"\n{format_table(figures)}\n")
     for check in checks:
         print("yes" if check.good else "NO ", check.text, sep="  ")
     print(f"\n{out / 'report.html'}, {out / 'report.json'}")
     return all(check.good for check in checks)
 
 
-def interrupted(*_: object) -> None:
-    """Interrupt once; a second Ctrl-C must not keep the pilot from ending its processes."""
+def interrupt(*_: object) -> None:
+    """Interrupt once: a second Ctrl-C must not stop the pilot while it ends its processes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def said(arm: str, text: str) -> None:
+def print_progress(arm: str, text: str) -> None:
     print(f"{arm:8}{text}", flush=True)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 
-def said(values: Sequence[float], unit: str = "", scale: float = 1.0, digits: int = 2) -> str:
+def format_spread(values: Sequence[float], unit: str = "", scale: float = 1.0, digits: int = 2) -> str:
     """Return ``median (lowest to highest)`` with the unit; ``scale`` is applied first."""
     if not values:
         return "not measured"

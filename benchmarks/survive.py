@@ -25,10 +25,11 @@ from pathlib import Path
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 
-from chaos import commit, compared
+from chaos import verify_runs
 from elastane_run import ElastaneRun
 from job import HERE, Job
-from processes import end_in_order_on_sigterm, wait_until
+from machine import describe_commit
+from processes import exit_on_sigterm, wait_until
 
 SIZE, STEPS, VIRTUAL_RANKS, MOST_WORKERS = "1m", 36, 6, 4
 CHECKPOINTS = "3 steps"
@@ -48,12 +49,12 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Death:
+class AttemptEnd:
     """The end of an attempt.
 
     Args:
-        after_steps: steps made in this attempt; -1: while it is still starting.
-        after_s: seconds after these steps, so that a death hits any instant.
+        after_steps: steps made in this attempt; -1: the attempt ends while it starts.
+        after_s: seconds after these steps, so that the end hits any instant.
         then: the options of the next attempt.
     """
 
@@ -68,24 +69,23 @@ class History:
 
     seed: int
     first: Shape
-    deaths: tuple[Death, ...]
+    ends: tuple[AttemptEnd, ...]
 
 
-def plan(seed: int) -> History:
+def draw_history(seed: int) -> History:
     dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
 
-    def shape() -> Shape:
+    def draw_shape() -> Shape:
         return Shape(dice.randint(1, 3), dice.choice(["all", "2"]))
 
-    def death(number: int) -> Death:
-        # A run without a checkpoint cannot be resumed, so the first attempt is not ended while it
-        # starts.
+    def draw_end(number: int) -> AttemptEnd:
+        # A run without a checkpoint cannot be resumed, so the first attempt does not end while it starts.
         if number and dice.random() < 0.25:
-            return Death(-1, dice.uniform(0, 2.5), shape())
-        return Death(dice.randint(1, 12), dice.uniform(0, 0.3), shape())
+            return AttemptEnd(-1, dice.uniform(0, 2.5), draw_shape())
+        return AttemptEnd(dice.randint(1, 12), dice.uniform(0, 0.3), draw_shape())
 
-    first = shape()
-    return History(seed, first, tuple(death(number) for number in range(dice.choice([1, 1, 2, 2, 3]))))
+    first = draw_shape()
+    return History(seed, first, tuple(draw_end(number) for number in range(dice.choice([1, 1, 2, 2, 3]))))
 
 
 def main() -> int:
@@ -93,17 +93,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first history; the next ones follow")
     parser.add_argument("--histories", type=int, default=3)
     options = parser.parse_args()
-    end_in_order_on_sigterm()
+    exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix=f"elastane-survive-{options.seed}-"))
-    print(f"{options.histories} histories from seed {options.seed}, at {commit()}", flush=True)
-    quiet(work / "quiet")
+    print(f"{options.histories} histories from seed {options.seed}, at {describe_commit()}", flush=True)
+    run_reference(work / "reference")
     different = []
-    with warm(work / "warm") as (command, warm_pid):
+    with start_warm_process(work / "warm") as (command, warm_pid):
         for seed in range(options.seed, options.seed + options.histories):
             folder = work / f"history-{seed}"
             try:
-                lived(plan(seed), folder, command, warm_pid)
-                same = equal(work / "quiet" / "run", folder / "run")
+                play(draw_history(seed), folder, command, warm_pid)
+                same = are_equal(work / "reference" / "run", folder / "run")
             except (RuntimeError, TimeoutError) as error:
                 print(error)
                 same = False
@@ -114,15 +114,17 @@ def main() -> int:
                 different.append(seed)
     if not different:
         shutil.rmtree(work)
-        print(f"{options.histories} of {options.histories} histories end with the bytes of the quiet run")
+        print(f"{options.histories} of {options.histories} histories end with the bytes of the reference run")
         return 0
-    print(f"{len(different)} of {options.histories} histories do not: seeds {different}; kept: {work}")
-    print(f"again: make survive HISTORIES=1 SEED={different[0]}  (at {commit()})")
+    print(
+        f"{len(different)} of {options.histories} histories differ from it: seeds {different}; kept: {work}"
+    )
+    print(f"repeat: make survive HISTORIES=1 SEED={different[0]}  (at {describe_commit()})")
     return 1
 
 
 @contextmanager
-def warm(path: Path) -> Iterator[tuple[Sequence[str], int]]:
+def start_warm_process(path: Path) -> Iterator[tuple[Sequence[str], int]]:
     """Yield a command for ``elastane`` with fork servers forked from one process, and that process's pid."""
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM / "warm_process.py"), str(path)],
@@ -138,23 +140,23 @@ def warm(path: Path) -> Iterator[tuple[Sequence[str], int]]:
         process.communicate()
 
 
-def quiet(folder: Path) -> None:
+def run_reference(folder: Path) -> None:
     job = Job(SIZE, STEPS, VIRTUAL_RANKS, folder / "ticks")
     with ElastaneRun(job, folder, start=1, most=MOST_WORKERS, checkpoints="never") as run:
-        run.finish_in_peace(PATIENCE_S)
+        run.finish_undisturbed(PATIENCE_S)
 
 
-def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int) -> None:
+def play(history: History, folder: Path, command: Sequence[str], warm_pid: int) -> None:
     """Play one history to the end of its run.
 
     Args:
-        history: its deaths.
-        folder: for all files.
-        command: to call for ``elastane``.
-        warm_pid: of the process that its fork servers are forked from.
+        history: the history.
+        folder: the folder of all files.
+        command: the command to call for ``elastane``.
+        warm_pid: the process id of the process from which its fork servers are forked.
 
     Raises:
-        RuntimeError: an attempt ended in another way than planned.
+        RuntimeError: an attempt ended otherwise than planned.
     """
     dice = random.Random(history.seed)  # noqa: S311 - an order, not a secret
     first = history.first
@@ -169,42 +171,42 @@ def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int)
         command=command,
     ) as run:
         print(f"history {history.seed}: {first}", flush=True)
-        run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
+        run.wait(lambda: bool(run.read_events("checkpoint.saved")), "the first checkpoint")
         resumes = 0
-        for death in history.deaths:
-            wait_for(run, death, resumes)
-            print(f"  {killed(run, dice, warm_pid)}; then {death.then}", flush=True)
-            if run.events("run.finished"):
-                print("  too late: it had finished")
+        for end in history.ends:
+            wait_for_end(run, end, resumes)
+            print(f"  {kill_all(run, dice, warm_pid)}; then {end.then}", flush=True)
+            if run.read_events("run.finished"):
+                print("  too late: the run has finished")
                 return
-            resumes = 1 + len(run.events("run.resumed"))
-            run.resume(start=death.then.workers, copies=death.then.copies)
+            resumes = 1 + len(run.read_events("run.resumed"))
+            run.resume(start=end.then.workers, copies=end.then.copies)
         run.finish(PATIENCE_S)
 
 
-def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
-    """Wait for the instant of a death, in the attempt after this many resumes."""
-    if death.after_steps >= 0:
-        run.wait(lambda: len(run.events("run.resumed")) >= resumes, "the resume")
-        goal = run.steps() + death.after_steps
-        run.wait(lambda: run.steps() >= min(goal, STEPS), f"step {goal}")
-    time.sleep(death.after_s)
+def wait_for_end(run: ElastaneRun, end: AttemptEnd, resumes: int) -> None:
+    """Wait for the instant of an end, in the attempt after this many resumes."""
+    if end.after_steps >= 0:
+        run.wait(lambda: len(run.read_events("run.resumed")) >= resumes, "the resume")
+        goal = run.count_steps() + end.after_steps
+        run.wait(lambda: run.count_steps() >= min(goal, STEPS), f"step {goal}")
+    time.sleep(end.after_s)
 
 
-def killed(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
-    """Kill everything but that process; return in words what was killed."""
+def kill_all(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
+    """Kill all processes of the run, but not the warm one; describe what was killed."""
     count = run.kill_everything(dice, warm_pid)
     found = Catalog(open_storage(str(run.run_dir.checkpoints))).list_summaries()
     newest = max(summary.age for summary in found if summary.state == "complete")
     half = [summary.name for summary in found if summary.state != "complete" and summary.age > newest]
     met = f", {' and '.join(half)} half written" if half else ""
-    return f"{count} processes killed after step {run.steps()}{met}"
+    return f"{count} processes killed after step {run.count_steps()}{met}"
 
 
-def equal(first: Path, second: Path) -> bool:
+def are_equal(first: Path, second: Path) -> bool:
     """Return whether two runs are equal, by `elastane verify` and by their models."""
     models = {hashlib.sha256((run / "model.safetensors").read_bytes()).digest() for run in (first, second)}
-    return compared(first, second) and len(models) == 1
+    return verify_runs(first, second) and len(models) == 1
 
 
 if __name__ == "__main__":

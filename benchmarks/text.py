@@ -1,11 +1,11 @@
 """Paragraphs and tables of Markdown."""
 
 
-def prose(text: str) -> str:
+def join_lines(text: str) -> str:
     """Join the lines of a text into one paragraph."""
     return " ".join(text.split())
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
+def format_table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -26,10 +26,10 @@ class TickWriter:
         out.mkdir(parents=True, exist_ok=True)
         self.file = (out / f"{os.getpid()}.ticks").open("a", buffering=1)
 
-    def begun(self, step: int) -> None:
+    def record_begin(self, step: int) -> None:
         self.file.write(f"m {step} {time.monotonic():.6f}\n")
 
-    def done(self, step: int) -> None:
+    def record_end(self, step: int) -> None:
         self.file.write(f"s {step} {time.monotonic():.6f}\n")
 
 
@@ -44,30 +44,30 @@ def read_all(out: Path) -> list[Tick]:
     return sorted(found, key=lambda tick: tick.at_s)
 
 
-def steps(out: Path) -> list[Tick]:
+def read_steps(out: Path) -> list[Tick]:
     return [tick for tick in read_all(out) if not tick.microbatch]
 
 
-def microbatches(out: Path) -> list[Tick]:
+def read_microbatches(out: Path) -> list[Tick]:
     return [tick for tick in read_all(out) if tick.microbatch]
 
 
-def of(pid: int, ticks: list[Tick]) -> list[Tick]:
+def select_process(pid: int, ticks: list[Tick]) -> list[Tick]:
     return [tick for tick in ticks if tick.pid == pid]
 
 
-def durations_s(ticks: list[Tick]) -> dict[int, float]:
+def compute_durations_s(ticks: list[Tick]) -> dict[int, float]:
     """Return the seconds from the end of the step before to the end of each step, of one process."""
     return {after.step: after.at_s - before.at_s for before, after in pairwise(ticks)}
 
 
-def mean_durations_s(seen: list[Tick]) -> dict[int, float]:
+def compute_mean_durations_s(seen: list[Tick]) -> dict[int, float]:
     """Return the seconds of each step: the mean of all processes, which wait for one another."""
-    each = [durations_s(of(pid, seen)) for pid in {tick.pid for tick in seen}]
-    together = set[int].intersection(*(set(one) for one in each))
-    return {step: sum(one[step] for one in each) / len(each) for step in sorted(together)}
+    each = [compute_durations_s(select_process(pid, seen)) for pid in {tick.pid for tick in seen}]
+    common = set[int].intersection(*(set(one) for one in each))
+    return {step: sum(one[step] for one in each) / len(each) for step in sorted(common)}
 
 
-def slowest_s(ticks: list[Tick], begin_s: float, end_s: float) -> float:
+def find_slowest_s(ticks: list[Tick], begin_s: float, end_s: float) -> float:
     """Return the longest step of one process that overlaps the time from ``begin_s`` to ``end_s``."""
     return max(b.at_s - a.at_s for a, b in pairwise(ticks) if a.at_s < end_s and b.at_s > begin_s)

@@ -39,14 +39,14 @@ class TorchrunRun:
 
     def start_agent(self) -> subprocess.Popen[bytes]:
         return self.processes.start(
-            self.network.inside(
+            self.network.wrap_command(
                 [
                     *(sys.executable, "-m", "torch.distributed.run"),
                     *("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-id=bench"),
                     *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{PORT}", "--local-addr=127.0.0.1"),
                     # The shortest time between the arrival of the last agent and the start.
                     *("--rdzv-conf=last_call_timeout=1", "--monitor-interval=0.1"),
-                    *self.job.script("torchrun"),
+                    *self.job.build_script_command("torchrun"),
                 ]
             ),
             GLOO_SOCKET_IFNAME="lo",
@@ -64,29 +64,29 @@ class TorchrunRun:
             except subprocess.TimeoutExpired:
                 agent.kill()
 
-    def ticks(self) -> list[ticks.Tick]:
-        return ticks.steps(self.job.out)
+    def read_ticks(self) -> list[ticks.Tick]:
+        return ticks.read_steps(self.job.out)
 
-    def newest_pids(self, workers: int) -> list[int]:
+    def find_newest_pids(self, workers: int) -> list[int]:
         """Return the pids of the ``workers`` that did the newest steps."""
         found: list[int] = []
-        for tick in reversed(self.ticks()):
+        for tick in reversed(self.read_ticks()):
             if tick.pid not in found:
                 found.append(tick.pid)
         return found[:workers]
 
-    def furthest(self) -> int:
+    def find_last_step(self) -> int:
         """Return the highest step that any worker has done."""
-        return max((tick.step for tick in self.ticks()), default=0)
+        return max((tick.step for tick in self.read_ticks()), default=0)
 
     def wait_for_step(self, step: int) -> float:
         """Wait for ``step`` if necessary, and return the monotonic time at which it was first done."""
 
         def done() -> bool:
-            failure = self.processes.failed()
+            failure = self.processes.find_failure()
             if failure:
                 raise RuntimeError(failure)
-            return self.furthest() >= step
+            return self.find_last_step() >= step
 
         wait_until(done, f"step {step} under torchrun", timeout_s=180)
-        return min(tick.at_s for tick in self.ticks() if tick.step >= step)
+        return min(tick.at_s for tick in self.read_ticks() if tick.step >= step)

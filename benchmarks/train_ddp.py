@@ -19,13 +19,13 @@ import workload
 
 
 def main() -> None:
-    asked = job.parsed()
-    size = workload.SIZES[asked.size]
+    parsed = job.parse_job()
+    size = workload.SIZES[parsed.size]
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    tick = ticks.TickWriter(asked.out)
+    tick_writer = ticks.TickWriter(parsed.out)
     model: nn.Module = workload.GPT(size)
-    optimizer = workload.optimizer_for(model)
+    optimizer = workload.make_optimizer(model)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "-1"))
     if rank >= 0:
         dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
@@ -35,20 +35,20 @@ def main() -> None:
         data, num_replicas=world, rank=max(rank, 0)
     )
     batches = iter(DataLoader(data, batch_size=size.microbatch, sampler=sampler))
-    mine = asked.virtual_ranks // world
-    for number in range(1, asked.steps + 1):
+    mine = parsed.virtual_ranks // world
+    for number in range(1, parsed.steps + 1):
         for microbatch in range(mine):
-            tick.begun(number)
+            tick_writer.record_begin(number)
             inputs, targets = next(batches)
             last = microbatch == mine - 1
             quiet = (
                 model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext()
             )
             with quiet:
-                (workload.loss_of(model, inputs, targets) / mine).backward()
+                (workload.compute_loss(model, inputs, targets) / mine).backward()
         optimizer.step()
         optimizer.zero_grad()
-        tick.done(number)
+        tick_writer.record_end(number)
     # Without destroy_process_group: after it a process hung at its exit (torch 2.13, Gloo).
     os._exit(0)
 

@@ -29,14 +29,14 @@ KINDS = ("dcp.save", "dcp.async_save", "bystander")
 
 
 def main() -> None:
-    asked = job.parsed()
-    size = workload.SIZES[asked.size]
+    parsed = job.parse_job()
+    size = workload.SIZES[parsed.size]
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    tick = ticks.TickWriter(asked.out)
+    tick_writer = ticks.TickWriter(parsed.out)
     bare = workload.GPT(size)
     model: nn.Module = bare
-    optimizer = workload.optimizer_for(model)
+    optimizer = workload.make_optimizer(model)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "-1"))
     if rank >= 0:
         dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
@@ -46,20 +46,20 @@ def main() -> None:
         data, num_replicas=world, rank=max(rank, 0)
     )
     batches = iter(DataLoader(data, batch_size=size.microbatch, sampler=sampler))
-    mine = asked.virtual_ranks // world
-    saving = Saving(asked.out, bare, optimizer, distributed=rank >= 0)
-    for number in range(1, asked.steps + 1):
+    mine = parsed.virtual_ranks // world
+    saving = Saving(parsed.out, bare, optimizer, distributed=rank >= 0)
+    for number in range(1, parsed.steps + 1):
         for microbatch in range(mine):
             inputs, targets = next(batches)
             if isinstance(model, DistributedDataParallel):
                 model.require_backward_grad_sync = microbatch == mine - 1
-            (workload.loss_of(model, inputs, targets) / mine).backward()
+            (workload.compute_loss(model, inputs, targets) / mine).backward()
         optimizer.step()
         optimizer.zero_grad()
-        tick.done(number)
-        kind = pausing.due(number, len(KINDS))
+        tick_writer.record_end(number)
+        kind = pausing.find_due_kind(number, len(KINDS))
         if kind is not None:
-            saving.now(KINDS[kind], number)
+            saving.save_now(KINDS[kind], number)
     saving.settle()
     os._exit(0)
 
@@ -78,9 +78,9 @@ class Saving:
         self.under_way: Future[Any] | None = None
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
 
-    def now(self, kind: str, step: int) -> None:
+    def save_now(self, kind: str, step: int) -> None:
         if kind == "bystander":
-            writer.ask(self.out, step)
+            writer.request_write(self.out, step)
             return
         self.settle()
         place = self.out / kind

@@ -9,22 +9,22 @@ import workload
 
 
 def main() -> None:
-    asked = job.parsed()
-    size = workload.SIZES[asked.size]
+    parsed = job.parse_job()
+    size = workload.SIZES[parsed.size]
     run = elastane.join()
-    tick = ticks.TickWriter(asked.out)
+    tick_writer = ticks.TickWriter(parsed.out)
     model = workload.GPT(size)
-    model, _ = run.prepare(model, workload.optimizer_for(model))
+    model, _ = run.prepare(model, workload.make_optimizer(model))
     for step in run.steps(
         workload.Tokens(size.context),
-        global_batch=asked.virtual_ranks * size.microbatch,
+        global_batch=parsed.virtual_ranks * size.microbatch,
         microbatch=size.microbatch,
-        until=f"{asked.steps} steps",
+        until=f"{parsed.steps} steps",
     ):
         for inputs, targets in step:
-            step.backward(workload.loss_of(model, inputs, targets))
-        tick.done(step.number)
-        if pausing.due(step.number, 1) is not None:
+            step.backward(workload.compute_loss(model, inputs, targets))
+        tick_writer.record_end(step.number)
+        if pausing.find_due_kind(step.number, 1) is not None:
             run.checkpoint()
 
 

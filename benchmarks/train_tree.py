@@ -17,23 +17,23 @@ import workload
 
 
 def main() -> None:
-    asked = job.parsed()
-    size = workload.SIZES[asked.size]
-    if asked.virtual_ranks % 2:
+    parsed = job.parse_job()
+    size = workload.SIZES[parsed.size]
+    if parsed.virtual_ranks % 2:
         raise SystemExit("pairs need an even number of virtual ranks")
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    tick = ticks.TickWriter(asked.out)
+    tick_writer = ticks.TickWriter(parsed.out)
     model = workload.GPT(size)
-    optimizer = workload.optimizer_for(model)
+    optimizer = workload.make_optimizer(model)
     parameters = list(model.parameters())
     batches = iter(DataLoader(workload.Tokens(size.context), batch_size=size.microbatch))
-    for number in range(1, asked.steps + 1):
+    for number in range(1, parsed.steps + 1):
         waiting: list[tuple[int, list[Tensor | None]]] = []
-        for microbatch in range(asked.virtual_ranks):
-            tick.begun(number)
+        for microbatch in range(parsed.virtual_ranks):
+            tick_writer.record_begin(number)
             inputs, targets = next(batches)
-            (workload.loss_of(model, inputs, targets) / asked.virtual_ranks).backward()
+            (workload.compute_loss(model, inputs, targets) / parsed.virtual_ranks).backward()
             if microbatch % 2:
                 gradients = [parameter.grad for parameter in parameters]
                 ranks = 2
@@ -51,7 +51,7 @@ def main() -> None:
             parameter.grad = gradient
         optimizer.step()
         optimizer.zero_grad()
-        tick.done(number)
+        tick_writer.record_end(number)
     # The end of the plain loop, see train_ddp.py.
     os._exit(0)
 

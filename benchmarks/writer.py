@@ -15,7 +15,7 @@ PIECE = 16 << 20
 POLL_S = 0.01
 
 
-def ask(folder: Path, step: int) -> None:
+def request_write(folder: Path, step: int) -> None:
     (folder / f"write-{step}").touch()
 
 

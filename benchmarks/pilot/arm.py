@@ -1,6 +1,6 @@
 """One arm of the pilot: users submit jobs, and events change the cluster, as the scenario says.
 
-Everything goes through the API, except signals to processes. The arm only observes the cluster's reaction.
+The arm uses the API for all actions except signals to processes, and only observes the cluster's reaction.
 """
 
 import os
@@ -23,8 +23,8 @@ from elastane.attempts.attempt_file import read_attempt
 from elastane.client.channel import ask
 from elastane.client.cluster import Cluster
 
-from pilot.controller import SOURCES, controller
-from pilot.recorded import Deed, Look, Recorded
+from pilot.controller import SOURCES, start_controller
+from pilot.record import ArmRecord, Deed, Look
 from pilot.scenario import (
     Capacity,
     Happening,
@@ -34,7 +34,7 @@ from pilot.scenario import (
     Reserve,
     Scenario,
     Submission,
-    reservation,
+    make_reservation,
 )
 from pilot.slow_device import MICROBATCH_S, TICKS
 
@@ -47,27 +47,27 @@ Shape = Callable[[JobSpec, int], JobSpec]
 """The spec of a job in an arm, from the scenario's spec and the ideal size."""
 
 
-def modules() -> str:
+def list_import_paths() -> str:
     """Return the folders from which the pilot's scripts import."""
     return os.pathsep.join(map(str, (SOURCES, BENCHMARKS, ROOT / "examples")))
 
 
-def live(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[[str], None]) -> Recorded:
+def play(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[[str], None]) -> ArmRecord:
     """Play a scenario.
 
     Args:
         scenario: its jobs and events.
-        name: of the arm.
-        home: for all files of the arm; it does not exist yet.
-        shape: of the arm's jobs.
+        name: the name of the arm.
+        home: the folder of all files of the arm; it does not exist yet.
+        shape: turns a spec of the scenario into one of the arm.
         say: prints a line of progress.
 
     Raises:
-        ElastaneError: the controller cannot be started or reached, or refuses what the scenario asks for.
+        ElastaneError: the controller does not start, cannot be reached, or refuses an action of the scenario.
         TimeoutError: not all jobs have ended in time.
     """
-    with controller(home) as ready:
-        return _Arm(scenario, name, home, ready, say).live(shape)
+    with start_controller(home) as ready:
+        return _Arm(scenario, name, home, ready, say).play(shape)
 
 
 class _Arm:
@@ -78,15 +78,15 @@ class _Arm:
         self.url = ready.url
         self.operator = Cluster(ready.url, ready.token)
         self.members = {
-            team: self.somebody("submitter", team) for team in {job.team for job in scenario.jobs}
+            team: self.make_client("submitter", team) for team in {job.team for job in scenario.jobs}
         }
-        self.reporter = self.somebody("reporter")
+        self.reporter = self.make_client("reporter")
         self.began_s = 0.0
         self.looks: list[Look] = []
         self.deeds: list[Deed] = []
         self.jobs: dict[str, Job] = {}
 
-    def somebody(self, role: Role, team: str = "") -> Cluster:
+    def make_client(self, role: Role, team: str = "") -> Cluster:
         made = self.operator.make_token(NewToken(user=f"{team or role}-1", role=role, team=team))
         return Cluster(self.url, made.secret)
 
@@ -94,46 +94,46 @@ class _Arm:
     def now_s(self) -> float:
         return time.time() - self.began_s
 
-    def live(self, shape: Shape) -> Recorded:
+    def play(self, shape: Shape) -> ArmRecord:
         scenario = self.scenario
         self.operator.apply(scenario.cluster)
-        to_submit = sorted(scenario.jobs, key=lambda job: job.at)
-        to_happen = sorted(scenario.happens, key=lambda one: one.at)
+        submissions = sorted(scenario.jobs, key=lambda job: job.at)
+        pending_events = sorted(scenario.happens, key=lambda one: one.at)
         self.began_s = time.time()
-        while to_submit or self.unfinished():
+        while submissions or self.list_unfinished():
             if self.now_s > scenario.timeout_s:
-                left = ", ".join(self.unfinished())
+                left = ", ".join(self.list_unfinished())
                 raise TimeoutError(
-                    f"{self.name}: after {scenario.timeout_s:g} s these have not ended: {left}"
+                    f"{self.name}: these jobs have not ended after {scenario.timeout_s:g} s: {left}"
                 )
             # The events of second 0 come before the first job.
-            to_happen = [one for one in to_happen if one.at > self.now_s or not self.happen(one)]
-            while to_submit and to_submit[0].at <= self.now_s:
-                self.submit(to_submit.pop(0), shape)
-            self.look()
+            pending_events = [one for one in pending_events if one.at > self.now_s or not self.carry_out(one)]
+            while submissions and submissions[0].at <= self.now_s:
+                self.submit(submissions.pop(0), shape)
+            self.observe()
             time.sleep(LOOK_S)
-        return self.recorded()
+        return self.build_record()
 
-    def unfinished(self) -> list[str]:
+    def list_unfinished(self) -> list[str]:
         return [job.name for job in self.jobs.values() if job.state not in ENDED]
 
     def submit(self, one: Submission, shape: Shape) -> None:
         env = {
-            "PYTHONPATH": modules(),
+            "PYTHONPATH": list_import_paths(),
             MICROBATCH_S: str(self.scenario.microbatch_s),
             TICKS: str(self.home / "ticks" / one.name),
         }
         spec = shape(self.scenario.spec(one, ROOT, env), one.ideal)
         self.jobs[one.name] = self.members[one.team].submit(spec)
-        self.did("submit", f"{one.team} submits {one.name}", one.name)
+        self.record_deed("submit", f"{one.team} submits {one.name}", one.name)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         at_s, before = self.now_s, dict(self.jobs)
-        names = self.unfinished()
-        after = self.read(names)
+        names = self.list_unfinished()
+        after = self.read_jobs(names)
         if any(after[name].grant != before[name].grant for name in names):
-            # Some were read before a decision and some after it, so read all of them again.
-            after = self.read(names)
+            # Some jobs were read before a decision and some after it, so read all of them again.
+            after = self.read_jobs(names)
         for name, job in after.items():
             self.jobs[name] = job
             granted, held = job.grant.workers, job.observed.held
@@ -148,17 +148,17 @@ class _Arm:
                 why = job.why if job.state in ENDED else " ".join(job.explained.sentences[:2])
                 self.say(f"{at_s:5.0f} s  {name} {job.state}, {job.workers} workers. {why}")
 
-    def read(self, names: Sequence[str]) -> dict[str, Job]:
+    def read_jobs(self, names: Sequence[str]) -> dict[str, Job]:
         return {name: self.operator.job(name) for name in names}
 
-    def did(self, kind: str, text: str, job: str = "") -> None:
+    def record_deed(self, kind: str, text: str, job: str = "") -> None:
         self.say(f"{self.now_s:5.0f} s  {text}")
         self.deeds.append(Deed(at_s=self.now_s, kind=kind, text=text, job=job))
 
-    def recorded(self) -> Recorded:
+    def build_record(self) -> ArmRecord:
         jobs = tuple(self.jobs.values())
         usage = self.operator.usage("job", "pool", from_s=self.began_s, until_s=time.time())
-        return Recorded(
+        return ArmRecord(
             name=self.name,
             home=self.home,
             began_s=self.began_s,
@@ -173,54 +173,56 @@ class _Arm:
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def happen(self, one: Happening) -> bool:
+    def carry_out(self, one: Happening) -> bool:
         """Carry out an event; return False if it is not yet possible."""
         match one.what:
             case Capacity(pool=pool, devices=devices):
                 self.reporter.report(reports.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
-                self.did("capacity", f"{pool} has {devices} devices")
+                self.record_deed("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
                 self.reporter.report(reports.Price(pool=pool, price=price, valid_s=LONG_S))
-                self.did("price", f"a device of {pool} costs {price:g} an hour")
+                self.record_deed("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
-                if job in self.unfinished():
+                if job in self.list_unfinished():
                     self.members[self.jobs[job].team].set_priority(job, priority)
-                    self.did("priority", f"{job} has priority {priority}", job)
-            case Reserve() as wish:
-                self.operator.declare(reservation(wish, self.began_s))
-                span = f"from second {wish.from_s:g} to {wish.until_s:g}"
-                self.did("reserve", f"{wish.devices} devices of {wish.pool} are for {wish.name} {span}")
-            case Kill() as wish:
-                return self.kill(wish)
+                    self.record_deed("priority", f"{job} has priority {priority}", job)
+            case Reserve() as event:
+                self.operator.declare(make_reservation(event, self.began_s))
+                span = f"from second {event.from_s:g} to {event.until_s:g}"
+                self.record_deed(
+                    "reserve", f"{event.devices} devices of {event.pool} are for {event.name} {span}"
+                )
+            case Kill() as event:
+                return self.kill(event)
         return True
 
-    def kill(self, wish: Kill) -> bool:
+    def kill(self, event: Kill) -> bool:
         """Kill a process; return True if it is dead, or the job has ended."""
-        job = self.jobs.get(wish.job)
+        job = self.jobs.get(event.job)
         if job is None:
             return False
         if job.state in ENDED:
             return True
-        run_dir = RunDir(self.home / "runs" / wish.job)
-        if job.state != "running" or job.step < wish.after_step:
+        run_dir = RunDir(self.home / "runs" / event.job)
+        if job.state != "running" or job.step < event.after_step:
             return False
-        pid = _agent(run_dir) if wish.process == "agent" else _worker(run_dir)
+        pid = _find_agent(run_dir) if event.process == "agent" else _find_worker(run_dir)
         if pid is None:
             return False
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        whom = "the agent" if wish.process == "agent" else "a worker"
-        self.did("kill", f"SIGKILL for {whom} of {wish.job}", wish.job)
+        process = "the agent" if event.process == "agent" else "a worker"
+        self.record_deed("kill", f"SIGKILL for {process} of {event.job}", event.job)
         return True
 
 
-def _agent(run_dir: RunDir) -> int | None:
+def _find_agent(run_dir: RunDir) -> int | None:
     attempt = read_attempt(run_dir)
     return None if attempt is None or attempt.outcome is not None else attempt.pid
 
 
-def _worker(run_dir: RunDir) -> int | None:
-    """Return the youngest of several workers; a single worker would take the whole state with it."""
+def _find_worker(run_dir: RunDir) -> int | None:
+    """Return the youngest of several workers; None for a single worker, which alone has the state."""
     try:
         answer = ask(run_dir, AskStatus(), timeout_s=1.0)
     except ElastaneError:

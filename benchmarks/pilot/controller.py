@@ -22,7 +22,7 @@ GONE_S = 20.0
 
 
 @contextmanager
-def controller(home: Path) -> Iterator[ControllerReady]:
+def start_controller(home: Path) -> Iterator[ControllerReady]:
     """Start a controller on a free port, with its own home.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The chart of an arm as inline SVG: devices of each pool by job, and a lane for each job, over seconds."""
+"""The chart of an arm as inline SVG: the devices of each pool by job, and a lane for each job, over time."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -8,8 +8,8 @@ from elastane.api.rest import Job
 from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
 from elastane.observability.drawing import Axis, choose_ticks
 
-from pilot.recorded import Deed, Look, Recorded
-from pilot.scenario import History, Scenario, capacity_of
+from pilot.record import ArmRecord, Deed, Look
+from pilot.scenario import History, Scenario, compute_capacity
 
 WIDTH, LEFT, RIGHT = 1120, 110, 18
 MARKS_PX, MARK_ROWS, MARK_ROW_PX = 56, 3, 17
@@ -26,10 +26,10 @@ SIGNS = {
     "price": ("score", STAR, "price"),
     "priority": ("core", CHEVRON, "priority"),
 }
-"""The look of each kind of deed: a class, a glyph, a word."""
+"""The sign of each kind of action: a class, a glyph, a word."""
 
 
-def colours(arm: Recorded) -> dict[str, str]:
+def assign_colours(arm: ArmRecord) -> dict[str, str]:
     """Return a colour for each job: a hue for each team, a shade for each of its jobs."""
     teams = list(dict.fromkeys(job.team for job in arm.jobs))
     found: dict[str, str] = {}
@@ -39,50 +39,52 @@ def colours(arm: Recorded) -> dict[str, str]:
     return found
 
 
-def chart(arm: Recorded, scenario: Scenario, until_s: float) -> str:
+def draw_chart(arm: ArmRecord, scenario: Scenario, until_s: float) -> str:
     """Return the chart, with all names escaped.
 
     Args:
-        arm: to draw.
-        scenario: for the devices of each pool.
-        until_s: end of the axis.
+        arm: the arm to draw.
+        scenario: its pools have the devices.
+        until_s: the end of the axis, in seconds.
     """
     drawing = _Drawing(arm, Axis(0.0, until_s, LEFT, WIDTH - RIGHT))
     top = MARKS_PX + 34.0
     parts: list[str] = []
-    for pool, history in capacity_of(scenario).items():
+    for pool, history in compute_capacity(scenario).items():
         bottom = top + DEVICE_PX * (max(devices for _, devices in history) + 0.5)
-        parts += drawing.pool(pool, history, top, bottom)
+        parts += drawing.draw_pool(pool, history, top, bottom)
         top = bottom + GAP_PX
-    parts.append(f'<text class="title" x="{LEFT}" y="{top - 9}">workers of each job; dotted: it waits</text>')
+    parts.append(
+        f'<text class="title" x="{LEFT}" y="{top - 9}">workers of each job; dotted: the job waits</text>'
+    )
     for job in arm.jobs:
         top += LANE_PX
-        parts += drawing.lane(job, top)
-    parts += drawing.ticks(top, until_s)
+        parts += drawing.draw_lane(job, top)
+    parts += drawing.draw_ticks(top, until_s)
     label = f"Devices and jobs of the {escape(arm.name)} arm"
     head = f'<svg viewBox="0 0 {WIDTH} {top + 42:.0f}" role="img" aria-label="{label}">'
-    return "".join([head, *drawing.marks(top), *parts, "</svg>"])
+    return "".join([head, *drawing.draw_marks(top), *parts, "</svg>"])
 
 
 class _Drawing:
-    def __init__(self, arm: Recorded, x: Axis) -> None:
-        self.arm, self.x, self.colours = arm, x, colours(arm)
+    def __init__(self, arm: ArmRecord, x: Axis) -> None:
+        self.arm, self.x, self.colours = arm, x, assign_colours(arm)
 
-    def pool(self, pool: str, history: History, top: float, bottom: float) -> Iterable[str]:
+    def draw_pool(self, pool: str, history: History, top: float, bottom: float) -> Iterable[str]:
         """Draw the devices in use, stacked by job in order of submission, and a line for all devices."""
         x = self.x
-        title = f"{escape(pool)}: devices in use, by job; the line: devices there are"
+        title = f"{escape(pool)}: devices in use, by job; line: available devices"
         yield f'<text class="title" x="{LEFT}" y="{top - 9}">{title}</text>'
         for value in range(0, max(devices for _, devices in history) + 1, 2):
             y = bottom - DEVICE_PX * value
             yield f'<path class="grid" d="M{x.start} {y}H{x.stop}"/>'
             yield f'<text class="tick" x="{LEFT - 9}" y="{y + 4}">{value}</text>'
-        for begin_s, end_s, using in self._uses(pool):
+        for begin_s, end_s, using in self._list_uses(pool):
             y = bottom
             for job, devices in using.items():
                 y -= DEVICE_PX * devices
                 words = f"{escape(job)}: {devices} of {escape(pool)} from second {begin_s:.0f} to {end_s:.0f}"
-                yield self._bar(job, (begin_s, end_s), y, DEVICE_PX * devices, words)
+                yield self._draw_bar(job, (begin_s, end_s), y, DEVICE_PX * devices, words)
         ends_s = [*(from_s for from_s, _ in history[1:]), x.high]
         places = [
             f"{x(from_s)} {bottom - DEVICE_PX * devices}H{x(min(end_s, x.high))}"
@@ -92,34 +94,34 @@ class _Drawing:
         yield f'<path class="there" d="M{"L".join(places)}"/>'
         yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
 
-    def lane(self, job: Job, base: float) -> Iterable[str]:
+    def draw_lane(self, job: Job, base: float) -> Iterable[str]:
         """Draw a bar as high as the job's number of workers; dotted while it has none."""
         x, arm = self.x, self.arm
         submitted_s, ended_s = job.submitted_s - arm.began_s, (job.ended_s or 0.0) - arm.began_s
         yield f'<text class="tick" x="{LEFT - 9}" y="{base - 5}">{escape(job.name)}</text>'
         yield f'<path class="grid" d="M{x.start} {base}H{x.stop}"/>'
         yield f'<path class="waits" d="M{x(submitted_s)} {base - 2}H{x(ended_s)}"/>'
-        stretches = [list(some) for _, some in groupby(self._looks(job.name), lambda look: look.size)]
+        stretches = [list(some) for _, some in groupby(self._list_looks(job.name), lambda look: look.size)]
         ends_s = [*(some[0].at_s for some in stretches[1:]), ended_s]
         for some, end_s in zip(stretches, ends_s, strict=True):
             first, size = some[0], some[0].size
             words = f"{escape(job.name)}: {size} workers from second {first.at_s:.0f}, step {first.step}"
             if size:
-                yield self._bar(
+                yield self._draw_bar(
                     job.name, (first.at_s, end_s), base - WORKER_PX * size, WORKER_PX * size, words
                 )
         if job.state == "failed":
             at = f"translate({x(ended_s) + 9} {base - 9}) scale(.8)"
             yield f'<g class="mark bad" transform="{at}"><path d="{SQUARE}"/><title>failed</title></g>'
 
-    def ticks(self, bottom: float, until_s: float) -> Iterable[str]:
+    def draw_ticks(self, bottom: float, until_s: float) -> Iterable[str]:
         for value in choose_ticks(0.0, until_s, 12, whole=True):
             yield f'<path class="base" d="M{self.x(value)} {bottom}v5"/>'
             yield f'<text class="step" x="{self.x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
         yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">seconds</text>'
 
-    def marks(self, bottom: float) -> Iterable[str]:
-        """Draw each deed from outside at its time."""
+    def draw_marks(self, bottom: float) -> Iterable[str]:
+        """Draw each action from outside at its time."""
         rules, signs = [], []
         free_from = [0.0] * MARK_ROWS
         for deed in self.arm.deeds:
@@ -134,17 +136,17 @@ class _Drawing:
             signs.append(f'<g class="mark {colour}" transform="translate({at} {y})">{inside}</g>')
         return [*rules, *signs]
 
-    def _bar(self, job: str, span_s: tuple[float, float], y: float, height: float, words: str) -> str:
+    def _draw_bar(self, job: str, span_s: tuple[float, float], y: float, height: float, words: str) -> str:
         left, right = map(self.x, span_s)
-        # A little wider than its time, so that no gap shows between neighbours.
+        # Slightly wider than its time, so that neighbours touch.
         width = max(0.0, right - left) + 0.3
         place = f'x="{left}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}"'
         return f'<rect fill="{self.colours[job]}" {place}><title>{words}</title></rect>'
 
-    def _looks(self, job: str) -> Sequence[Look]:
+    def _list_looks(self, job: str) -> Sequence[Look]:
         return [look for look in self.arm.looks if look.job == job]
 
-    def _uses(self, pool: str) -> Iterable[tuple[float, float, dict[str, int]]]:
+    def _list_uses(self, pool: str) -> Iterable[tuple[float, float, dict[str, int]]]:
         """Yield ``(from, until, devices by job)`` between changes; the jobs in the order of submission."""
         using = dict.fromkeys((job.name for job in self.arm.jobs), 0)
         begin_s = 0.0
@@ -156,7 +158,7 @@ class _Drawing:
         yield begin_s, self.arm.ended_s, {job: devices for job, devices in using.items() if devices}
 
 
-def legend(deeds: Sequence[Deed]) -> Iterable[tuple[str, str, str]]:
-    """Return class, glyph and word of each kind of deed that occurs."""
+def build_legend(deeds: Sequence[Deed]) -> Iterable[tuple[str, str, str]]:
+    """Return class, glyph and word of each kind of action that occurs."""
     there = {deed.kind for deed in deeds}
     return [sign for kind, sign in SIGNS.items() if kind in there]

@@ -6,23 +6,23 @@ from importlib.resources import files
 from pathlib import Path
 
 from pilot.checks import Check
-from pilot.drawing import chart, colours, legend
+from pilot.drawing import assign_colours, build_legend, draw_chart
 from pilot.figures import Figures
-from pilot.recorded import Recorded
+from pilot.record import ArmRecord
 from pilot.scenario import Scenario
-from pilot.words import rows, seconds
+from pilot.words import build_rows, format_seconds
 
 TILES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("in the queue, p50", lambda one: seconds(one.queue.p50_s)),
-    ("submitted to done, mean", lambda one: seconds(one.done_s)),
+    ("in the queue, p50", lambda one: format_seconds(one.queue.p50_s)),
+    ("submission to end, mean", lambda one: format_seconds(one.done_s)),
     ("devices in use", lambda one: f"{one.utilisation:.0%}"),
     ("interventions", lambda one: str(one.interventions)),
 )
 
 
-def page(
+def render_page(
     scenario: Scenario,
-    arms: Sequence[Recorded],
+    arms: Sequence[ArmRecord],
     figures: Mapping[str, Figures],
     checks: Sequence[Check],
     machine: Mapping[str, str | int],
@@ -35,52 +35,51 @@ def page(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Pilot - elastane</title><style>{css}{own}</style></head><body><main>",
-        *_heading(scenario, checks),
-        *_tiles(figures),
-        *(part for arm in arms for part in _arm(arm, scenario, until_s)),
-        *_figures(figures),
-        *_checks(checks),
-        *(part for arm in arms for part in _events(arm)),
-        *_footer(scenario, machine),
+        *_render_heading(scenario, checks),
+        *_render_tiles(figures),
+        *(part for arm in arms for part in _render_arm(arm, scenario, until_s)),
+        *_render_figures(figures),
+        *_render_checks(checks),
+        *(part for arm in arms for part in _render_events(arm)),
+        *_render_footer(scenario, machine),
         "</main></body></html>",
         "",
     ]
     return "\n".join(parts)
 
 
-def _heading(scenario: Scenario, checks: Sequence[Check]) -> Iterable[str]:
+def _render_heading(scenario: Scenario, checks: Sequence[Check]) -> Iterable[str]:
     good = all(check.good for check in checks)
-    outcome, words = ("finished", "as it should be") if good else ("failed", "not as it should be")
+    outcome, words = ("finished", "all checks passed") if good else ("failed", "a check failed")
     yield f'<header><h1>{escape(scenario.name)}</h1><span class="badge {outcome}">{words}</span></header>'
-    yield f'<p class="soft">{len(scenario.jobs)} jobs, submitted at the same seconds while the same things'
-    yield "happen to the cluster: once they may stretch (elastic), once each has the one size it would like"
-    yield "best (fixed).</p>"
+    yield f'<p class="soft">{len(scenario.jobs)} jobs on a cluster, in two arms with the same events:'
+    yield "elastic jobs, and jobs of a fixed size, each its ideal one.</p>"
 
 
-def _tiles(figures: Mapping[str, Figures]) -> Iterable[str]:
+def _render_tiles(figures: Mapping[str, Figures]) -> Iterable[str]:
     first, *others = figures
     yield '<section class="card tiles">'
-    for name, told in TILES:
-        against = ", ".join(f"{escape(arm)}: {told(figures[arm])}" for arm in others)
-        yield f'<div class="tile"><span class="name">{name}</span><b>{told(figures[first])}</b>'
+    for name, format_figure in TILES:
+        against = ", ".join(f"{escape(arm)}: {format_figure(figures[arm])}" for arm in others)
+        yield f'<div class="tile"><span class="name">{name}</span><b>{format_figure(figures[first])}</b>'
         yield f"<span>{against}</span></div>"
     yield "</section>"
 
 
-def _arm(arm: Recorded, scenario: Scenario, until_s: float) -> Iterable[str]:
-    yield f'<h2>{escape(arm.name.capitalize())}</h2><figure class="card">{chart(arm, scenario, until_s)}'
+def _render_arm(arm: ArmRecord, scenario: Scenario, until_s: float) -> Iterable[str]:
+    yield f'<h2>{escape(arm.name.capitalize())}</h2><figure class="card">{draw_chart(arm, scenario, until_s)}'
     yield '<figcaption class="keys">'
-    for job, colour in colours(arm).items():
+    for job, colour in assign_colours(arm).items():
         yield f'<span><i style="background:{colour}"></i>{escape(job)}</span>'
     yield '</figcaption><figcaption class="keys">'
-    for colour, glyph, word in legend(arm.deeds):
+    for colour, glyph, word in build_legend(arm.deeds):
         sign = f'<svg class="glyph {colour}" viewBox="-9 -9 18 18"><path d="{glyph}"/></svg>'
         yield f"<span>{sign}{word}</span>"
     yield "</figcaption></figure>"
 
 
-def _figures(figures: Mapping[str, Figures]) -> Iterable[str]:
-    (_, *arms), *lines = rows(figures)
+def _render_figures(figures: Mapping[str, Figures]) -> Iterable[str]:
+    (_, *arms), *lines = build_rows(figures)
     yield '<h2>Figures</h2><div class="card scroll"><table><thead><tr><th></th>'
     yield "".join(f'<th class="n">{escape(arm)}</th>' for arm in arms)
     yield "</tr></thead><tbody>"
@@ -90,29 +89,29 @@ def _figures(figures: Mapping[str, Figures]) -> Iterable[str]:
     yield "</tbody></table></div>"
 
 
-def _checks(checks: Sequence[Check]) -> Iterable[str]:
-    yield '<h2>Checked</h2><div class="card scroll"><table><tbody>'
+def _render_checks(checks: Sequence[Check]) -> Iterable[str]:
+    yield '<h2>Checks</h2><div class="card scroll"><table><tbody>'
     for check in checks:
         colour, word = ("good", "yes") if check.good else ("bad", "NO")
         yield f'<tr><td class="k {colour}">{word}</td><td class="w">{escape(check.text)}</td></tr>'
     yield "</tbody></table></div>"
 
 
-def _events(arm: Recorded) -> Iterable[str]:
-    """Return the deeds from outside and the events of the cluster, in the order of time."""
-    told = [(event.time_s - arm.began_s, event.kind, event.job, event.message) for event in arm.events]
-    told += [(deed.at_s, deed.kind, deed.job, deed.text) for deed in arm.deeds if deed.kind != "submit"]
-    yield f"<details><summary>All that happened in the {escape(arm.name)} arm</summary>"
-    yield '<div class="card scroll"><table><thead><tr><th class="n">second</th><th>what</th><th>job</th>'
+def _render_events(arm: ArmRecord) -> Iterable[str]:
+    """Return the actions from outside and the events of the cluster, in the order of time."""
+    rows = [(event.time_s - arm.began_s, event.kind, event.job, event.message) for event in arm.events]
+    rows += [(deed.at_s, deed.kind, deed.job, deed.text) for deed in arm.deeds if deed.kind != "submit"]
+    yield f"<details><summary>Events of the {escape(arm.name)} arm</summary>"
+    yield '<div class="card scroll"><table><thead><tr><th class="n">second</th><th>kind</th><th>job</th>'
     yield "<th></th></tr></thead><tbody>"
-    for at_s, kind, job, message in sorted(told):
+    for at_s, kind, job, message in sorted(rows):
         yield f'<tr><td class="n">{at_s:.1f}</td><td class="k">{escape(kind)}</td><td>{escape(job)}</td>'
         yield f'<td class="w">{escape(message)}</td></tr>'
     yield "</tbody></table></div></details>"
 
 
-def _footer(scenario: Scenario, machine: Mapping[str, str | int]) -> Iterable[str]:
+def _render_footer(scenario: Scenario, machine: Mapping[str, str | int]) -> Iterable[str]:
     on = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}"
     yield f"<footer>{escape(on)}, Python {machine['python']}, torch {machine['torch']}, elastane"
-    yield f"{machine['elastane']}. A device takes {scenario.microbatch_s:g} s for a microbatch: most of it is"
-    yield "slept, so that more devices than cores fit on this machine. All else is real.</footer>"
+    yield f"{machine['elastane']}. A device takes {scenario.microbatch_s:g} s for a microbatch. The worker"
+    yield "sleeps for most of it, so more devices than cores fit on this machine. All else is real.</footer>"

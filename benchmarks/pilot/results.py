@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 from pilot.checks import Check
-from pilot.figures import Figures, sizes_of
-from pilot.recorded import Recorded
+from pilot.figures import Figures, list_sizes
+from pilot.record import ArmRecord
 from pilot.scenario import Scenario
 
 
-def results_of(
+def build_results(
     scenario: Scenario,
-    arms: Sequence[Recorded],
+    arms: Sequence[ArmRecord],
     figures: Mapping[str, Figures],
     checks: Sequence[Check],
     machine: Mapping[str, str | int],
@@ -23,11 +23,11 @@ def results_of(
         "scenario": scenario.name,
         "machine": dict(machine),
         "checks": msgspec.to_builtins(checks),
-        "arms": {arm.name: _arm(arm, figures[arm.name]) for arm in arms},
+        "arms": {arm.name: _describe_arm(arm, figures[arm.name]) for arm in arms},
     }
 
 
-def _arm(arm: Recorded, figures: Figures) -> dict[str, Any]:
+def _describe_arm(arm: ArmRecord, figures: Figures) -> dict[str, Any]:
     return {
         "figures": msgspec.to_builtins(figures)
         | {"utilisation": figures.utilisation, "training": figures.training},
@@ -44,7 +44,7 @@ def _arm(arm: Recorded, figures: Figures) -> dict[str, Any]:
                 "resizes": job.resizes,
                 "preemptions": job.preemptions,
                 "why": job.why,
-                "sizes": sizes_of(arm.looks, job.name),
+                "sizes": list_sizes(arm.looks, job.name),
             }
             for job in arm.jobs
         },

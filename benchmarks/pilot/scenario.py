@@ -18,11 +18,11 @@ History: TypeAlias = tuple[tuple[float, int], ...]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of everything in a scenario; an unknown field is an error."""
+    """The base of all parts of a scenario; an unknown field is an error."""
 
 
 class Capacity(Part, frozen=True, kw_only=True):
-    """A reporter says how many devices a pool has from now on."""
+    """A reporter reports the number of devices of a pool."""
 
     pool: str
     devices: int
@@ -82,11 +82,11 @@ class Submission(Part, frozen=True, kw_only=True):
     """A job that a user submits.
 
     Args:
-        at: second of the pilot.
-        name: of the job.
-        team: its owner; a submitter of that team submits it.
-        ideal: workers of the job in the fixed arm.
-        ends: its expected state at the end.
+        at: the second of the pilot at which the job is submitted.
+        name: the name of the job.
+        team: the owner of the job; a submitter of that team submits it.
+        ideal: the number of workers of the job in the fixed arm.
+        ends: the expected state of the job at the end.
         spec: the rest of the job's spec.
     """
 
@@ -99,16 +99,16 @@ class Submission(Part, frozen=True, kw_only=True):
 
 
 class Scenario(Part, frozen=True, kw_only=True):
-    """A whole scenario.
+    """A scenario.
 
     Args:
-        name: for people.
-        microbatch_s: least time of a device for one microbatch, in seconds.
-        virtual_ranks: microbatches in a step, of every job.
+        name: the title of the report.
+        microbatch_s: the shortest time of a device for one microbatch, in seconds.
+        virtual_ranks: the number of microbatches in a step of every job.
         timeout_s: a pilot that takes longer fails.
-        cluster: as operators declare it.
-        jobs: in the order of their submission.
-        happens: in any order.
+        cluster: the cluster as operators declare it.
+        jobs: the jobs in the order of their submission.
+        happens: the events in any order.
     """
 
     name: str
@@ -123,9 +123,9 @@ class Scenario(Part, frozen=True, kw_only=True):
         """Return the job spec of a submission.
 
         Args:
-            submission: of the scenario.
-            root: of the repository.
-            env: added to the job's environment.
+            submission: a submission of the scenario.
+            root: the folder of the repository.
+            env: variables to add to the job's environment.
 
         Raises:
             BadField: the result is not a job spec.
@@ -139,7 +139,7 @@ def read_scenario(path: Path) -> Scenario:
     """Read a scenario file.
 
     Raises:
-        BadInput: it is not a scenario, with the reason.
+        BadInput: the file is not a valid scenario.
     """
     try:
         document = read_yaml(path.read_bytes())
@@ -152,15 +152,15 @@ def read_scenario(path: Path) -> Scenario:
     for one in found.happens:
         given = [each for each in (one.capacity, one.price, one.priority, one.reserve, one.kill) if each]
         if len(given) != 1:
-            raise BadInput(f"at {one.at:g}: {len(given)} things happen", do="write exactly one in each line")
-        if isinstance(one.what, Priority | Kill) and one.what.job not in names:
             raise BadInput(
-                f"at {one.at:g}: there is no job {one.what.job!r}", do=f"write one of {sorted(names)}"
+                f"at {one.at:g}: {len(given)} events in one line", do="write exactly one event in each line"
             )
+        if isinstance(one.what, Priority | Kill) and one.what.job not in names:
+            raise BadInput(f"at {one.at:g}: no job {one.what.job!r}", do=f"name one of {sorted(names)}")
     return found
 
 
-def fixed(spec: JobSpec, ideal: int) -> JobSpec:
+def fix_size(spec: JobSpec, ideal: int) -> JobSpec:
     """Return the same job with one size, the ideal one."""
     policy = msgspec.structs.replace(
         spec.elastic_policy, min_replicas=ideal, max_replicas=ideal, replica_discrete_values=()
@@ -168,48 +168,52 @@ def fixed(spec: JobSpec, ideal: int) -> JobSpec:
     return msgspec.structs.replace(spec, elastic_policy=policy)
 
 
-def reservation(wish: Reserve, began_s: float) -> Reservation:
+def make_reservation(event: Reserve, began_s: float) -> Reservation:
     """Return a reservation of the calendar.
 
     Args:
-        wish: with times in seconds of the pilot.
-        began_s: second 0 of the pilot, in seconds since 1970.
+        event: the event, with times in seconds of the pilot.
+        began_s: the beginning of the pilot, in seconds since 1970.
     """
     return Reservation(
-        name=wish.name,
-        pool=wish.pool,
-        devices=wish.devices,
-        when=Once(start=_moment(began_s + wish.from_s), end=_moment(began_s + wish.until_s)),
-        announced_ahead_s=wish.announced_ahead_s,
+        name=event.name,
+        pool=event.pool,
+        devices=event.devices,
+        when=Once(start=_make_time(began_s + event.from_s), end=_make_time(began_s + event.until_s)),
+        announced_ahead_s=event.announced_ahead_s,
     )
 
 
-def _moment(at_s: float) -> datetime:
+def _make_time(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
 
 
-def capacity_of(scenario: Scenario) -> dict[str, History]:
+def compute_capacity(scenario: Scenario) -> dict[str, History]:
     """Return the devices that jobs can have in each pool, from second 0 on."""
     found = {}
     for pool in scenario.cluster.pools or ():
-        told = [(one.at, one.what) for one in scenario.happens]
+        events = [(one.at, one.what) for one in scenario.happens]
         reports = sorted(
-            (at_s, it.devices) for at_s, it in told if isinstance(it, Capacity) and it.pool == pool.name
+            (at_s, it.devices) for at_s, it in events if isinstance(it, Capacity) and it.pool == pool.name
         )
-        reserved = [it for _, it in told if isinstance(it, Reserve) and it.pool == pool.name]
+        reserved = [it for _, it in events if isinstance(it, Reserve) and it.pool == pool.name]
         ends = {at_s for one in reserved for at_s in (one.from_s, one.until_s)}
         moments = sorted({0.0, *(at_s for at_s, _ in reports), *ends})
-        found[pool.name] = tuple((at_s, _at(at_s, pool.devices, reports, reserved)) for at_s in moments)
+        found[pool.name] = tuple(
+            (at_s, _count_devices(at_s, pool.devices, reports, reserved)) for at_s in moments
+        )
     return found
 
 
-def _at(at_s: float, declared: int, reports: Sequence[tuple[float, int]], reserved: Sequence[Reserve]) -> int:
+def _count_devices(
+    at_s: float, declared: int, reports: Sequence[tuple[float, int]], reserved: Sequence[Reserve]
+) -> int:
     reported = [devices for from_s, devices in reports if from_s <= at_s]
     gone = sum(one.devices for one in reserved if one.from_s <= at_s < one.until_s)
     return max(0, min([declared, *reported[-1:]]) - gone)
 
 
-def device_s(history: History, until_s: float) -> float:
+def compute_device_s(history: History, until_s: float) -> float:
     """Return the device-seconds of one pool from second 0 to ``until_s``."""
     ends = [*(from_s for from_s, _ in history[1:]), until_s]
     spans = zip(history, ends, strict=True)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pilot.figures import back_and_forth, most_beyond, sizes_of
-from pilot.recorded import Look
-from pilot.scenario import Scenario, capacity_of, device_s, fixed, read_scenario
+from pilot.figures import count_reversals, find_most_beyond, list_sizes
+from pilot.record import Look
+from pilot.scenario import Scenario, compute_capacity, compute_device_s, fix_size, read_scenario
 
 from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadInput
@@ -41,7 +41,7 @@ def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
     priorities = {one.name for one in shared.cluster.priorities}
     for job in shared.jobs:
         spec = shared.spec(job, ROOT, {})
-        for one in (spec, fixed(spec, job.ideal)):
+        for one in (spec, fix_size(spec, job.ideal)):
             check_spec(one)
             check_priority_class(one, priorities)
         assert Path(spec.script).is_file()
@@ -49,7 +49,7 @@ def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
 
 def test_a_fixed_job_has_one_size():
     shared = read_scenario(SHARED)
-    policy = fixed(shared.spec(shared.jobs[0], ROOT, {}), 4).elastic_policy
+    policy = fix_size(shared.spec(shared.jobs[0], ROOT, {}), 4).elastic_policy
     assert (policy.min_replicas, policy.max_replicas, policy.replica_discrete_values) == (4, 4, ())
 
 
@@ -59,7 +59,7 @@ def test_capacity_is_what_is_declared_less_what_is_reported_and_reserved():
         {"name": "spot", "device": "cpu", "devices": 4},
     ]
     reserve = {"name": "r", "pool": "owned", "devices": 2, "fromS": 10, "untilS": 20, "announcedAheadS": 5}
-    found = capacity_of(
+    found = compute_capacity(
         scenario(
             cluster={"pools": pools},
             happens=[
@@ -70,33 +70,33 @@ def test_capacity_is_what_is_declared_less_what_is_reported_and_reserved():
         )
     )
     assert found == {"owned": ((0, 6), (10, 4), (20, 6)), "spot": ((0, 4), (5, 1), (8, 4))}
-    assert device_s(found["owned"], 30) == 60 + 40 + 60
-    assert device_s(found["owned"], 12) == 60 + 8
-    assert device_s(found["spot"], 4) == 16
+    assert compute_device_s(found["owned"], 30) == 60 + 40 + 60
+    assert compute_device_s(found["owned"], 12) == 60 + 8
+    assert compute_device_s(found["spot"], 4) == 16
 
 
 def test_a_resize_that_is_taken_back_at_once_is_counted_and_a_later_one_is_not():
-    assert back_and_forth([(0, 2), (10, 3), (12, 2)], within_s=5) == 1
-    assert back_and_forth([(0, 2), (10, 3), (16, 2)], within_s=5) == 0
-    assert back_and_forth([(0, 2), (10, 3), (12, 4)], within_s=5) == 0
+    assert count_reversals([(0, 2), (10, 3), (12, 2)], within_s=5) == 1
+    assert count_reversals([(0, 2), (10, 3), (16, 2)], within_s=5) == 0
+    assert count_reversals([(0, 2), (10, 3), (12, 4)], within_s=5) == 0
 
 
 def test_starts_and_ends_are_no_resizes():
-    assert back_and_forth([(0, 0), (1, 2), (2, 0), (3, 2)], within_s=5) == 0
+    assert count_reversals([(0, 0), (1, 2), (2, 0), (3, 2)], within_s=5) == 0
 
 
 def test_sizes_are_told_once_for_each_change():
-    assert sizes_of(looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
-    assert sizes_of(looks("a", 2), "b") == []
+    assert list_sizes(looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
+    assert list_sizes(looks("a", 2), "b") == []
 
 
 def test_more_devices_than_a_pool_has_are_found_and_those_that_are_leaving_are_not():
     capacity = {"p": ((0.0, 4),)}
-    assert most_beyond(looks("a", 4, 5, 5, 4), capacity) == 1
-    assert most_beyond(looks("a", 4, 4, 3), capacity) == 0
+    assert find_most_beyond(looks("a", 4, 5, 5, 4), capacity) == 1
+    assert find_most_beyond(looks("a", 4, 4, 3), capacity) == 0
     # One look may have seen one job before a change and the other after it.
-    assert most_beyond(looks("a", 4, 5, 4, 4), capacity) == 0
-    assert most_beyond(looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
+    assert find_most_beyond(looks("a", 4, 5, 4, 4), capacity) == 0
+    assert find_most_beyond(looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
 
 
 def test_a_line_in_which_two_things_happen_is_refused(tmp_path):
@@ -105,5 +105,5 @@ def test_a_line_in_which_two_things_happen_is_refused(tmp_path):
         "{name: s, microbatchS: 1, virtualRanks: 1, timeoutS: 1, cluster: {}, jobs: [], "
         "happens: [{at: 3, price: {pool: p, price: 1}, capacity: {pool: p, devices: 1}}]}"
     )
-    with pytest.raises(BadInput, match="at 3: 2 things happen"):
+    with pytest.raises(BadInput, match="at 3: 2 events in one line"):
         read_scenario(file)

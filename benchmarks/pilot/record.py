@@ -1,4 +1,4 @@
-"""The records of an arm of the pilot."""
+"""The record of an arm of the pilot."""
 
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from elastane.api.usage import UsageRow
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at one moment of the pilot, as the API describes it.
+    """An observation of one job, as the API describes it at that moment.
 
     Args:
-        at_s: second of the pilot at which this round of observations began.
-        job: its name.
-        state: of the job.
-        granted: workers by pool.
-        uses: workers by pool, the larger of granted and seen: no other job can have their devices.
-        step: the last committed one.
+        at_s: the second of the pilot at which this round of observations began.
+        job: the name of the job.
+        state: the state of the job.
+        granted: the granted workers by pool.
+        uses: the larger number of granted and observed workers by pool; no other job can use these devices.
+        step: the last committed step.
     """
 
     at_s: float
@@ -37,10 +37,10 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     """An action on the cluster from outside, and its time.
 
     Args:
-        at_s: second of the pilot.
+        at_s: the second of the pilot.
         kind: its name in the scenario.
-        text: for people.
-        job: that it concerns; empty: none.
+        text: a description.
+        job: the job that it concerns; empty: none.
     """
 
     at_s: float
@@ -49,19 +49,19 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An arm that has ended.
 
     Args:
-        name: of the arm.
-        home: has its run directories in ``runs`` and the counts of its workers in ``ticks``.
-        began_s: second 0, in seconds since 1970.
-        ended_s: second at which the last job had ended.
-        jobs: at the end, in the order of their submission.
-        events: of all jobs.
-        looks: observations, in the order of time.
-        deeds: likewise.
-        usage: by job and pool.
+        name: the name of the arm.
+        home: the folder with its run directories in ``runs`` and the counts of its workers in ``ticks``.
+        began_s: the beginning of the arm, in seconds since 1970.
+        ended_s: the second of the pilot at which the last job had ended.
+        jobs: the jobs at the end, in the order of their submission.
+        events: the events of all jobs.
+        looks: the observations, in the order of time.
+        deeds: the actions from outside, in the order of time.
+        usage: the usage by job and pool.
         audit: the audit log, oldest line first.
     """
 
