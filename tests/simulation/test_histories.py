@@ -1,4 +1,4 @@
-"""Histories by the hundred: whoever joins, leaves, hangs or dies, the state is that of the quiet run."""
+"""Hundreds of histories with joins, leaves, hangs and deaths: all end as the reference run does."""
 
 import msgspec
 import pytest
@@ -17,23 +17,23 @@ encode_peer = msgspec.msgpack.encode
 decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
 
 
-def play(some, then, repeat):
+def play(plan, next_plan, options):
     """Play a plan and the attempt after it; a broken promise fails with the end of the transcript."""
     try:
-        first = History(some)
+        first = History(plan)
         first.play()
-        if (second := continue_run(first, then)) is not None:
+        if (second := continue_run(first, next_plan)) is not None:
             second.play()
     except AssertionError:
-        told = []
-        replay(some, then, told.append)
-        story = "\n".join([told[0], *told[-LAST_LINES:]])
-        pytest.fail(f"to repeat: python -m tests.simulator {repeat}\n{story}", pytrace=False)
+        lines = []
+        replay(plan, next_plan, lines.append)
+        end = "\n".join([lines[0], *lines[-LAST_LINES:]])
+        pytest.fail(f"to repeat: python -m tests.simulator {options}\n{end}", pytrace=False)
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
-def test_every_history_ends_as_the_quiet_run_does(copies, seeds):
+def test_every_history_ends_with_the_state_of_the_reference_run(copies, seeds):
     for seed in seeds:
         play(
             add_checkpoints(draw_plan(seed, copies)),
@@ -44,7 +44,7 @@ def test_every_history_ends_as_the_quiet_run_does(copies, seeds):
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 @pytest.mark.parametrize("seeds", STORMS, ids=str)
-def test_so_do_those_without_a_quiet_step(copies, seeds):
+def test_every_storm_ends_with_the_state_of_the_reference_run(copies, seeds):
     for seed in seeds:
         play(
             add_checkpoints(draw_storm(seed, copies)),
@@ -53,7 +53,7 @@ def test_so_do_those_without_a_quiet_step(copies, seeds):
         )
 
 
-def test_a_seed_tells_the_same_story_twice():
+def test_a_seed_gives_the_same_transcript_twice():
     first, second = [], []
     replay(draw_plan(3, 2), draw_plan(4, 2), first.append)
     replay(draw_plan(3, 2), draw_plan(4, 2), second.append)
@@ -61,30 +61,30 @@ def test_a_seed_tells_the_same_story_twice():
     assert len(first) > 100
 
 
-class OverTheWire(History):
-    """Every message is encoded and decoded on its way, as between real processes."""
+class EncodedHistory(History):
+    """A history that encodes and decodes every message, as real processes do."""
 
-    def __init__(self, some):
-        super().__init__(some)
-        send = self.streams.send
-        self.streams.send = lambda sender, receiver, message, payload: send(
+    def __init__(self, plan):
+        super().__init__(plan)
+        send = self.peer_network.send
+        self.peer_network.send = lambda sender, receiver, message, payload: send(
             sender, receiver, decode_peer(encode_peer(message)), payload
         )
 
-    def to_coordinator(self, message):
-        super().to_coordinator(control.decode_to_coordinator(control.encode(message)))
+    def send_to_coordinator(self, message):
+        super().send_to_coordinator(control.decode_to_coordinator(control.encode(message)))
 
-    def from_agent(self, report):
-        super().from_agent(control.decode_to_coordinator(control.encode(report)))
+    def send_agent_report(self, report):
+        super().send_agent_report(control.decode_to_coordinator(control.encode(report)))
 
-    def to_worker(self, worker, message):
-        super().to_worker(worker, control.decode_to_worker(control.encode(message)))
+    def send_to_worker(self, worker, message):
+        super().send_to_worker(worker, control.decode_to_worker(control.encode(message)))
 
-    def to_agent(self, message):
-        super().to_agent(control.decode_to_agent(control.encode(message)))
+    def send_to_agent(self, message):
+        super().send_to_agent(control.decode_to_agent(control.encode(message)))
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
-def test_messages_mean_the_same_after_a_journey(copies):
+def test_encoded_and_decoded_messages_give_the_same_verdict(copies):
     for seed in range(15):
-        assert OverTheWire(draw_plan(seed, copies)).play() == History(draw_plan(seed, copies)).play()
+        assert EncodedHistory(draw_plan(seed, copies)).play() == History(draw_plan(seed, copies)).play()

@@ -1,6 +1,6 @@
-"""Stories: above the line what happens to a run, below it how the workers live through it.
+"""Scenarios: above the line the events of a run, below it the transcript of the workers.
 
-``pytest tests/simulation --rewrite`` writes down how they do now; review the difference as prose.
+``pytest tests/simulation --rewrite`` writes the present transcripts; review the difference as prose.
 """
 
 from pathlib import Path
@@ -15,12 +15,12 @@ LINE = "----\n"
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_story_is_told_as_it_was_written_down(path, request):
+def test_a_scenario_gives_the_stored_transcript(path, request):
     script, _, expected = path.read_text().partition(LINE)
-    history = History(parse_scenario(script), listen=lambda _: None)
+    history = History(parse_scenario(script), write_line=lambda _: None)
     verdict = history.play()
-    told = "".join(f"{line}\n" for line in history.story) + f"the run ends: {verdict.why}\n"
+    transcript = "".join(f"{line}\n" for line in history.transcript) + f"the run ends: {verdict.why}\n"
     if request.config.getoption("--rewrite"):
-        path.write_text(script + LINE + told)
+        path.write_text(script + LINE + transcript)
     else:
-        assert told == expected
+        assert transcript == expected

@@ -24,31 +24,33 @@ def print_line(line: str) -> None:
 
 def main(  # noqa: PLR0917 - options, named on the command line
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
-    histories: Annotated[int, typer.Option(help="How many, per number of copies.")] = 1000,
+    histories: Annotated[int, typer.Option(help="Number of histories per number of copies.")] = 1000,
     copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",
-    transcript: Annotated[bool, typer.Option(help="Narrate, even what went well.")] = False,
-    stormy: Annotated[bool, typer.Option("--storm", help="Histories without a quiet step.")] = False,
+    transcript: Annotated[bool, typer.Option(help="Print the transcript of every history.")] = False,
+    storm: Annotated[bool, typer.Option("--storm", help="Play histories with faults all the time.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
-    draw = draw_storm if stormy else draw_plan
+    draw = draw_storm if storm else draw_plan
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
-        for some in chosen:
-            say = print_line if transcript else None
+        for number_of_copies in chosen:
+            write_line = print_line if transcript else None
             try:
-                first = History(add_checkpoints(draw(number, some)), say)
+                first = History(add_checkpoints(draw(number, number_of_copies)), write_line)
                 verdict = first.play()
-                second = continue_run(first, draw(number + 1, some), say)
+                second = continue_run(first, draw(number + 1, number_of_copies), write_line)
                 after = second.play() if second is not None else None
             except AssertionError as broken:
                 failed += 1
                 if not keep_going:
-                    replay(add_checkpoints(draw(number, some)), draw(number + 1, some))
+                    replay(
+                        add_checkpoints(draw(number, number_of_copies)), draw(number + 1, number_of_copies)
+                    )
                     sys.exit(1)
-                print_line(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
+                print_line(f"seed {number} copies {number_of_copies}: {str(broken).splitlines()[0]}")
                 continue
             steps, deaths = steps + verdict.steps, deaths + verdict.deaths
             codes[int(verdict.code)] += 1
@@ -58,22 +60,22 @@ def main(  # noqa: PLR0917 - options, named on the command line
     played = histories * len(chosen)
     print_line(
         f"{played} histories, {failed} broken; {steps} steps, {deaths} deaths; outcomes {dict(codes)}; "
-        f"{resumed} went on from a checkpoint; {60 * played / took_s:.0f} histories per minute"
+        f"{resumed} resumed from a checkpoint; {60 * played / took_s:.0f} histories per minute"
     )
     sys.exit(1 if failed else 0)
 
 
-def replay(some: HistoryPlan, then: HistoryPlan, say: Callable[[str], None] = print_line) -> None:
+def replay(plan: HistoryPlan, next_plan: HistoryPlan, write_line: Callable[[str], None] = print_line) -> None:
     """Print the transcript of a failing history, or of the attempt after it."""
-    say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
+    write_line(f"--- seed {plan.seed}, copies {plan.shape.layout.copies}: {plan}")
     try:
-        first = History(some, say)
+        first = History(plan, write_line)
         first.play()
-        if (second := continue_run(first, then, say)) is not None:
-            say(f"--- from step {second.files.origin}: {then}")
+        if (second := continue_run(first, next_plan, write_line)) is not None:
+            write_line(f"--- from step {second.files.origin}: {next_plan}")
             second.play()
     except (Violation, AssertionError) as broken:
-        say(f"--- broken: {broken}")
+        write_line(f"--- broken: {broken}")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ class AgentWorld(Protocol):
 
     def start_coordinator(self, term: int) -> None: ...
 
-    def from_agent(self, report: AgentReport) -> None: ...
+    def send_agent_report(self, report: AgentReport) -> None: ...
 
-    def tell(self, line: Callable[[], str]) -> None: ...
+    def trace(self, line: Callable[[], str]) -> None: ...
 
 
 class SimAgent:
@@ -58,10 +58,10 @@ class SimAgent:
     def _report_regularly(self) -> None:
         self.report()
         if self.over is None or self.living:
-            self.world.clock.after(BETWEEN_REPORTS_S, self._report_regularly)
+            self.world.clock.schedule_after(BETWEEN_REPORTS_S, self._report_regularly)
 
     def report(self) -> None:
-        self.world.from_agent(
+        self.world.send_agent_report(
             AgentReport(
                 pid=1,
                 target=self.target,
@@ -72,7 +72,7 @@ class SimAgent:
             )
         )
 
-    def hear(self, message: ToAgent) -> None:
+    def receive(self, message: ToAgent) -> None:
         match message:
             case SetTarget(target=target, drain=drain):
                 self.target, self.draining = target, drain
@@ -84,20 +84,20 @@ class SimAgent:
             case RunOver():
                 if self.over is None:
                     self.over = message
-                    self.world.clock.after(FAREWELL_S, self._end_the_rest)
+                    self.world.clock.schedule_after(FAREWELL_S, self._end_the_rest)
 
     def _end_the_rest(self) -> None:
         for worker in tuple(self.living):
             self.world.kill_worker(worker)
 
-    def worker_ended(self, worker: WorkerId, code: int, *, hung: bool) -> None:
+    def handle_worker_end(self, worker: WorkerId, code: int, *, hung: bool) -> None:
         """Report the end of a worker's process at once; replace the worker if it is needed."""
         self.living.remove(worker)
         self.exits.append(WorkerExit(worker=worker, pid=1000 + worker, code=code, hung=hung))
         self._fill()
         self.report()
 
-    def coordinator_ended(self) -> None:
+    def replace_coordinator(self) -> None:
         if self.over is None:
             self.term += 1
             self.world.start_coordinator(self.term)

@@ -42,7 +42,7 @@ class Checker:
 
     # -- safety --------------------------------------------------------------------------------------------
 
-    def computes(self, worker: WorkerProcess, step: int) -> None:
+    def check_computation(self, worker: WorkerProcess, step: int) -> None:
         """Check that a worker does not compute with stale parameters."""
         expect(
             1 <= step <= self.shape.steps, f"worker {worker.worker} computes step {step} beyond the last one"
@@ -54,9 +54,9 @@ class Checker:
         ]
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
 
-    def committed(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
+    def check_commit(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
         """Check that the outcome is that of the reference run, and each virtual rank counts once."""
-        expected = get_reference(self.shape).outcome(kind, outcome.step)
+        expected = get_reference(self.shape).get_outcome(kind, outcome.step)
         known = self.rounds.setdefault(outcome.round, (kind, outcome))
         expect(
             known[0] == kind, f"round {outcome.round} is {known[0]} for one worker and {kind} for {worker}"
@@ -76,12 +76,12 @@ class Checker:
         )
         expect(
             neutral == expected,
-            f"worker {worker} commits round {outcome.round} ({kind}) otherwise than the quiet run:\n"
+            f"worker {worker} commits round {outcome.round} ({kind}) unlike the reference run:\n"
             f"  {neutral}\n  {expected}",
         )
         shares = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
         expect(
-            sorted(shares) == list(range(self.shape.size(kind))),
+            sorted(shares) == list(range(self.shape.count_virtual_ranks(kind))),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
         )
         if kind == "train":
@@ -89,7 +89,7 @@ class Checker:
             self.steps = max(self.steps, outcome.step)
             self.witnesses.setdefault(outcome.step, set()).add(worker)
 
-    def applied(self, worker: WorkerProcess, held: frozenset[int]) -> None:
+    def check_application(self, worker: WorkerProcess, held: frozenset[int]) -> None:
         """Check that the state that a worker holds is that of the reference run."""
         step = worker.member.step
         ideal = get_reference(self.shape)
@@ -100,21 +100,21 @@ class Checker:
                 f"worker {worker.worker} has unit {unit} wrong after step {step}",
             )
 
-    def released(self, worker: WorkerProcess, step: int) -> None:
+    def check_release(self, worker: WorkerProcess, step: int) -> None:
         """Check that a script that continues finds every value as the step left it."""
         expect(
             worker.memory.parameters == get_reference(self.shape).applied[step],
             f"the script of worker {worker.worker} finds wrong values after step {step}",
         )
 
-    # -- whether a run could be saved ----------------------------------------------------------------------
+    # -- survival of the state ----------------------------------------------------------------------
 
-    def state_is_lost(self, worker: WorkerId, units: tuple[int, ...]) -> None:
+    def record_lost_state(self, worker: WorkerId, units: tuple[int, ...]) -> None:
         self.lost.append((worker, units))
 
-    def after_death(self, victim: WorkerProcess) -> None:
-        """Remember whether the living workers together hold every unit; one death must not change that."""
-        if self.orphaned or self.state_survives():
+    def check_death(self, victim: WorkerProcess) -> None:
+        """Record whether the living workers still hold every unit; one death alone must not change that."""
+        if self.orphaned or self.does_state_survive():
             return
         self.orphaned = True
         generation = victim.member.generation
@@ -130,8 +130,8 @@ class Checker:
         )
         expect(not redundant, f"the death of worker {victim.worker} alone lost state that had copies")
 
-    def state_survives(self) -> bool:
-        """Every unit has a living holder that is at most one round behind and has voted for that round."""
+    def does_state_survive(self) -> bool:
+        """Return whether every unit has a living holder, at most one round late and with its vote."""
         if self.steps == self.began < self.shape.steps:
             return True
         living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
@@ -143,9 +143,9 @@ class Checker:
             held |= worker.member.held
         return set(range(self.shape.rest)) <= held
 
-    def ledger_is_excused(self, step: int) -> bool:
+    def is_ledger_excused(self, step: int) -> bool:
         """Return whether all workers that made this step died before a coordinator learned of it."""
         return not self.witnesses[step] & self.finished
 
-    def dismissed(self, worker: WorkerId) -> None:
+    def record_dismissal(self, worker: WorkerId) -> None:
         self.finished.add(worker)

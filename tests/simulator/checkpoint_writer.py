@@ -39,7 +39,7 @@ class CheckpointWriter:
     def refused(self) -> bool:
         return self._world.clock.now < self.refused_until_s
 
-    def again(self, message: WriteAgain) -> None:
+    def write_again(self, message: WriteAgain) -> None:
         """Write the last state again; a repeated request does not restart a running attempt."""
         if message.attempt > self._attempt:
             self._attempt = message.attempt
@@ -48,9 +48,9 @@ class CheckpointWriter:
     def copy(self, snapshot: actions.TakeSnapshot) -> None:
         shape, memory = self._world.shape, self.worker.memory
         if snapshot.settled and not snapshot.blocks:
-            self._say(_part(snapshot, "abandoned", self._attempt))
+            self._report_part(_make_part(snapshot, "abandoned", self._attempt))
             return
-        units = {unit for block in snapshot.blocks for unit in shape.units_of(block)} | {shape.rest}
+        units = {unit for block in snapshot.blocks for unit in shape.list_units(block)} | {shape.rest}
         record = {}
         for unit in units:
             state = memory.optimizer[unit]
@@ -59,30 +59,30 @@ class CheckpointWriter:
             record[unit] = (memory.parameters[unit], state)
         self._pending = (snapshot, record, self._attempt if snapshot.settled else 0)
         if snapshot.settled:
-            self.committed()
+            self.write_snapshot()
             return
-        took_s = self.worker.chance(self._world.pace.leaf_s)
-        self.worker.after(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.ticket)))
+        took_s = self.worker.draw_duration(self._world.pace.leaf_s)
+        self.worker.schedule(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.ticket)))
 
-    def committed(self) -> None:
+    def write_snapshot(self) -> None:
         """Write the last snapshot: its round has committed."""
         if self._pending is None:
             return
         (snapshot, record, attempt), self._pending = self._pending, None
         if not snapshot.blocks:
             return
-        part = _part(snapshot, "writing", attempt)
-        self._say(part)
-        took_s = self.worker.chance(10 * self._world.pace.leaf_s)
-        self.worker.after(took_s, lambda: self._write(part, record))
+        part = _make_part(snapshot, "writing", attempt)
+        self._report_part(part)
+        took_s = self.worker.draw_duration(10 * self._world.pace.leaf_s)
+        self.worker.schedule(took_s, lambda: self._write(part, record))
 
     def publish(self, order: PublishCheckpoint) -> None:
         """Report whether a checkpoint is complete."""
-        whole = self._world.vault.has(order.step, order.writers)
+        whole = self._world.storage.is_complete(order.step, order.writers)
         kept = CheckpointKept(
             worker=self.worker.worker, name=order.name, step=order.step, error="" if whole else "a part lacks"
         )
-        self.worker.after(0.01, lambda: self._world.to_coordinator(kept))
+        self.worker.schedule(0.01, lambda: self._world.send_to_coordinator(kept))
 
     def _write(self, part: CheckpointPart, record: UnitStates) -> None:
         if not any(
@@ -91,21 +91,21 @@ class CheckpointWriter:
             return  # a later attempt has taken its place
         refused = self.refused
         if refused:
-            self.worker.after(RETRY_S, lambda: self._write(part, record))
-            self._say(msgspec.structs.replace(part, state="failing", error="storage refuses it"))
+            self.worker.schedule(RETRY_S, lambda: self._write(part, record))
+            self._report_part(msgspec.structs.replace(part, state="failing", error="storage refuses it"))
         else:
-            self._world.vault.write(part.step, part.writers, self.worker.worker, record)
-            self._say(msgspec.structs.replace(part, state="written"))
+            self._world.storage.write(part.step, part.writers, self.worker.worker, record)
+            self._report_part(msgspec.structs.replace(part, state="written"))
         if self.worker.member.storage_refused != refused:
             self.worker.handle(events.StorageRefused(refused))
 
-    def _say(self, part: CheckpointPart) -> None:
+    def _report_part(self, part: CheckpointPart) -> None:
         others = [known for known in self._reporter.parts if known.name != part.name]
         self._reporter.parts = (*others, part)[-REMEMBERED_PARTS:]
         self.worker.report()
 
 
-def _part(
+def _make_part(
     snapshot: actions.TakeSnapshot, state: Literal["writing", "abandoned"], attempt: int
 ) -> CheckpointPart:
     return CheckpointPart(

@@ -20,17 +20,17 @@ class Clock:
         self._heap: list[tuple[float, int, Callback]] = []
         self._count = 0
 
-    def at(self, time: float, deed: Callback) -> None:
+    def schedule_at(self, time: float, callback: Callback) -> None:
         self._count += 1
-        heappush(self._heap, (max(time, self.now), self._count, deed))
+        heappush(self._heap, (max(time, self.now), self._count, callback))
 
-    def after(self, delay_s: float, deed: Callback) -> None:
-        self.at(self.now + delay_s, deed)
+    def schedule_after(self, delay_s: float, callback: Callback) -> None:
+        self.schedule_at(self.now + delay_s, callback)
 
     def step(self) -> bool:
         """Run the next callback; return False if there is none."""
         if not self._heap:
             return False
-        self.now, _, deed = heappop(self._heap)
-        deed()
+        self.now, _, callback = heappop(self._heap)
+        callback()
         return True

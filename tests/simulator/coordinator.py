@@ -45,9 +45,9 @@ class CoordinatorWorld(Protocol):
     clock: Clock
     files: RunFiles
 
-    def to_worker(self, worker: WorkerId, message: ToWorker) -> None: ...
+    def send_to_worker(self, worker: WorkerId, message: ToWorker) -> None: ...
 
-    def to_agent(self, message: ToAgent) -> None: ...
+    def send_to_agent(self, message: ToAgent) -> None: ...
 
     def record(self, event: EventLine) -> None: ...
 
@@ -81,19 +81,19 @@ class SimCoordinator:
 
     def _tick(self) -> None:
         if self.alive:
-            self.hear()
-            self.world.clock.after(BETWEEN_TICKS_S, self._tick)
+            self.receive()
+            self.world.clock.schedule_after(BETWEEN_TICKS_S, self._tick)
 
     @property
-    def heard_of_ends(self) -> set[WorkerId]:
+    def known_ends(self) -> set[WorkerId]:
         """Return the workers that have ended or were excluded, as far as the coordinator knows."""
         return {*self.roster.ends.exits, *self.roster.ends.excluded}
 
     def ask(self, ask: Ask) -> None:
         self._tokens += 1
-        self.hear(CommandRequest(self._tokens, ask))
+        self.receive(CommandRequest(self._tokens, ask))
 
-    def hear(self, *events: Input) -> None:
+    def receive(self, *events: Input) -> None:
         """Handle inputs that have arrived; without any, only time has passed."""
         if not self.alive:
             return
@@ -104,9 +104,9 @@ class SimCoordinator:
         for action in actions:
             match action:
                 case SendToWorker(worker, message):
-                    self.world.to_worker(worker, message)
+                    self.world.send_to_worker(worker, message)
                 case SendToAgent(message):
-                    self.world.to_agent(message)
+                    self.world.send_to_agent(message)
                 case WriteEvent(line):
                     self.world.record(line)
                 case PinScript(pinned):
@@ -129,4 +129,4 @@ class SimCoordinator:
                 self._early.setdefault(line.step, line)
         while (following := self._early.pop(files.step + 1, None)) is not None:
             ledger[following.step] = following
-        self.world.to_worker(steps.worker, Acknowledge(step=files.step))
+        self.world.send_to_worker(steps.worker, Acknowledge(step=files.step))

@@ -27,12 +27,12 @@ class Exchange:
         self._payloads: dict[tuple[int, ...], int] = {}
         self._mapped: set[tuple[WorkerId, int]] = set()
 
-    def keep(self, sender: WorkerId, payload: Payload) -> None:
+    def store_payload(self, sender: WorkerId, payload: Payload) -> None:
         """Keep the payload of a frame until it is used."""
         for key, value in payload.items():
             self._payloads[sender, *key] = value
 
-    def payload_of(self, message: messages.AnyPeerMessage) -> Payload:
+    def build_payload(self, message: messages.AnyPeerMessage) -> Payload:
         """Return the payload of a frame; empty if peers read each other's memory."""
         if self.world.shared:
             return {}
@@ -63,14 +63,14 @@ class Exchange:
         self._mapped |= needed
         return True
 
-    def _sum_of(self, peer: WorkerId, slot: int, block: int) -> int:
+    def _read_sum(self, peer: WorkerId, slot: int, block: int) -> int:
         if peer == self.worker:
             return self.memory.slots[slot][block]
         if self.world.shared:
             return self.world.workers[peer].memory.slots[slot][block]
         return self._payloads[peer, slot, block]
 
-    def _value_of(self, peer: WorkerId, unit: int) -> int:
+    def _read_value(self, peer: WorkerId, unit: int) -> int:
         if self.world.shared:
             return self.world.workers[peer].memory.parameters[unit]
         return self._payloads[peer, -1, unit]
@@ -78,20 +78,20 @@ class Exchange:
     def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         for block in blocks:
             values = [
-                (span, self._sum_of(peer, part.slot, block))
+                (span, self._read_sum(peer, part.slot, block))
                 for peer, some in parts.items()
                 for part in some
                 for span in part.spans
             ]
-            self._root(block, sum_parts(values, self.world.shape.layout.virtual_ranks))
+            self._store_sum(block, sum_parts(values, self.world.shape.layout.virtual_ranks))
 
-    def _root(self, block: int, total: int) -> None:
-        self.memory.root(block, total)
+    def _store_sum(self, block: int, total: int) -> None:
+        self.memory.store_sum(block, total)
         step = self.member.step + 1
         expected = get_reference(self.world.shape).sums[step][block]
         expect(total == expected, f"worker {self.worker} has a wrong sum of block {block} in step {step}")
 
-    def serve(self, peer: WorkerId, fetch: messages.Fetch) -> None:
+    def send_state(self, peer: WorkerId, fetch: messages.Fetch) -> None:
         memory = self.memory
         payload: Payload = {(-2, unit): memory.parameters[unit] for unit in fetch.values}
         for unit in fetch.states:
@@ -107,8 +107,8 @@ class Exchange:
             values=fetch.values,
             states=fetch.states,
         )
-        self.world.tell(lambda: f"worker {self.worker} serves {peer}: {message}")
-        self.world.streams.send(self.worker, peer, message, payload)
+        self.world.trace(lambda: f"worker {self.worker} serves {peer}: {message}")
+        self.world.peer_network.send(self.worker, peer, message, payload)
 
     def load(self, peer: WorkerId, state: messages.State) -> None:
         if peer == STORE:
@@ -127,11 +127,11 @@ class Exchange:
 
     def take_sums(self, peer: WorkerId, blocks: tuple[int, ...]) -> None:
         for block in blocks:
-            self._root(block, self._sum_of(peer, 0, block))
+            self._store_sum(block, self._read_sum(peer, 0, block))
 
     def take_values(self, peer: WorkerId, units: tuple[int, ...]) -> None:
         for unit in units:
-            self.memory.parameters[unit] = self._value_of(peer, unit)
+            self.memory.parameters[unit] = self._read_value(peer, unit)
             expect(
                 self.memory.parameters[unit]
                 == get_reference(self.world.shape).applied[self.member.step][unit],

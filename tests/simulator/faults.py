@@ -116,7 +116,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     echo: float = 0.0
     slowest: float = 1.0
     shared: bool = False
-    weather: NetworkConditions = NetworkConditions()
+    conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
 
 
@@ -154,7 +154,7 @@ def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
             Pace(leaf_s=0.6, user_s=0.3),
         )
     )
-    weather = chance.choice(
+    conditions = chance.choice(
         (
             NetworkConditions(),
             NetworkConditions(loss=0.1, doubled=0.1),
@@ -165,7 +165,7 @@ def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
     start = chance.choice((1, 2, 3, 3, 4, 5))
     lasts_s = 0.3 + shape.steps * (0.03 + pace.user_s + virtual_ranks / start * pace.leaf_s)
     faults = sorted(
-        (_fault(chance, chance.random() * lasts_s) for _ in range(chance.choice((0, 2, 3, 4, 6, 10)))),
+        (_draw_fault(chance, chance.random() * lasts_s) for _ in range(chance.choice((0, 2, 3, 4, 6, 10)))),
         key=lambda fault: fault.at_s,
     )
     return HistoryPlan(
@@ -176,7 +176,7 @@ def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
         echo=chance.choice((0.0, 0.0, 0.2, 0.4)),
         slowest=chance.choice((1.0, 1.0, 3.0)),
         shared=chance.choice((False, True)),
-        weather=weather,
+        conditions=conditions,
         pace=pace,
     )
 
@@ -191,7 +191,8 @@ def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
         evaluation_size=chance.choice((1, 3)),
     )
     faults = sorted(
-        (_fault(chance, 0.1 + chance.random() * 1.2, STORMY) for _ in range(16)), key=lambda fault: fault.at_s
+        (_draw_fault(chance, 0.1 + chance.random() * 1.2, STORMY) for _ in range(16)),
+        key=lambda fault: fault.at_s,
     )
     return HistoryPlan(
         seed=seed,
@@ -200,7 +201,7 @@ def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
         faults=tuple(faults),
         echo=0.1,
         shared=chance.choice((False, True)),
-        weather=chance.choice((NetworkConditions(), NetworkConditions(usual_s=0.01, rare_s=0.05))),
+        conditions=chance.choice((NetworkConditions(), NetworkConditions(usual_s=0.01, rare_s=0.05))),
         pace=Pace(start_s=0.05),
     )
 
@@ -225,7 +226,7 @@ def _refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
     )
 
 
-def _fault(chance: Random, at_s: float, weights: tuple[float, ...] = USUAL) -> Fault:
+def _draw_fault(chance: Random, at_s: float, weights: tuple[float, ...] = USUAL) -> Fault:
     which = chance.randrange(5)
     match chance.choices(range(8), weights=weights)[0]:
         case 0:

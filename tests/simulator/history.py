@@ -64,18 +64,18 @@ class History:
 
     Args:
         plan: the plan of the history.
-        listen: receives each line of the detailed transcript; None: without a transcript.
+        write_line: receives each line of the detailed transcript; None: without a transcript.
         origin: the checkpoint of an earlier attempt from which it resumes; None: it starts from nothing.
 
     Attributes:
-        vault: the written checkpoints.
-        story: the short transcript, if ``listen`` is given.
+        storage: the written checkpoints.
+        transcript: the short transcript, if ``write_line`` is given.
     """
 
     def __init__(
         self,
         plan: HistoryPlan,
-        listen: Callable[[str], None] | None = None,
+        write_line: Callable[[str], None] | None = None,
         origin: StoredCheckpoint | None = None,
     ) -> None:
         layout = plan.shape.layout
@@ -107,80 +107,86 @@ class History:
             copies=layout.copies,
             checkpoints=CheckpointPolicy() if layout.checkpoints else None,
         )
-        self.origin, self.vault = origin, SimStorage(plan.shape)
+        self.origin, self.storage = origin, SimStorage(plan.shape)
         self.files = RunFiles(spec, origin=0 if origin is None else origin.step)
         self.workers: dict[WorkerId, SimWorker] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
-        self.streams = PeerNetwork(self.clock, plan.weather, ends)
-        self.post = ControlNetwork(self.clock, plan.weather)
+        self.peer_network = PeerNetwork(self.clock, plan.conditions, ends)
+        self.control_network = ControlNetwork(self.clock, plan.conditions)
         self.checker = Checker(plan.shape, self.workers, self.files.origin)
         self.deaths = 0
         self._joiners_killed = 0
-        self._listen = listen
-        self.story: list[str] = []
+        self._write_line = write_line
+        self.transcript: list[str] = []
         self._narrated: set[str] = set()
         self._last_fault_s = 0.0
         self.coordinator: SimCoordinator | None = None
         self.agent = SimAgent(self, plan.start)
         for fault in plan.faults:
             self._last_fault_s = max(self._last_fault_s, fault.at_s)
-            self.clock.at(fault.at_s, self._doing(fault))
+            self.clock.schedule_at(fault.at_s, self._plan_fault(fault))
 
     # -- what the parts can reach --------------------------------------------------------------------------
 
-    def tell(self, line: Callable[[], str]) -> None:
-        if self._listen is not None:
-            self._listen(f"{self.clock.now:9.4f}  {line()}")
+    def trace(self, line: Callable[[], str]) -> None:
+        if self._write_line is not None:
+            self._write_line(f"{self.clock.now:9.4f}  {line()}")
 
-    def to_coordinator(self, message: FromWorker) -> None:
-        self.tell(lambda: f"worker {message.worker} tells the coordinator: {message}")
-        self.post.carry(lambda: self.coordinator.hear(message) if self.coordinator is not None else None)
+    def send_to_coordinator(self, message: FromWorker) -> None:
+        self.trace(lambda: f"worker {message.worker} tells the coordinator: {message}")
+        self.control_network.deliver(
+            lambda: self.coordinator.receive(message) if self.coordinator is not None else None
+        )
 
-    def from_agent(self, report: AgentReport) -> None:
-        self.post.carry(lambda: self.coordinator.hear(report) if self.coordinator is not None else None)
+    def send_agent_report(self, report: AgentReport) -> None:
+        self.control_network.deliver(
+            lambda: self.coordinator.receive(report) if self.coordinator is not None else None
+        )
 
     def narrate(self, line: Callable[[], str]) -> None:
-        """Add a line to the story; a line that several workers produce appears once."""
-        if self._listen is not None:
-            told = line()
-            self.tell(lambda: told)
-            if told not in self._narrated:
-                self._narrated.add(told)
-                self.story.append(told)
+        """Add a line to the transcript; a line that several workers produce appears once."""
+        if self._write_line is not None:
+            text = line()
+            self.trace(lambda: text)
+            if text not in self._narrated:
+                self._narrated.add(text)
+                self.transcript.append(text)
 
     def record(self, event: EventLine) -> None:
-        self.tell(lambda: f"event {event.kind}: {event.who}: {event.why}")
+        self.trace(lambda: f"event {event.kind}: {event.who}: {event.why}")
         self.files.events.append(event)
 
-    def to_worker(self, worker: WorkerId, message: ToWorker) -> None:
-        self.tell(lambda: f"coordinator tells {worker}: {message}")
-        self.post.carry(lambda: self.workers[worker].hear(message))
+    def send_to_worker(self, worker: WorkerId, message: ToWorker) -> None:
+        self.trace(lambda: f"coordinator tells {worker}: {message}")
+        self.control_network.deliver(lambda: self.workers[worker].receive_order(message))
 
-    def to_agent(self, message: ToAgent) -> None:
-        self.tell(lambda: f"coordinator tells the agent: {message}")
-        self.post.carry(lambda: self.agent.hear(message))
+    def send_to_agent(self, message: ToAgent) -> None:
+        self.trace(lambda: f"coordinator tells the agent: {message}")
+        self.control_network.deliver(lambda: self.agent.receive(message))
 
     def start_worker(self, worker: WorkerId) -> None:
         slowness = 1.0 + self.clock.random.random() * (self.plan.slowest - 1.0)
         self.workers[worker] = self._ends[worker] = SimWorker(worker, self, slowness)
-        self.tell(lambda: f"worker {worker} starts")
+        self.trace(lambda: f"worker {worker} starts")
 
     def kill_worker(self, worker: WorkerId) -> None:
         self.workers[worker].die()
 
     def start_coordinator(self, term: int) -> None:
         self.coordinator = SimCoordinator(self, term)
-        self.tell(lambda: f"coordinator of term {term} starts")
+        self.trace(lambda: f"coordinator of term {term} starts")
 
-    def ended(self, worker: WorkerId, code: int, *, hung: bool = False) -> None:
+    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False) -> None:
         """Handle the end of a worker's process, which the agent notices a moment later."""
         if code != 0:
-            self.checker.after_death(self.workers[worker])
+            self.checker.check_death(self.workers[worker])
         coordinator = self.coordinator
         if coordinator is not None:
-            self.post.carry(lambda: coordinator.hear(Disconnected(worker)))
-        self.clock.after(self.streams.delay(), lambda: self.agent.worker_ended(worker, code, hung=hung))
+            self.control_network.deliver(lambda: coordinator.receive(Disconnected(worker)))
+        self.clock.schedule_after(
+            self.peer_network.draw_delay(), lambda: self.agent.handle_worker_end(worker, code, hung=hung)
+        )
         if (
             code == KILLED
             and self.clock.random.random() < self.plan.echo
@@ -191,15 +197,15 @@ class History:
                 self.clock.random.randrange(5),
                 self.clock.random.randrange(30),
             )
-            self.clock.at(again.at_s, self._doing(again))
+            self.clock.schedule_at(again.at_s, self._plan_fault(again))
         self.deaths += code == KILLED
 
     # -- faults --------------------------------------------------------------------------------------------
 
-    def _doing(self, fault: faults.Fault) -> Callable[[], None]:
-        return lambda: self._do(fault)
+    def _plan_fault(self, fault: faults.Fault) -> Callable[[], None]:
+        return lambda: self._inject(fault)
 
-    def _victim(self, which: int) -> SimWorker | None:
+    def _choose_victim(self, which: int) -> SimWorker | None:
         """Choose a living worker, but not too many joiners: three failed joins end a run by design."""
         living = [worker for worker in self.workers.values() if worker.alive]
         if not living:
@@ -211,14 +217,14 @@ class History:
             self._joiners_killed += 1
         return victim
 
-    def _do(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
+    def _inject(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
         self._last_fault_s = self.clock.now
-        self.tell(lambda: f"fault: {fault}")
+        self.trace(lambda: f"fault: {fault}")
         match fault:
             case faults.Resize(workers=workers):
                 self._ask(AskResize(workers=workers))
             case faults.Drain(which=which):
-                if (victim := self._victim(which)) is not None:
+                if (victim := self._choose_victim(which)) is not None:
                     self._ask(AskDrain(worker=victim.worker))
             case faults.StopRun():
                 self._ask(AskStop())
@@ -226,22 +232,22 @@ class History:
                 if self.coordinator is not None and self.agent.over is None:
                     self.coordinator.alive = False
                     self.coordinator = None
-                    self.clock.after(absent_s, self.agent.coordinator_ended)
+                    self.clock.schedule_after(absent_s, self.agent.replace_coordinator)
             case faults.Kill(which=which):
-                if (victim := self._victim(which)) is not None:
+                if (victim := self._choose_victim(which)) is not None:
                     victim.die()
             case faults.Fuse(which=which, actions=actions):
-                if (victim := self._victim(which)) is not None:
+                if (victim := self._choose_victim(which)) is not None:
                     victim.fuse = actions
             case faults.Trigger(which=which, kind=kind, spared=spared):
-                if (victim := self._victim(which)) is not None:
+                if (victim := self._choose_victim(which)) is not None:
                     victim.trigger = (kind, spared)
             case faults.RefuseStorage(which=which, for_s=for_s):
                 if living := [worker for worker in self.workers.values() if worker.alive]:
                     victim = living[which % len(living)]
-                    victim.writing.refused_until_s = self.clock.now + for_s
+                    victim.checkpoint_writer.refused_until_s = self.clock.now + for_s
             case faults.Pause(which=which, for_s=for_s):
-                if (victim := self._victim(which)) is not None:
+                if (victim := self._choose_victim(which)) is not None:
                     self._pause(victim, for_s)
 
     def _ask(self, ask: Ask) -> None:
@@ -251,16 +257,16 @@ class History:
     def _pause(self, victim: SimWorker, for_s: float) -> None:
         victim.pause()
 
-        def then() -> None:
+        def end_pause() -> None:
             self._last_fault_s = self.clock.now
             if for_s > HUNG_S:
                 victim.die(hung=True)
             else:
                 victim.resume()
 
-        self.clock.after(min(for_s, HUNG_S), then)
+        self.clock.schedule_after(min(for_s, HUNG_S), end_pause)
 
-    # -- the whole of it -----------------------------------------------------------------------------------
+    # -- the whole history ---------------------------------------------------------------------------------
 
     def play(self) -> Verdict:
         """Play the history.
@@ -272,13 +278,13 @@ class History:
         leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
         patience_s = PATIENCE_S + leaves * pace.leaf_s * self.plan.slowest + 2 * shape.steps * pace.user_s
         while self.agent.over is None or self.agent.living:
-            expect(self._step(), "nothing is left to happen")
+            expect(self._step(), "no event is left, but the run has not ended")
             if self.clock.now >= self._last_fault_s + patience_s:
                 raise Violation(f"the run is stuck\n{describe_processes(self.coordinator, self.workers)}")
         over = self.agent.over
-        judge = Judge(self.plan, self.checker, self.files, self.workers, self.vault)
+        judge = Judge(self.plan, self.checker, self.files, self.workers, self.storage)
         judge.check_end(over.code, over.why)
-        judge.check_events(set() if self.coordinator is None else self.coordinator.heard_of_ends)
+        judge.check_events(set() if self.coordinator is None else self.coordinator.known_ends)
         if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
             judge.check_last_checkpoint()
         return Verdict(
@@ -301,7 +307,7 @@ class History:
 
 
 def continue_run(
-    first: History, plan: HistoryPlan, listen: Callable[[str], None] | None = None
+    first: History, plan: HistoryPlan, write_line: Callable[[str], None] | None = None
 ) -> History | None:
     """Return the attempt that resumes from the newest checkpoint of a played history.
 
@@ -310,9 +316,9 @@ def continue_run(
     Args:
         first: the history, played to any end.
         plan: the plan of the second attempt; both are attempts of one run.
-        listen: see `History`.
+        write_line: see `History`.
     """
-    kept = first.vault.newest()
+    kept = first.storage.find_newest()
     if kept is None:
         return None
-    return History(msgspec.structs.replace(plan, shape=first.shape), listen, kept)
+    return History(msgspec.structs.replace(plan, shape=first.shape), write_line, kept)

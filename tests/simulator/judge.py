@@ -46,16 +46,16 @@ class Judge:
             )
             written = self.files.step
             expect(
-                written == self.plan.shape.steps or self.checker.ledger_is_excused(written + 1),
+                written == self.plan.shape.steps or self.checker.is_ledger_excused(written + 1),
                 f"the ledger has {written} steps",
             )
         elif code == ExitCode.STOPPED_BY_USER:
-            expect(asked, f"the run was stopped, but nobody asked: {why}")
+            expect(asked, f"the run stopped without a request: {why}")
         else:
-            expect(self.checker.orphaned, f"the run failed though its state was alive: {why}")
+            expect(self.checker.orphaned, f"the run failed although a worker held its state: {why}")
         expect(
             self.checker.orphaned or not self.checker.lost,
-            f"a worker believes state to be lost that is alive: {self.checker.lost}",
+            f"a worker reported state as lost that another one holds: {self.checker.lost}",
         )
 
     def check_last_checkpoint(self) -> None:
@@ -66,25 +66,30 @@ class Judge:
         able = [
             worker.worker
             for worker in self.workers.values()
-            if worker.state == "finished" and worker.member.complete and worker.writing.refused_until_s == 0.0
+            if worker.state == "finished"
+            and worker.member.complete
+            and worker.checkpoint_writer.refused_until_s == 0.0
             if worker.worker in self.checker.finished
         ]
         held = set().union(*(self.workers[worker].member.held for worker in able))
-        kept = self.storage.newest()
+        kept = self.storage.find_newest()
         expect(
             not held >= layout.everything - {layout.rest}
             or (kept is not None and kept.step == self.checker.steps),
-            f"the last state is not kept, though workers {able} could write it",
+            f"no checkpoint has the last state, although workers {able} could write it",
         )
 
-    def check_events(self, heard_of: set[WorkerId]) -> None:
-        """Check that the events tell each worker's end once, over all reports and coordinators."""
-        told = Counter(
+    def check_events(self, known_ends: set[WorkerId]) -> None:
+        """Check that the event log has each worker's end once, over all reports and coordinators."""
+        ends = Counter(
             worker for event in self.files.events if event.kind in ENDS for worker in event.workers
         )
         for worker in self.workers:
-            expect(told[worker] <= 1, f"the end of worker {worker} is told {told[worker]} times")
-            expect(told[worker] == 1 or worker not in heard_of, f"the end of worker {worker} is not told")
+            expect(ends[worker] <= 1, f"the event log has {ends[worker]} ends of worker {worker}")
+            expect(
+                ends[worker] == 1 or worker not in known_ends,
+                f"the event log lacks the end of worker {worker}",
+            )
 
 
 def describe_processes(coordinator: SimCoordinator | None, workers: Mapping[WorkerId, SimWorker]) -> str:

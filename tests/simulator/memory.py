@@ -16,9 +16,9 @@ class Memory:
         released: the script has continued since the last training step.
     """
 
-    def __init__(self, quiet: ReferenceRun) -> None:
-        self.parameters = list(quiet.parameters[0])
-        self.optimizer: list[int | None] = list(quiet.optimizer[0])
+    def __init__(self, reference: ReferenceRun) -> None:
+        self.parameters = list(reference.parameters[0])
+        self.optimizer: list[int | None] = list(reference.optimizer[0])
         self.slots: list[dict[int, int]] = [{}]
         self.rooted: set[int] = set()
         self.released = True
@@ -59,10 +59,10 @@ class Memory:
             total = add_sums(self.slots[left][block], self.slots[right][block])
             self.slots[min(left, right)][block] = total
 
-    def parts(self) -> tuple[PartialSum, ...]:
+    def list_parts(self) -> tuple[PartialSum, ...]:
         return tuple(PartialSum((node,), slot) for node, slot in sorted(self._nodes.items()))
 
-    def root(self, block: int, total: int) -> None:
+    def store_sum(self, block: int, total: int) -> None:
         """Store a whole sum."""
         self.slots[0][block] = total
         self.rooted.add(block)

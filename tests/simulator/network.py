@@ -51,7 +51,7 @@ class Endpoint(ABC):
         """Receive a message."""
 
     @abstractmethod
-    def lose(self, peer: WorkerId) -> None:
+    def handle_lost_peer(self, peer: WorkerId) -> None:
         """Handle the break of the stream to a peer."""
 
 
@@ -69,26 +69,26 @@ class PeerNetwork:
 
     Args:
         clock: the clock of the history.
-        weather: the conditions of the network.
+        conditions: the conditions of the network.
         ends: every worker of the history, dead ones included.
     """
 
-    def __init__(self, clock: Clock, weather: NetworkConditions, ends: dict[WorkerId, Endpoint]) -> None:
+    def __init__(self, clock: Clock, conditions: NetworkConditions, ends: dict[WorkerId, Endpoint]) -> None:
         self._clock = clock
-        self._weather = weather
+        self._conditions = conditions
         self._ends = ends
         self._streams: dict[tuple[WorkerId, WorkerId], _Stream] = {}
 
     def send(self, sender: WorkerId, receiver: WorkerId, message: AnyPeerMessage, payload: Payload) -> None:
-        self.dial(sender, receiver)
+        self.connect(sender, receiver)
         stream = self._streams[sender, receiver]
         if stream.cut:
             return
         stream.in_flight.append((message, payload))
-        stream.arrives_s = max(stream.arrives_s, self._clock.now + self.delay())
-        self._clock.at(stream.arrives_s, lambda: self._deliver(stream, sender, receiver))
+        stream.arrives_s = max(stream.arrives_s, self._clock.now + self.draw_delay())
+        self._clock.schedule_at(stream.arrives_s, lambda: self._deliver(stream, sender, receiver))
 
-    def dial(self, worker: WorkerId, peer: WorkerId) -> None:
+    def connect(self, worker: WorkerId, peer: WorkerId) -> None:
         """Connect two workers; the higher number dials, and learns of a dead peer."""
         if worker == peer:
             return
@@ -97,7 +97,7 @@ class PeerNetwork:
         if not self._ends[peer].alive:
             stream.cut = True
             if worker > peer:
-                self._clock.after(self.delay(), self._losing(worker, peer))
+                self._clock.schedule_after(self.draw_delay(), self._plan_loss(worker, peer))
 
     def _deliver(self, stream: _Stream, sender: WorkerId, receiver: WorkerId) -> None:
         if stream.in_flight:
@@ -115,35 +115,37 @@ class PeerNetwork:
             if receiver == worker:
                 stream.in_flight.clear()
                 continue
-            if stream.in_flight and self._clock.random.random() < self._weather.torn:
+            if stream.in_flight and self._clock.random.random() < self._conditions.torn:
                 for _ in range(self._clock.random.randint(1, len(stream.in_flight))):
                     stream.in_flight.pop()
-            noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.delay()
-            self._clock.at(noticed, self._losing(receiver, worker))
+            noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.draw_delay()
+            self._clock.schedule_at(noticed, self._plan_loss(receiver, worker))
 
-    def _losing(self, survivor: WorkerId, dead: WorkerId) -> Callable[[], None]:
+    def _plan_loss(self, survivor: WorkerId, dead: WorkerId) -> Callable[[], None]:
         end = self._ends[survivor]
-        return lambda: end.lose(dead) if end.alive else None
+        return lambda: end.handle_lost_peer(dead) if end.alive else None
 
-    def delay(self) -> float:
+    def draw_delay(self) -> float:
         chance = self._clock.random
-        longest = self._weather.usual_s if chance.random() >= self._weather.rare else self._weather.rare_s
+        longest = (
+            self._conditions.usual_s if chance.random() >= self._conditions.rare else self._conditions.rare_s
+        )
         return chance.random() * longest
 
 
 class ControlNetwork:
     """The control network: websockets that break and reconnect, and lose messages."""
 
-    def __init__(self, clock: Clock, weather: NetworkConditions) -> None:
+    def __init__(self, clock: Clock, conditions: NetworkConditions) -> None:
         self._clock = clock
-        self._weather = weather
+        self._conditions = conditions
 
-    def carry(self, deliver: Callable[[], None]) -> None:
-        """Deliver a message once, twice or never, after a delay."""
+    def deliver(self, callback: Callable[[], None]) -> None:
+        """Deliver a message once, twice or never, after a delay: run the callback as often."""
         chance = self._clock.random
-        if chance.random() < self._weather.loss:
+        if chance.random() < self._conditions.loss:
             return
-        for _ in range(2 if chance.random() < self._weather.doubled else 1):
-            usual = chance.random() >= 2 * self._weather.rare
-            longest = self._weather.usual_s if usual else 4 * self._weather.rare_s
-            self._clock.after(chance.random() * longest, deliver)
+        for _ in range(2 if chance.random() < self._conditions.doubled else 1):
+            usual = chance.random() >= 2 * self._conditions.rare
+            longest = self._conditions.usual_s if usual else 4 * self._conditions.rare_s
+            self._clock.schedule_after(chance.random() * longest, callback)

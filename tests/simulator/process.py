@@ -17,9 +17,9 @@ class ProcessWorld(Protocol):
     """The parts of the simulation that the process of a worker can reach."""
 
     clock: Clock
-    streams: PeerNetwork
+    peer_network: PeerNetwork
 
-    def ended(self, worker: WorkerId, code: int, *, hung: bool = False) -> None: ...
+    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False) -> None: ...
 
     def narrate(self, line: Callable[[], str]) -> None: ...
 
@@ -43,7 +43,7 @@ class WorkerProcess(Endpoint):
         self.memory = memory
         self.member = member
         self.state: WorkerState = "starting"
-        self._surroundings = world
+        self._world = world
         self._paused = False
         self._deferred: list[Callable[[], None]] = []
 
@@ -55,9 +55,9 @@ class WorkerProcess(Endpoint):
     def report(self) -> None:
         """Report to the coordinator if the state has changed."""
 
-    def chance(self, longest_s: float) -> float:
+    def draw_duration(self, longest_s: float) -> float:
         """Draw a duration."""
-        return self._surroundings.clock.random.random() * longest_s
+        return self._world.clock.random.random() * longest_s
 
     def if_alive(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Wrap a callback: a dead process does not run it, a stopped one runs it when it continues."""
@@ -72,16 +72,16 @@ class WorkerProcess(Endpoint):
 
         return run
 
-    def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._surroundings.clock.after(delay_s, self.if_alive(callback))
+    def schedule(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._world.clock.schedule_after(delay_s, self.if_alive(callback))
 
     def die(self, code: int = -9, *, hung: bool = False) -> None:
         if not self.alive:
             return
         self.alive = False
-        self._surroundings.narrate(lambda: f"worker {self.worker} " + ("goes" if code == 0 else "dies"))
-        self._surroundings.streams.cut(self.worker)
-        self._surroundings.ended(self.worker, code, hung=hung)
+        self._world.narrate(lambda: f"worker {self.worker} " + ("goes" if code == 0 else "dies"))
+        self._world.peer_network.cut(self.worker)
+        self._world.handle_end(self.worker, code, hung=hung)
 
     def pause(self) -> None:
         self._paused = True

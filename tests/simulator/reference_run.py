@@ -34,15 +34,15 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_size: int = 3
     checkpoint_every: int = 0
 
-    def digest_due(self, kind: RoundKind, step: int) -> bool:
+    def is_digest_due(self, kind: RoundKind, step: int) -> bool:
         """Return whether votes of a round carry digests of the state after ``step`` steps."""
         return kind == "settle" or (kind == "train" and step > 0 and step % self.layout.digest_every == 0)
 
-    def checkpoint_due(self, kind: RoundKind, step: int) -> bool:
+    def is_checkpoint_due(self, kind: RoundKind, step: int) -> bool:
         """Return whether a round requests a checkpoint of the state after ``step`` steps."""
         return kind == "train" and self.checkpoint_every > 0 and step % self.checkpoint_every == 0
 
-    def size(self, kind: RoundKind) -> int:
+    def count_virtual_ranks(self, kind: RoundKind) -> int:
         """Return the number of virtual ranks of a round."""
         match kind:
             case "train":
@@ -52,7 +52,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             case "settle":
                 return 0
 
-    def after(self, kind: RoundKind, outcome: RoundOutcome) -> RoundKind | None:
+    def choose_next_round(self, kind: RoundKind, outcome: RoundOutcome) -> RoundKind | None:
         """Return the round that the script enters next; None: the run is over."""
         if kind == "settle":
             return None
@@ -61,16 +61,16 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             return "evaluate"
         return "settle" if ending else "train"
 
-    def blocks_of(self, unit: int) -> tuple[int, ...]:
+    def list_blocks(self, unit: int) -> tuple[int, ...]:
         """Return the blocks of gradients that update a unit of state."""
         blocks = self.layout.blocks
         if self.layout.copies is not None:
             return (unit,)
         return tuple(sorted({unit % blocks, (unit + 1) % blocks}))
 
-    def units_of(self, block: int) -> tuple[int, ...]:
+    def list_units(self, block: int) -> tuple[int, ...]:
         """Return the units of state in a block."""
-        return tuple(unit for unit in range(self.rest) if block in self.blocks_of(unit))
+        return tuple(unit for unit in range(self.rest) if block in self.list_blocks(unit))
 
     @property
     def rest(self) -> int:
@@ -149,7 +149,7 @@ class ReferenceRun:
             self.sums.append([compute_sum(step, block, model, size) for block in range(blocks)])
             parameters, optimizer = list(self.parameters[-1]), list(self.optimizer[-1])
             for unit in range(shape.rest):
-                sums = [self.sums[step][block] for block in shape.blocks_of(unit)]
+                sums = [self.sums[step][block] for block in shape.list_blocks(unit)]
                 parameters[unit], optimizer[unit] = update_unit(parameters[unit], optimizer[unit], sums)
             parameters[shape.rest], optimizer[shape.rest] = update_rest(parameters[shape.rest], step)
             self.applied.append(parameters)
@@ -157,21 +157,21 @@ class ReferenceRun:
             self.optimizer.append(optimizer)
         self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
 
-    def outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
+    def get_outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         """Return the outcome of the round of a kind after ``step`` steps, without the division of work."""
         if (kind, step) not in self._outcomes:
-            self._outcomes[kind, step] = self._outcome(kind, step)
+            self._outcomes[kind, step] = self._compute_outcome(kind, step)
         return self._outcomes[kind, step]
 
-    def _outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
+    def _compute_outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         shape = self.shape
-        leaves = {rank: compute_leaf(kind, step, rank, 0) for rank in range(shape.size(kind))}
+        leaves = {rank: compute_leaf(kind, step, rank, 0) for rank in range(shape.count_virtual_ranks(kind))}
         norms = dict(enumerate(compute_norm(total) for total in self.sums[step])) if kind == "train" else {}
         before = step - 1 if kind == "train" else step
         digests = {}
-        if shape.digest_due(kind, before):
+        if shape.is_digest_due(kind, before):
             for block in range(shape.layout.blocks):
-                units = shape.units_of(block)
+                units = shape.list_units(block)
                 digests[block] = compute_digests(
                     [self.parameters[before][unit] for unit in units],
                     [self.optimizer[before][unit] for unit in units],

@@ -33,11 +33,11 @@ class Reporter:
         self._reported = None
         self.report(state, compute_s)
         for lost in self._lost.values():
-            self.world.to_coordinator(lost)
+            self.world.send_to_coordinator(lost)
 
-    def lose(self, peer: WorkerId, generation: int) -> None:
+    def report_lost_peer(self, peer: WorkerId, generation: int) -> None:
         self._lost[peer] = PeerLost(worker=self.worker, peer=peer, generation=generation)
-        self.world.to_coordinator(self._lost[peer])
+        self.world.send_to_coordinator(self._lost[peer])
 
     def acknowledge(self, step: int) -> None:
         self._unacknowledged = [r for r in self._unacknowledged if r.line.step > step]
@@ -70,13 +70,13 @@ class Reporter:
         known = self._reported
         if known is None or find_news(known) != find_news(report):
             self._reported = report
-            self.world.to_coordinator(report)
+            self.world.send_to_coordinator(report)
             if self._unacknowledged:
-                self.world.to_coordinator(
+                self.world.send_to_coordinator(
                     StepReports(worker=self.worker, reports=tuple(self._unacknowledged))
                 )
 
-    def note_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
+    def add_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
         now = self.world.clock.now
         generation = 0 if self.member.generation is None else self.member.generation.number
         line = LedgerLine(

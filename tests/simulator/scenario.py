@@ -38,8 +38,8 @@ def parse_scenario(text: str) -> HistoryPlan:
     """
     first, *rest = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
     if first[0] != "start":
-        raise InvalidScenario(f"a script begins with start, not with {first[0]}")
-    options = _options(first)
+        raise InvalidScenario(f"a scenario begins with a start line, not with {first[0]}")
+    options = _parse_options(first)
     copies = options.get("copies", "all")
     shape = Shape(
         layout=build_layout(
@@ -49,16 +49,16 @@ def parse_scenario(text: str) -> HistoryPlan:
         ),
         steps=int(options.get("steps", "3")),
     )
-    faults = tuple(sorted((_fault(words) for words in rest), key=lambda fault: fault.at_s))
+    faults = tuple(sorted((_parse_fault(words) for words in rest), key=lambda fault: fault.at_s))
     return HistoryPlan(seed=int(options.get("seed", "0")), shape=shape, start=int(first[1]), faults=faults)
 
 
-def _options(words: list[str]) -> dict[str, str]:
+def _parse_options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _fault(words: list[str]) -> Fault:
-    options = _options(words)
+def _parse_fault(words: list[str]) -> Fault:
+    options = _parse_options(words)
     at_s = float(options["at"])
     verbs: dict[str, Callable[[], Fault]] = {
         "resize": lambda: Resize(at_s, int(words[1])),
@@ -71,5 +71,5 @@ def _fault(words: list[str]) -> Fault:
         "kill-coordinator": lambda: KillCoordinator(at_s, float(options.get("absent", "0.1"))),
     }
     if words[0] not in verbs:
-        raise InvalidScenario(f"no such thing can happen: {' '.join(words)}")
+        raise InvalidScenario(f"unknown event: {' '.join(words)}")
     return verbs[words[0]]()

@@ -45,11 +45,11 @@ class SimStorage:
             expect(right, f"worker {worker} writes unit {unit} of step {step} wrong")
         self.parts.setdefault((step, writers), {})[worker] = record
 
-    def has(self, step: int, writers: tuple[WorkerId, ...]) -> bool:
+    def is_complete(self, step: int, writers: tuple[WorkerId, ...]) -> bool:
         """Return whether all writers have written their parts."""
         return set(self.parts.get((step, writers), {})) == set(writers)
 
-    def newest(self) -> StoredCheckpoint | None:
+    def find_newest(self) -> StoredCheckpoint | None:
         """Return the last complete checkpoint.
 
         Raises:

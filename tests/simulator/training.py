@@ -49,7 +49,7 @@ class TrainingThread:
 
     def begin(self, begin: actions.BeginRound) -> None:
         if begin.round != self._round:
-            self._memory.begin_round(self._world.shape.size(self.kind))
+            self._memory.begin_round(self._world.shape.count_virtual_ranks(self.kind))
         self._round, self.step = begin.round, begin.step
 
     def compute(self, virtual_ranks: tuple[int, ...], assignment: int) -> None:
@@ -65,8 +65,8 @@ class TrainingThread:
         if self.worker.state == "leaving":
             return
         self.kind = kind
-        due = shape.checkpoint_due(kind, self._member.step + 1)
-        self.worker.handle(events.RoundEntered(kind, shape.size(kind), due))
+        due = shape.is_checkpoint_due(kind, self._member.step + 1)
+        self.worker.handle(events.RoundEntered(kind, shape.count_virtual_ranks(kind), due))
 
     def _compute_next(self) -> None:
         if self._computing or not self._queue:
@@ -74,42 +74,42 @@ class TrainingThread:
         self._computing = True
         rank = self._queue.pop(0)
         pace = self._world.pace
-        took_s = (0.2 + self.worker.chance(0.8)) * pace.leaf_s * self.worker.slowness
+        took_s = (0.2 + self.worker.draw_duration(0.8)) * pace.leaf_s * self.worker.slowness
         self._leaf_s = [*self._leaf_s[-20:], took_s]
         if self.kind != "train":
-            self.worker.after(took_s, lambda: self._computed(rank))
+            self.worker.schedule(took_s, lambda: self._finish_leaf(rank))
             return
-        self._world.checker.computes(self.worker, self.step)
+        self._world.checker.check_computation(self.worker, self.step)
         self._memory.begin_leaf(rank)
         model = hash(tuple(self._memory.parameters))
         blocks = list(range(self._world.shape.layout.blocks))
         if self._queue:
-            self.worker.after(took_s, lambda: self._trained(rank, model, blocks))
+            self.worker.schedule(took_s, lambda: self._finish_gradients(rank, model, blocks))
             return
         assignment = self._assignment
         self._world.clock.random.shuffle(blocks)
         for place, block in enumerate(blocks):
             done_s = took_s * (place + 1) / (len(blocks) + 1)
-            self.worker.after(done_s, self._finalizing(rank, model, block, assignment))
-        self.worker.after(took_s, lambda: self._computed(rank))
+            self.worker.schedule(done_s, self._plan_partial_sum(rank, model, block, assignment))
+        self.worker.schedule(took_s, lambda: self._finish_leaf(rank))
 
-    def _finalizing(self, rank: int, model: int, block: int, assignment: int) -> Callable[[], None]:
-        def final() -> None:
+    def _plan_partial_sum(self, rank: int, model: int, block: int, assignment: int) -> Callable[[], None]:
+        def finish() -> None:
             if self.worker.state == "leaving":
                 return
             self._memory.add(block, compute_gradient(self.step, rank, block, model))
-            self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.parts()))
+            self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.list_parts()))
 
-        return final
+        return finish
 
-    def _trained(self, rank: int, model: int, blocks: list[int]) -> None:
+    def _finish_gradients(self, rank: int, model: int, blocks: list[int]) -> None:
         if self.worker.state == "leaving":
             return
         for block in blocks:
             self._memory.add(block, compute_gradient(self.step, rank, block, model))
-        self._computed(rank)
+        self._finish_leaf(rank)
 
-    def _computed(self, rank: int) -> None:
+    def _finish_leaf(self, rank: int) -> None:
         self._computing = False
         if self.worker.state == "leaving":
             return
@@ -117,9 +117,9 @@ class TrainingThread:
         self.worker.handle(events.Computed(compute_leaf(self.kind, step, rank, self.worker.worker)))
         self._compute_next()
 
-    def committed(self, commit: actions.CommitRound) -> None:
+    def finish_round(self, commit: actions.CommitRound) -> None:
         outcome, kind = commit.outcome, self.kind
-        self._world.tell(lambda: f"worker {self.worker.worker} commits {outcome}")
+        self._world.trace(lambda: f"worker {self.worker.worker} commits {outcome}")
         self._world.narrate(
             lambda: (
                 f"{kind} {outcome.step} is committed: {format_shares(outcome)}"
@@ -127,13 +127,15 @@ class TrainingThread:
                 else f"{kind} is committed"
             )
         )
-        self._world.checker.committed(self.worker.worker, kind, outcome)
+        self._world.checker.check_commit(self.worker.worker, kind, outcome)
         pace = self._world.pace
         if kind == "train":
-            self._reporter.note_step(outcome, healthy=commit.healthy)
-            self.worker.after(self.worker.chance(pace.apply_s), lambda: self._apply(commit))
+            self._reporter.add_step(outcome, healthy=commit.healthy)
+            self.worker.schedule(self.worker.draw_duration(pace.apply_s), lambda: self._apply(commit))
         else:
-            self.worker.after(self.worker.chance(pace.user_s), lambda: self._go_on(outcome))
+            self.worker.schedule(
+                self.worker.draw_duration(pace.user_s), lambda: self._enter_next_round(outcome)
+            )
 
     def _apply(self, commit: actions.CommitRound) -> None:
         memory, shape, step = self._memory, self._world.shape, commit.outcome.step
@@ -146,31 +148,33 @@ class TrainingThread:
                 raise AssertionError(
                     f"worker {self.worker.worker} applies step {step} to unit {unit} without state"
                 )
-            sums = [memory.slots[0][block] for block in shape.blocks_of(unit)]
+            sums = [memory.slots[0][block] for block in shape.list_blocks(unit)]
             memory.parameters[unit], memory.optimizer[unit] = update_unit(
                 memory.parameters[unit], state, sums
             )
         memory.parameters[shape.rest], memory.optimizer[shape.rest] = update_rest(
             memory.parameters[shape.rest], step
         )
-        self._world.checker.applied(self.worker, commit.held)
+        self._world.checker.check_application(self.worker, commit.held)
         self._applied, memory.released = commit.outcome, False
         self.worker.handle(events.Applied())
 
-    def released(self) -> None:
+    def continue_script(self) -> None:
         """Let the script continue: some time later its code after the step has changed every value."""
         self._memory.released = True
-        self.worker.after(self.worker.chance(self._world.pace.user_s), self._change)
+        self.worker.schedule(self.worker.draw_duration(self._world.pace.user_s), self._run_script_code)
 
-    def _change(self) -> None:
+    def _run_script_code(self) -> None:
         memory, outcome = self._memory, self._applied
         assert outcome is not None, "released after a step"
-        self._world.checker.released(self.worker, outcome.step)
+        self._world.checker.check_release(self.worker, outcome.step)
         memory.parameters = run_script_code(memory.parameters, outcome.step)
-        self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))
+        self.worker.schedule(
+            self.worker.draw_duration(self._world.pace.user_s), lambda: self._enter_next_round(outcome)
+        )
 
-    def _go_on(self, outcome: messages.RoundOutcome) -> None:
-        following = self._world.shape.after(self.kind, outcome)
+    def _enter_next_round(self, outcome: messages.RoundOutcome) -> None:
+        following = self._world.shape.choose_next_round(self.kind, outcome)
         if following is not None:
             self.enter(following)
         elif self.worker.state != "leaving":

@@ -52,7 +52,7 @@ class SimWorker(WorkerProcess):
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
-        member = MemberMachine(worker, world.shape.layout, _outcome_of(world.origin))
+        member = MemberMachine(worker, world.shape.layout, _make_outcome(world.origin))
         super().__init__(worker, world, slowness, Memory(get_reference(world.shape)), member)
         self.world = world
         self.fuse: int | None = None
@@ -60,39 +60,39 @@ class SimWorker(WorkerProcess):
         self._reporter = Reporter(worker, world, self.member)
         self._exchange = Exchange(worker, world, self.memory, self.member)
         self._training = TrainingThread(self, world, self._reporter)
-        self.writing = CheckpointWriter(self, world, self._reporter)
-        self.after(self.chance(world.pace.start_s) + 0.05, self._rehearsed)
-        self.after(0.01, self._report_regularly)
+        self.checkpoint_writer = CheckpointWriter(self, world, self._reporter)
+        self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self._finish_rehearsal)
+        self.schedule(0.01, self._report_regularly)
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
-    def _rehearsed(self) -> None:
+    def _finish_rehearsal(self) -> None:
         self.state = "ready"
         self._training.enter("train" if self.member.step < self.world.shape.steps else "settle")
 
     def _report_regularly(self) -> None:
-        self._reporter.repeat(self._standing(), self._training.compute_s)
-        self.after(BETWEEN_REPORTS_S, self._report_regularly)
+        self._reporter.repeat(self._update_state(), self._training.compute_s)
+        self.schedule(BETWEEN_REPORTS_S, self._report_regularly)
 
     def report(self) -> None:
-        self._reporter.report(self._standing(), self._training.compute_s)
+        self._reporter.report(self._update_state(), self._training.compute_s)
 
-    def _standing(self) -> WorkerState:
+    def _update_state(self) -> WorkerState:
         if self.state == "ready" and self.member.works_in:
             self.state = "member"
         return self.state
 
-    def hear(self, message: ToWorker) -> None:
+    def receive_order(self, message: ToWorker) -> None:
         """Handle a message from the coordinator."""
-        self.if_alive(lambda: self._hear(message))()
+        self.if_alive(lambda: self._handle_order(message))()
 
-    def _hear(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
+    def _handle_order(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
         match message:
             case Propose(generation=generation):
-                everybody = [peer.worker for peer in (*generation.members, *generation.leaving)]
-                if self.worker in everybody:
-                    for peer in everybody:
-                        self.world.streams.dial(self.worker, peer)
+                workers = [peer.worker for peer in (*generation.members, *generation.leaving)]
+                if self.worker in workers:
+                    for peer in workers:
+                        self.world.peer_network.connect(self.worker, peer)
                 self.handle(events.GenerationProposed(generation))
             case Acknowledge(step=step):
                 self._reporter.acknowledge(step)
@@ -100,15 +100,17 @@ class SimWorker(WorkerProcess):
                 self.handle(events.StopRequested())
             case WriteModel():
                 if self.state == "finished":
-                    self.after(0.01, lambda: self.world.to_coordinator(ModelWritten(worker=self.worker)))
+                    self.schedule(
+                        0.01, lambda: self.world.send_to_coordinator(ModelWritten(worker=self.worker))
+                    )
             case TakeCheckpoint(after=after):
                 self.handle(events.CheckpointRequested(after))
             case PublishCheckpoint():
-                self.writing.publish(message)
+                self.checkpoint_writer.publish(message)
             case WriteAgain():
-                self.writing.again(message)
+                self.checkpoint_writer.write_again(message)
             case Dismiss(code=code):
-                self.world.checker.dismissed(self.worker)
+                self.world.checker.record_dismissal(self.worker)
                 self.die(code)
 
     # -- peers -----------------------------------------------------------------------------------------------
@@ -119,10 +121,10 @@ class SimWorker(WorkerProcess):
     def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         if self.world.shared and not self._exchange.is_readable(sender, message):
             return
-        self._exchange.keep(sender, payload)
+        self._exchange.store_payload(sender, payload)
         self.handle(events.Received(sender, message))
 
-    def lose(self, peer: WorkerId) -> None:
+    def handle_lost_peer(self, peer: WorkerId) -> None:
         self.if_alive(lambda: self.handle(events.ConnectionLost(peer)))()
 
     # -- the shell -------------------------------------------------------------------------------------------
@@ -132,49 +134,52 @@ class SimWorker(WorkerProcess):
         for action in self.member.handle(event):
             if not self.alive:
                 return
-            if self._burns_down(action):
+            if self._is_death_due(action):
                 self.die()
                 return
-            self._do(action)
+            self._perform(action)
         if self.alive:
             self.report()
 
-    def _burns_down(self, action: actions.Action) -> bool:
+    def _is_death_due(self, action: actions.Action) -> bool:
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
                 return True
         if self.trigger is not None:
             kind, left = self.trigger
-            if kind == self.name_of(action):
+            if kind == self.get_name(action):
                 self.trigger = (kind, left - 1)
                 return left == 0
         return False
 
     @staticmethod
-    def name_of(action: actions.Action) -> str:
+    def get_name(action: actions.Action) -> str:
         """Return the name of the action or, for a sent message, of the message."""
-        said = action.message if isinstance(action, actions.Send) else action
-        return type(said).__name__
+        named = action.message if isinstance(action, actions.Send) else action
+        return type(named).__name__
 
-    def _do(self, action: actions.Action) -> None:  # noqa: C901, PLR0912, PLR0915 - one row per kind
+    def _perform(self, action: actions.Action) -> None:  # noqa: C901, PLR0912, PLR0915 - one row per kind
         match action:
             case actions.Send(peer, message):
-                self.world.tell(lambda: f"worker {self.worker} sends {peer}: {message}")
+                self.world.trace(lambda: f"worker {self.worker} sends {peer}: {message}")
                 if isinstance(message, messages.Vote):
-                    self.world.narrate(lambda: f"{self._now()} votes")
-                self.world.streams.send(self.worker, peer, message, self._exchange.payload_of(message))
+                    self.world.narrate(lambda: f"{self._format_position()} votes")
+                self.world.peer_network.send(
+                    self.worker, peer, message, self._exchange.build_payload(message)
+                )
             case actions.SendState(peer, fetch):
-                self._exchange.serve(peer, fetch)
+                self._exchange.send_state(peer, fetch)
             case actions.LoadState(peer, state):
+                transfer = _describe_transfer(peer, state)
                 self.world.narrate(
-                    lambda: (
-                        f"  after step {self.member.step}: worker {self.worker} {_taken_over(peer, state)}"
-                    )
+                    lambda: f"  after step {self.member.step}: worker {self.worker} {transfer}"
                 )
                 self._exchange.load(peer, state)
             case actions.Reduce(blocks, parts):
-                self.world.narrate(lambda: f"{self._now()} sums block {' '.join(map(str, blocks))}")
+                self.world.narrate(
+                    lambda: f"{self._format_position()} sums block {' '.join(map(str, blocks))}"
+                )
                 self._exchange.reduce(blocks, parts)
             case actions.TakeSums(peer, blocks):
                 self._exchange.take_sums(peer, blocks)
@@ -182,40 +187,44 @@ class SimWorker(WorkerProcess):
                 self._exchange.take_values(peer, units)
             case actions.BeginRound():
                 self._training.begin(action)
-                self.world.tell(lambda: f"worker {self.worker} begins {action}")
+                self.world.trace(lambda: f"worker {self.worker} begins {action}")
                 self._narrate_begin()
             case actions.Compute(virtual_ranks, assignment):
-                self.world.narrate(lambda: f"{self._now()} computes {' '.join(map(str, virtual_ranks))}")
+                self.world.narrate(
+                    lambda: f"{self._format_position()} computes {' '.join(map(str, virtual_ranks))}"
+                )
                 self._training.compute(virtual_ranks, assignment)
             case actions.Measure():
-                self.after(self.chance(self.world.pace.measure_s), lambda: self._measured(action))
+                self.schedule(
+                    self.draw_duration(self.world.pace.measure_s), lambda: self._answer_measurement(action)
+                )
             case actions.TakeSnapshot():
-                self.writing.copy(action)
+                self.checkpoint_writer.copy(action)
             case actions.RestoreState():
                 self._restore(action)
             case actions.CommitRound():
-                self.writing.committed()
-                self._training.committed(action)
+                self.checkpoint_writer.write_snapshot()
+                self._training.finish_round(action)
             case actions.ReleaseScript():
-                self._training.released()
+                self._training.continue_script()
             case actions.LeaveTraining():
                 self.state = "leaving"
                 self._training.leave()
             case actions.EndProcess():
                 self.die()
             case actions.ReportLostPeer(peer, generation):
-                self._reporter.lose(peer, generation)
+                self._reporter.report_lost_peer(peer, generation)
             case actions.FailLostState(units):
                 if self.state == "finished":
                     return  # the script has left its last round, and the model needs only values
-                self.world.checker.state_is_lost(self.worker, units)
-                self.world.to_coordinator(
+                self.world.checker.record_lost_state(self.worker, units)
+                self.world.send_to_coordinator(
                     WorkerFailed(worker=self.worker, traceback=f"state of units {units} is lost")
                 )
                 # The script ends with the error.
-                self.after(0.1, lambda: self.die(1))
+                self.schedule(0.1, lambda: self.die(1))
             case actions.FailDisagreement(why):
-                raise AssertionError(f"all simulated workers run one script, and yet {why}")
+                raise AssertionError(f"all simulated workers run one script, but {why}")
             case actions.FailDivergence(why):
                 raise AssertionError(why)
 
@@ -225,7 +234,7 @@ class SimWorker(WorkerProcess):
             workers = " ".join(str(worker) for worker in generation.workers)
             self.world.narrate(lambda: f"generation {generation.number}: {workers} ({generation.why})")
 
-    def _now(self) -> str:
+    def _format_position(self) -> str:
         return f"  {self._training.kind} {self._training.step}: worker {self.worker}"
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -241,27 +250,27 @@ class SimWorker(WorkerProcess):
         state = messages.State(
             generation=restore.generation, committed=0, values=restore.values, states=restore.states
         )
-        self.after(0.001, lambda: self.handle(events.Received(STORE, state)))
+        self.schedule(0.001, lambda: self.handle(events.Received(STORE, state)))
 
     # -- digests ---------------------------------------------------------------------------------------------
 
-    def _measured(self, action: actions.Measure) -> None:
+    def _answer_measurement(self, action: actions.Measure) -> None:
         norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}
-        digests = {block: self._digest(block) for block in action.digests}
+        digests = {block: self._compute_digest(block) for block in action.digests}
         self.handle(events.Measured(action.ticket, norms, digests))
 
-    def _digest(self, block: int) -> tuple[str, str]:
-        units = self.world.shape.units_of(block)
+    def _compute_digest(self, block: int) -> tuple[str, str]:
+        units = self.world.shape.list_units(block)
         states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
         values, digest = compute_digests([self.memory.parameters[unit] for unit in units], states)
         return values, digest if self.member.keeps_state_of(block) else ""
 
 
-def _outcome_of(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
+def _make_outcome(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
     return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
 
 
-def _taken_over(peer: WorkerId, state: messages.State) -> str:
-    of = [f"values {' '.join(map(str, state.values))}"] if state.values else []
-    of += [f"optimizer state {' '.join(map(str, state.states))}"] if state.states else []
-    return f"receives {' and '.join(of)} from {peer}"
+def _describe_transfer(peer: WorkerId, state: messages.State) -> str:
+    parts = [f"values {' '.join(map(str, state.values))}"] if state.values else []
+    parts += [f"optimizer state {' '.join(map(str, state.states))}"] if state.states else []
+    return f"receives {' and '.join(parts)} from {peer}"

@@ -196,7 +196,7 @@ def test_a_connection_with_the_secret_that_never_says_anything_is_closed(monkeyp
             inside.serve,
             "127.0.0.1",
             0,
-            create_connection=door.connection,
+            create_connection=door.create_connection,
             process_request=door.authorise,
         )
         async with serving as server, asyncio.timeout(WAIT_S):
