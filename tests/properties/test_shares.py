@@ -35,9 +35,7 @@ def quotas(size, speeds):
 
 @given(size=st.integers(0, 64), speeds=speeds)
 def test_a_share_is_the_quota_rounded_down_or_up(size, speeds):
-    for count, quota in zip(
-        count_ranks(size, speeds), quotas(size, speeds), strict=True
-    ):
+    for count, quota in zip(count_ranks(size, speeds), quotas(size, speeds), strict=True):
         assert abs(count - quota) < 1
 
 
