@@ -47,7 +47,7 @@ def ada(api, url):
         yield cluster
 
 
-def test_a_job_lives_its_attempt(ada, make_spec):
+def test_a_job_is_submitted_changed_and_cancelled(ada, make_spec):
     assert ada.submit(make_spec(), key="k") == ada.submit(make_spec(), key="k")
     assert ada.scale("train", max_replicas=6).spec.elastic_policy.max_replicas == 6
     assert ada.pause("train").state == "paused"
@@ -79,7 +79,7 @@ def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
         ada.job("nowhere")
 
 
-def test_operators_declare_compare_and_account(operator, sqlite_store):
+def test_operators_declare_compare_and_read_usage(operator, sqlite_store):
     operator.declare(Pool(name="h100", device="h100", devices=8))
     operator.declare(Team(name="vision"))
     operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
@@ -114,7 +114,7 @@ def test_tokens_are_made_used_and_revoked(operator, url):
     assert made.token.id in {one.id for one in operator.tokens()}
 
 
-def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_spec):
+def test_a_watcher_continues_after_its_last_event(ada, api, sqlite_store, make_spec):
     ada.submit(make_spec())
     ada.pause("train")
     ada.submit(make_spec("other"))
@@ -130,7 +130,7 @@ def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_s
     stream.close()
 
 
-def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_store):
+def test_a_watcher_gets_events_of_its_team_and_of_the_cluster_only(ada, sqlite_store):
     with sqlite_store.begin_write() as tx:
         events.append_event(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
         events.append_event(tx, "node.drain", "everybody's", NOW_S)
@@ -140,7 +140,7 @@ def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_s
     stream.close()
 
 
-def test_a_watcher_is_told_whatever_people_have_written(ada, sqlite_store):
+def test_a_watcher_gets_texts_of_users_unchanged(ada, sqlite_store):
     odd = "a\u2028b\u2029c\x85d\x0ce\r\nf"
     with sqlite_store.begin_write() as tx:
         events.append_event(tx, "node.drain", odd, NOW_S)
@@ -149,7 +149,7 @@ def test_a_watcher_is_told_whatever_people_have_written(ada, sqlite_store):
     stream.close()
 
 
-def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_store, served, make_spec):
+def test_a_client_continues_after_a_restart_of_the_controller(api, api_over, sqlite_store, served, make_spec):
     secret = api.token()
     with served(api) as url:
         port = int(url.rsplit(":", 1)[1])
@@ -170,7 +170,7 @@ def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_
     restart.join()
 
 
-def test_a_watcher_that_has_seen_nothing_yet_misses_nothing_while_the_controller_is_restarted(
+def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller(
     api, api_over, sqlite_store, served
 ):
     def happen(message):
@@ -213,7 +213,7 @@ def nobody():
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_a_controller_that_is_away_is_named(nobody):
+def test_an_unreachable_controller_is_named(nobody):
     with (
         Cluster(nobody, "ela_x", timeout_s=0.5) as cluster,
         pytest.raises(ControllerUnreachable, match=nobody) as caught,
@@ -222,7 +222,7 @@ def test_a_controller_that_is_away_is_named(nobody):
     assert "may or may not have been done" in caught.value.means
 
 
-def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_nothing(nobody):
+def test_a_request_to_an_unknown_host_fails_soon_and_has_no_effect(nobody):
     with Cluster(nobody, "ela_x", timeout_s=1e9) as cluster:
         for ask in (cluster.version, lambda: next(cluster.watch())):
             with pytest.raises(ControllerUnreachable, match=nobody) as caught:
@@ -230,7 +230,7 @@ def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_
             assert "done" not in caught.value.means
 
 
-def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
+def test_an_answer_of_another_version_is_reported(ada, make_spec, monkeypatch):
     monkeypatch.setattr(
         "elastane.controller.rest.jobs.build_reply", lambda *_, **__: build_reply({"name": "train"})
     )
@@ -239,7 +239,9 @@ def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monke
     assert "it was done" in caught.value.means
 
 
-def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operator, make_spec, monkeypatch):
+def test_an_unreadable_answer_to_a_read_request_does_not_claim_an_effect(
+    ada, operator, make_spec, monkeypatch
+):
     ada.submit(make_spec())
     operator.declare(Team(name="speech"))
     monkeypatch.setattr(bodies, "build_reply", lambda *_, **__: build_reply([], version=1))
@@ -283,7 +285,7 @@ def other_server():
         thread.join()
 
 
-def test_a_proxy_is_not_shown_what_is_for_this_machine(other_server, nobody, monkeypatch):
+def test_a_request_to_this_machine_uses_no_proxy(other_server, nobody, monkeypatch):
     proxy, answering = other_server
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, proxy)
@@ -296,7 +298,7 @@ def test_a_proxy_is_not_shown_what_is_for_this_machine(other_server, nobody, mon
 
 
 @pytest.mark.parametrize("token", ["ela_x\n", "ela_ß", "", "ela_x y"])
-def test_what_is_no_token_is_refused_and_not_repeated(nobody, token):
+def test_a_malformed_token_is_refused_and_not_printed(nobody, token):
     with pytest.raises(BadInput, match="token") as refused:
         Cluster(nobody, token)
     assert "ela_x" not in str(refused.value)
@@ -305,7 +307,7 @@ def test_what_is_no_token_is_refused_and_not_repeated(nobody, token):
 
 @pytest.mark.parametrize("said", [b"hi", b'"\xff"'])
 @pytest.mark.parametrize("status", [200, 302, 307])
-def test_what_something_else_answers_is_not_taken_for_done(other_server, status, said):
+def test_an_answer_of_another_program_does_not_count_as_success(other_server, status, said):
     url, answering = other_server
     answering.said = said
     answering.status, answering.named = (
@@ -338,13 +340,13 @@ def test_what_something_else_answers_is_not_taken_for_done(other_server, status,
 @pytest.mark.parametrize(
     "made", [Path.mkdir, Path.touch, lambda file: file.write_text("junk"), lambda _: None]
 )
-def test_what_is_no_certificate_to_trust_is_said_in_words(tmp_path, made):
+def test_an_invalid_certificate_file_is_reported(tmp_path, made):
     made(tmp_path / "ca.pem")
     with pytest.raises(BadInput, match=r"ca\.pem cannot be read as a certificate"):
         Cluster("https://127.0.0.1:1", "ela_x", verify=str(tmp_path / "ca.pem"))
 
 
-def test_what_cannot_be_sent_is_said_in_words(nobody, make_spec):
+def test_a_request_that_cannot_be_sent_is_reported(nobody, make_spec):
     with Cluster(nobody, "ela_x") as cluster:
         with pytest.raises(BadInput, match="is no key"):
             cluster.submit(make_spec(), key="ключ")
@@ -352,7 +354,7 @@ def test_what_cannot_be_sent_is_said_in_words(nobody, make_spec):
             cluster.submit(make_spec(env={"A": "\udcff"}))
 
 
-def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
+def test_a_watcher_that_finds_too_many_streams_gets_an_error_after_a_while(api, url):
     api.app.state.watchers = Watchers(most=9, most_of_one=0)
     with (
         Cluster(url, api.token(), timeout_s=0.5) as ada,
@@ -362,14 +364,14 @@ def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
 
 
 @pytest.mark.parametrize("later", ["Wed, 21 Oct 2026 07:28:00 GMT", "-5", "nan", "²"])
-def test_a_retry_after_that_is_no_number_of_seconds_is_not_waited_for(other_server, later):
+def test_a_retry_after_header_without_seconds_is_ignored(other_server, later):
     url, answering = other_server
     answering.status, answering.named = 503, {"Retry-After": later.encode().decode("latin-1")}
     with Cluster(url, "ela_x", timeout_s=0.5) as cluster, pytest.raises(RequestRefused, match="answered 503"):
         cluster.me()
 
 
-def test_who_one_is_and_what_is_in_use_can_be_asked(ada, operator):
+def test_the_identity_of_the_token_and_the_occupancy_can_be_read(ada, operator):
     operator.declare(Pool(name="h100", device="h100", devices=8, spot=True, price=2.0))
     assert (ada.me().user, ada.me().role, ada.me().team) == ("ada", "submitter", "vision")
     (pool,) = ada.occupancy()

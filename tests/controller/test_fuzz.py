@@ -57,7 +57,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
 # A stream of events never ends; tests of its own watch it.
 @schema.exclude(path="/v1/watch").parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_nothing_that_is_sent_breaks_it_or_tells_what_it_must_not(case, cluster):
+def test_no_generated_request_causes_a_failure_or_reveals_another_team(case, cluster):
     url, operator, admin = cluster
     # In turn: half of what is sent comes from somebody who may not see the other team.
     token = operator if next(turns) % 2 else admin

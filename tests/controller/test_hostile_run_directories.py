@@ -60,7 +60,7 @@ def engine(tmp_path, monkeypatch):
         started._process.wait(WAIT_S)
 
 
-def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path, caplog):
+def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
     script = tmp_path / "train.py"
     script.touch()
     api = Api(store, plan=plan, explain=explain_decision)

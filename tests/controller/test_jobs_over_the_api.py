@@ -30,7 +30,7 @@ def test_a_job_is_submitted_described_and_listed(api, make_spec):
     assert api.woken == 1
 
 
-def test_pages_follow_each_other_and_meet_every_job_once(api, make_spec):
+def test_the_pages_of_a_list_have_every_job_once(api, make_spec):
     ada = api.user()
     for number in range(7):
         ada.post("/jobs", make_spec(f"job-{number}"))
@@ -61,7 +61,7 @@ def test_lists_are_filtered(api, make_spec):
     assert names("prefix=a_") == []
 
 
-def test_a_repeated_submit_is_one_job_and_the_same_answer(api, make_spec):
+def test_a_repeated_submission_makes_one_job_and_gets_the_same_answer(api, make_spec):
     ada = api.user()
     first = ada.post("/jobs", make_spec(), Idempotency_Key="k1")
     again = ada.post("/jobs", make_spec(), Idempotency_Key="k1")
@@ -70,7 +70,7 @@ def test_a_repeated_submit_is_one_job_and_the_same_answer(api, make_spec):
     assert len(ada.get("/jobs").json()["items"]) == 1
 
 
-def test_a_key_stands_for_one_request_of_one_token(api, make_spec):
+def test_an_idempotency_key_belongs_to_one_request_of_one_token(api, make_spec):
     ada, bob = api.user(), api.user(user="bob")
     ada.post("/jobs", make_spec(), Idempotency_Key="k1")
     other = ada.post("/jobs", make_spec("other"), Idempotency_Key="k1")
@@ -79,14 +79,14 @@ def test_a_key_stands_for_one_request_of_one_token(api, make_spec):
     assert bob.post("/jobs", make_spec("other"), Idempotency_Key="k1").status_code == 201
 
 
-def test_a_request_that_failed_may_be_repeated_with_its_key(api, make_spec):
+def test_a_failed_request_may_be_repeated_with_its_key(api, make_spec):
     ada = api.user()
     assert ada.post("/jobs/train/pause", Idempotency_Key="k1").status_code == 404
     ada.post("/jobs", make_spec())
     assert ada.post("/jobs/train/pause", Idempotency_Key="k1").status_code == 200
 
 
-def test_a_name_is_given_once(api, make_spec):
+def test_a_name_can_be_used_once(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
     answer = ada.post("/jobs", make_spec())
@@ -123,7 +123,7 @@ def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
     assert refused(resourcesPerWorker={"devices": 10**30}) == "resourcesPerWorker.devices"
 
 
-def test_a_job_carries_no_files(api):
+def test_a_spec_cannot_carry_files(api):
     body = {"name": "train", "team": "vision", "script": "/t.py", "args": ["x" * 1000]}
     refused = api.user().post("/jobs", body | {"env": {"A": "x" * 200_000, "B": "y" * 100_000}})
     assert (refused.status_code, refused.json()["field"]) == (422, "env")
@@ -132,7 +132,7 @@ def test_a_job_carries_no_files(api):
     assert api.user().post("/jobs", body | {"env": {"A": "x" * 100_000}}).is_success
 
 
-def test_a_script_begins_in_the_working_directory_if_there_is_one(api):
+def test_a_relative_script_starts_from_the_working_directory(api):
     body = {"name": "train", "team": "vision", "script": "t.py"}
     answer = api.user().post("/jobs", body)
     assert answer.json()["detail"] == "script: 't.py' is not an absolute path"
@@ -140,7 +140,7 @@ def test_a_script_begins_in_the_working_directory_if_there_is_one(api):
     assert api.user().post("/jobs", body | {"workingDir": "/home/ada"}).is_success
 
 
-def test_what_is_no_json_is_refused(api):
+def test_a_body_that_is_not_json_is_refused(api):
     ada = api.user()
     for raw in (
         b"",
@@ -154,7 +154,7 @@ def test_what_is_no_json_is_refused(api):
         assert ada.ask("POST", "/jobs", raw=raw).status_code == 400
 
 
-def test_a_body_that_is_too_large_is_refused_announced_or_not(api):
+def test_a_too_large_body_is_refused_with_and_without_an_announced_length(api):
     ada = api.user()
     large = b" " * (5 << 20)
     assert ada.ask("POST", "/jobs", raw=large).status_code == 413
@@ -167,7 +167,7 @@ def test_a_body_that_is_too_large_is_refused_announced_or_not(api):
     assert ada.ask("POST", "/jobs", raw=b"{}", Content_Length="-1").status_code == 413
 
 
-def test_scale_pause_resume_and_priority_change_what_is_wanted(api, make_spec):
+def test_scale_pause_resume_and_priority_change_the_wanted_state(api, make_spec):
     operator, ada = api.user("operator"), api.user()
     operator.put("/priorities/high", {"name": "high", "value": 10})
     ada.post("/jobs", make_spec())
@@ -203,14 +203,14 @@ def test_limits_choose_among_listed_sizes_and_another_list_replaces_them(api, ma
     assert sizes(replicaDiscreteValues=[], maxReplicas=4) == ()
 
 
-def test_pausing_twice_is_pausing_once(api, make_spec):
+def test_a_second_pause_changes_nothing(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
     first = ada.post("/jobs/train/pause")
     assert ada.post("/jobs/train/pause").content == first.content
 
 
-def test_a_job_that_holds_nothing_is_cancelled_at_once_and_stays_so(api, make_spec):
+def test_a_job_without_devices_is_cancelled_at_once(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
     cancelled = job(ada.post("/jobs/train/cancel"))
@@ -229,7 +229,7 @@ def test_a_change_meant_for_another_version_is_refused(api, make_spec):
     assert ada.post("/jobs/train/cancel", If_Match='"2"').status_code == 200
 
 
-def test_events_tell_what_was_done_in_order(api, make_spec):
+def test_events_list_the_changes_of_a_job_in_order(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
     ada.post("/jobs/train/scale", {"maxReplicas": 5})
@@ -240,7 +240,7 @@ def test_events_tell_what_was_done_in_order(api, make_spec):
     assert kinds == ["job.submitted", "job.scaled", "job.cancelled"]
 
 
-def test_events_and_the_audit_log_tell_from_what_to_what(api, make_spec):
+def test_events_and_the_audit_log_have_the_old_and_the_new_values(api, make_spec):
     operator, ada = api.user("operator"), api.user()
     operator.put("/priorities/high", {"name": "high", "value": 10})
     ada.post("/jobs", make_spec(env={"TOKEN": "secret"}))
@@ -264,14 +264,14 @@ def test_events_and_the_audit_log_tell_from_what_to_what(api, make_spec):
     assert "secret" not in str(said) + str(audited)
 
 
-def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, make_spec):
+def test_a_job_without_a_decision_has_an_empty_explanation(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
     explained = msgspec.json.decode(ada.get("/jobs/train/explain").content, type=JobExplanation)
     assert (explained.workers, explained.decisions) == (0, ())
 
 
-def test_every_form_of_a_parameter_is_said_in_words():
+def test_every_pattern_of_a_parameter_has_a_description():
     forms = {
         parameter["schema"]["pattern"]
         for path in describe_api()["paths"].values()
@@ -290,14 +290,14 @@ def test_every_form_of_a_parameter_is_said_in_words():
         (b'{"name": "a", "team": "vision", "script": "/a.py", "env": {"A": "1", "\\u0041": "2"}}', "A"),
     ],
 )
-def test_a_key_that_is_there_twice_is_refused_as_nobody_can_tell_which_is_meant(api, raw, field):
+def test_a_repeated_key_of_a_body_is_refused(api, raw, field):
     refused = api.user().post("/jobs", raw=raw)
     assert (refused.status_code, refused.json()["field"]) == (422, field)
     assert refused.json()["detail"] == f"{field}: appears twice in one object"
     assert api.user().get("/jobs").json()["items"] == []
 
 
-def test_a_body_is_read_beside_those_who_are_served_meanwhile(api, make_spec, monkeypatch):
+def test_a_body_is_decoded_outside_of_the_event_loop(api, make_spec, monkeypatch):
     readers = []
     decoded = bodies._decode_body
 

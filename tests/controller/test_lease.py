@@ -49,7 +49,7 @@ def cut(url):
         )
 
 
-def test_a_store_that_a_controller_has_is_refused_to_the_next(store_url, holder):
+def test_a_store_with_a_controller_is_refused_to_another_one(store_url, holder):
     with pytest.raises(StoreTaken, match="another controller has the store") as refused:
         Lease(store_url)
     assert "elastane down" in str(refused.value)
@@ -62,7 +62,7 @@ def test_a_killed_controller_leaves_its_store_to_the_next(store_url, holder, mon
         assert mine.held()
 
 
-def test_a_controller_that_starts_waits_a_moment_for_one_that_is_ending(store_url, holder, monkeypatch):
+def test_a_starting_controller_waits_briefly_for_an_ending_one(store_url, holder, monkeypatch):
     monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
     ending = threading.Timer(0.3, holder.kill)
     ending.start()
@@ -71,7 +71,7 @@ def test_a_controller_that_starts_waits_a_moment_for_one_that_is_ending(store_ur
     ending.join()
 
 
-def test_a_lease_that_is_given_back_can_be_had_again(store_url):
+def test_a_closed_lease_can_be_taken_again(store_url):
     with Lease(store_url):
         pass
     with Lease(store_url) as mine:
@@ -89,7 +89,7 @@ def test_databases_beside_each_other_have_leases_of_their_own(tmp_path):
         assert other.held()
 
 
-def test_a_cut_connection_has_lost_the_lease_for_good(store_url):
+def test_a_cut_connection_loses_the_lease_for_good(store_url):
     if not store_url.startswith("postgresql"):
         pytest.skip("a file's lock cannot be cut")
     with Lease(store_url) as mine:
@@ -100,7 +100,7 @@ def test_a_cut_connection_has_lost_the_lease_for_good(store_url):
             assert not mine.held()
 
 
-def test_a_controller_whose_database_hangs_up_ends_itself_and_says_why(store_url, tmp_path):
+def test_a_controller_that_loses_its_database_connection_ends_with_the_reason(store_url, tmp_path):
     if not store_url.startswith("postgresql"):
         pytest.skip("a file does not hang up")
     wish = tmp_path / "wish.json"
@@ -131,12 +131,12 @@ def test_a_controller_whose_database_hangs_up_ends_itself_and_says_why(store_url
         assert mine.held()
 
 
-def test_a_database_that_cannot_be_reached_is_said_in_words(tmp_path):
+def test_an_unreachable_database_is_reported(tmp_path):
     with pytest.raises(StoreError, match="refuses"):
         Lease(f"postgresql://elastane@/none?host={tmp_path}")
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_in_words(tmp_path):
+def test_a_folder_that_is_not_writable_is_reported(tmp_path):
     if os.geteuid() == 0:
         (tmp_path / "store.db.lock").mkdir()
     else:

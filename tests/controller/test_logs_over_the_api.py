@@ -20,7 +20,7 @@ def run_dir(api, sqlite_store, make_spec, tmp_path):
     return tmp_path / "run"
 
 
-def test_a_log_is_read_from_where_the_last_part_ended(api, run_dir):
+def test_a_log_is_read_from_the_end_of_the_previous_part(api, run_dir):
     ada = api.user()
     log = run_dir / "logs" / "worker-0.log"
     log.write_bytes(b"one\n\xfftwo\n")
@@ -35,7 +35,7 @@ def test_a_log_is_read_from_where_the_last_part_ended(api, run_dir):
     assert ada.get("/jobs/train/logs?offset=99").content == b""
 
 
-def test_logs_that_are_not_there_are_missing(api, run_dir, make_spec):
+def test_a_log_that_does_not_exist_is_answered_with_404(api, run_dir, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec("never-began"))
     assert ada.get("/jobs/train/logs?process=worker-7").status_code == 404

@@ -75,14 +75,14 @@ UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/me", "/v1/watch", "/v1/nowhere", "/"])
-def test_a_websocket_is_refused_in_words_wherever_it_is_asked_for(api, asked, caplog, headers, path):
+def test_a_websocket_is_refused_on_every_path(api, asked, caplog, headers, path):
     problem = refused(asked(request(api.token(), *headers, verb=f"GET {path}")))
     assert "WebSocket" in problem["detail"]
     assert "/v1/watch" in problem["do"]
     assert not caplog.records
 
 
-def test_an_offer_of_http_2_is_not_taken_and_not_held_against_anybody(api, asked, caplog):
+def test_an_offer_of_http_2_is_ignored(api, asked, caplog):
     headers = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__")
     assert asked(request(api.token(), *headers))[0] == 200
     assert not caplog.records
@@ -98,7 +98,7 @@ def test_an_offer_of_http_2_is_not_taken_and_not_held_against_anybody(api, asked
         "Content-Type: a\r\ncontent-type: b",
     ],
 )
-def test_a_header_that_is_there_twice_is_refused_by_name(api, asked, header):
+def test_a_repeated_header_is_refused_by_name(api, asked, header):
     name = header.split(":")[0].lower()
     assert name in refused(asked(request(api.token(), header)))["detail"]
 
@@ -120,7 +120,7 @@ def test_a_header_that_is_there_twice_is_refused_by_name(api, asked, header):
         b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_answered_as_any_other_problem(asked, raw, caplog):
+def test_invalid_http_is_answered_with_a_problem(asked, raw, caplog):
     answer = asked(raw)
     refused(answer, answer[0])
     assert answer[0] in {400, 413, 431, 501}
@@ -145,7 +145,7 @@ def test_what_is_no_request_is_answered_as_any_other_problem(asked, raw, caplog)
         "http://evil.example/v1/jobs/x",
     ],
 )
-def test_a_path_that_is_no_text_is_a_problem_and_no_failure(api, asked, path, caplog):
+def test_a_path_with_invalid_bytes_is_answered_with_a_problem(api, asked, path, caplog):
     answer = asked(request(api.token(), verb=f"GET {path}"))
     refused(answer, answer[0])
     assert answer[0] in {400, 404, 422}
@@ -155,12 +155,12 @@ def test_a_path_that_is_no_text_is_a_problem_and_no_failure(api, asked, path, ca
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\udcff\ud800", "x\0y"])
-def test_a_text_that_no_database_holds_is_refused(api, text):
+def test_a_text_that_databases_refuse_is_refused(api, text):
     body = json.dumps({"user": "ada", "role": "viewer", "team": "vision", "note": text}).encode()
     assert api.user("operator").ask("POST", "/tokens", raw=body).status_code in {400, 422}
 
 
-def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(api):
+def test_an_unsupported_method_is_answered_with_the_supported_ones(api):
     operator = api.user("operator")
     for template, verbs in describe_api()["paths"].items():
         path = template.removeprefix("/v1").replace("{token}", "tok-0123456789ab")
@@ -174,7 +174,7 @@ def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(api):
     assert operator.delete("/openapi.json").headers["Allow"] == "GET"
 
 
-def test_nobody_fills_the_log_by_knocking(api, asked, caplog):
+def test_requests_without_a_token_do_not_fill_the_log(api, asked, caplog):
     for _ in itertools.repeat(None, 5):
         asked(request(api.token(), *UPGRADE))
     assert not caplog.records

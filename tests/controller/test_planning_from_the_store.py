@@ -31,7 +31,7 @@ def turn(api):
         write_decisions(tx, worded, at=taken.change, now_s=api.clock())
 
 
-def test_a_submitted_job_is_granted_what_fits_and_says_why(planned, make_spec):
+def test_a_submitted_job_gets_the_workers_that_fit_with_reasons(planned, make_spec):
     operator, ada = planned.user("operator"), planned.user()
     operator.put("/pools/h100", POOL)
     policy = ElasticPolicy(min_replicas=2, max_replicas=8)
@@ -47,7 +47,7 @@ def test_a_submitted_job_is_granted_what_fits_and_says_why(planned, make_spec):
     assert explained["explanation"]["sentences"]
 
 
-def test_a_policy_check_says_what_the_real_scheduler_would_do(planned, make_spec):
+def test_a_policy_check_predicts_the_plan_of_the_scheduler(planned, make_spec):
     operator, ada = planned.user("operator"), planned.user()
     operator.put("/pools/h100", POOL)
     ada.post("/jobs", make_spec(elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=2)))

@@ -11,7 +11,7 @@ JOB_READS = ("", "/explain", "/events", "/logs")
 JOB_CHANGES = ("/pause", "/resume", "/cancel")
 
 
-def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
+def test_a_refusal_is_a_plain_sentence(api, make_spec):
     said = {
         ("reporter", "GET", "/jobs"): "a reporter may not read jobs: its token may only report",
         ("viewer", "POST", "/jobs/train/cancel"): "a viewer of team vision may not change jobs",
@@ -32,7 +32,7 @@ def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
         assert (refused.status_code, refused.json()["detail"]) == (403, words)
 
 
-def test_who_is_refused_is_sent_to_somebody_who_may(api, make_spec):
+def test_a_refusal_names_the_role_that_may_do_it(api, make_spec):
     api.user().post("/jobs", make_spec())
     either, operator = "ask an admin of your team or an operator", "ask an operator"
     team = {"name": "vision"}
@@ -47,7 +47,7 @@ def test_who_is_refused_is_sent_to_somebody_who_may(api, make_spec):
         assert (refused.status_code, refused.json()["do"]) == (403, do), (role, path)
 
 
-def test_whether_another_teams_job_exists_is_not_told(api, make_spec):
+def test_the_existence_of_a_job_of_another_team_is_not_shown(api, make_spec):
     api.user().post("/jobs", make_spec())
     bob = api.user(team="speech", user="bob")
     for path in ("", "/events", "/logs", "/explanation"):
@@ -56,7 +56,7 @@ def test_whether_another_teams_job_exists_is_not_told(api, make_spec):
         assert there.text.replace("train", "other") == not_there.text
 
 
-def test_without_a_token_that_counts_nothing_is_told(api):
+def test_without_a_valid_token_nothing_is_shown(api):
     for token in ("", "nonsense", "ela_" + "x" * 43):
         from_nowhere = api.with_secret(token)
         for path in ("/jobs", "/jobs/train", "/teams", "/config", "/usage", "/audit", "/watch"):
@@ -71,7 +71,7 @@ def test_health_and_version_need_no_token(api):
     assert nobody.get("/version").json()["api"] == "v1"
 
 
-def test_a_job_of_another_team_is_as_one_that_never_was(api, make_spec):
+def test_a_job_of_another_team_is_answered_like_a_missing_one(api, make_spec):
     api.user().post("/jobs", make_spec())
     for role in ("viewer", "submitter", "team-admin"):
         stranger = api.user(role, team="speech", user="eve")
@@ -88,13 +88,13 @@ def test_a_job_of_another_team_is_as_one_that_never_was(api, make_spec):
     assert api.user().get("/jobs/train").json()["wanted"] == "run"
 
 
-def test_nobody_submits_for_another_team(api, make_spec):
+def test_no_team_role_submits_for_another_team(api, make_spec):
     stranger = api.user(team="speech", user="eve")
     assert stranger.post("/jobs", make_spec()).status_code == 404
     assert api.user("operator").get("/jobs").json()["items"] == []
 
 
-def test_a_viewer_sees_and_a_colleague_does_not_change(api, make_spec):
+def test_a_viewer_only_reads_and_a_colleague_changes_nothing(api, make_spec):
     api.user().post("/jobs", make_spec())
     for user in (api.user("viewer", user="vic"), api.user("submitter", user="sam")):
         assert user.get("/jobs/train").status_code == 200
@@ -184,7 +184,7 @@ def test_a_team_sees_itself_and_no_other(api):
     assert ada.put("/teams/speech", {"name": "speech"}).status_code == 404
 
 
-def test_a_secret_is_told_once_and_kept_nowhere(api, sqlite_store):
+def test_a_secret_is_shown_once_and_stored_nowhere(api, sqlite_store):
     operator = api.user("operator")
     new = {"user": "bob", "role": "submitter", "team": "vision"}
     made = operator.post("/tokens", new, Idempotency_Key="k")
@@ -199,7 +199,7 @@ def test_a_secret_is_told_once_and_kept_nowhere(api, sqlite_store):
     assert bob.get("/jobs").status_code == 200
 
 
-def test_a_revoked_token_and_one_that_has_ended_count_no_more(api):
+def test_revoked_and_expired_tokens_are_invalid(api):
     operator = api.user("operator")
     made = operator.post("/tokens", {"user": "bob", "role": "viewer", "team": "vision", "validS": 60}).json()
     bob = api.with_secret(made["secret"])
@@ -212,7 +212,7 @@ def test_a_revoked_token_and_one_that_has_ended_count_no_more(api):
     assert bob.get("/jobs").status_code == 401
 
 
-def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
+def test_a_team_admin_makes_and_revokes_only_tokens_of_the_team(api):
     admin = api.user("team-admin", user="ann")
     assert admin.post("/tokens", {"user": "ann", "role": "viewer", "team": "vision"}).status_code == 201
     assert admin.post("/tokens", {"user": "ann", "role": "viewer", "team": "speech"}).status_code == 404
@@ -224,7 +224,7 @@ def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
     assert admin.delete(f"/tokens/{foreign}").status_code in {403, 404}
 
 
-def test_a_team_admin_names_nobody_else_in_a_token(api):
+def test_a_team_admin_makes_no_token_for_another_user(api):
     admin, every = api.user("team-admin", user="ann"), api.user("team-admin", team="*", user="eve")
 
     def made(who, user, team="vision"):
@@ -244,7 +244,7 @@ def test_a_team_admin_names_nobody_else_in_a_token(api):
     assert made(api.user("submitter", user="sam"), "sam").status_code == 403
 
 
-def test_which_tokens_there_are_is_told_to_nobody_who_may_not_revoke_them(api):
+def test_the_existence_of_a_token_is_shown_only_with_the_right_to_revoke_it(api):
     operator = api.user("operator")
     for role, team in (("viewer", "speech"), ("team-admin", "*"), ("operator", ""), ("reporter", "")):
         made = operator.post("/tokens", {"user": "bob", "role": role, "team": team}).json()
@@ -258,7 +258,7 @@ def test_which_tokens_there_are_is_told_to_nobody_who_may_not_revoke_them(api):
         assert api.with_secret(made["secret"]).get("/me").status_code == 200
 
 
-def test_an_admin_of_every_team_has_the_teams_and_not_the_cluster(api, make_spec):
+def test_an_admin_of_every_team_may_change_teams_but_not_the_cluster(api, make_spec):
     operator, every = api.user("operator", user="olga"), api.user("team-admin", team="*", user="ann")
     api.user().post("/jobs", make_spec())
     operator.put("/teams/vision", {"name": "vision"})
@@ -281,12 +281,12 @@ def test_an_admin_of_every_team_has_the_teams_and_not_the_cluster(api, make_spec
         ({"user": "b", "role": "viewer", "team": "vision", "note": "\x1b[2J"}, "note"),
     ],
 )
-def test_tokens_that_make_no_sense_are_refused(api, body, field):
+def test_tokens_with_invalid_fields_are_refused(api, body, field):
     answer = api.user("operator").post("/tokens", body)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
-def test_the_audit_log_tells_who_did_what_and_who_was_not_allowed(api, make_spec):
+def test_the_audit_log_has_changes_and_refusals_with_their_users(api, make_spec):
     api.user(user="ada").post("/jobs", make_spec())
     api.user("viewer", user="vic").post("/jobs/train/cancel")
     api.user("submitter", team="speech", user="eve").get("/jobs/train")
@@ -318,7 +318,7 @@ def test_every_refusal_of_a_right_is_in_the_audit_log(api):
     assert refusals > 15
 
 
-def test_a_full_disk_does_not_tell_what_is_there_from_what_is_not(api, make_spec, monkeypatch, caplog):
+def test_a_full_disk_does_not_reveal_the_existence_of_a_thing(api, make_spec, monkeypatch, caplog):
     api.user().post("/jobs", make_spec())
     stranger = api.user(team="speech", user="eve")
 
@@ -333,7 +333,7 @@ def test_a_full_disk_does_not_tell_what_is_there_from_what_is_not(api, make_spec
     assert "job train belongs to another team" in caplog.text
 
 
-def test_nobody_is_led_where_the_host_header_says(api):
+def test_no_answer_redirects_to_the_host_header(api):
     ada = api.user()
     for path in ("/jobs/", "/pools/h100/", "/me/"):
         astray = ada.get(path, Host="evil.example")
@@ -342,7 +342,7 @@ def test_nobody_is_led_where_the_host_header_says(api):
         assert "Location" not in astray.headers
 
 
-def test_whoever_asks_too_often_waits_and_others_do_not(api, make_spec):
+def test_a_client_with_too_many_requests_waits_and_others_do_not(api, make_spec):
     eager, calm = api.user(), api.user(user="bob")
     answers = [eager.get("/version").status_code for _ in range(3)]
     assert answers == [200, 200, 200]
@@ -356,7 +356,7 @@ def test_whoever_asks_too_often_waits_and_others_do_not(api, make_spec):
     assert eager.get("/pools").status_code == 200
 
 
-def test_whoever_guesses_tokens_is_slowed_down_and_good_tokens_are_not(api):
+def test_guesses_of_tokens_are_slowed_down_and_valid_tokens_are_not(api):
     guesser, ada = api.with_secret("ela_guess"), api.user()
     burst = api.controller.settings.per_address.burst
     statuses = [guesser.get("/pools").status_code for _ in range(burst + 1)]
@@ -364,7 +364,7 @@ def test_whoever_guesses_tokens_is_slowed_down_and_good_tokens_are_not(api):
     assert ada.get("/pools").status_code == 200
 
 
-def test_whoever_guesses_tokens_cannot_say_that_they_come_from_elsewhere(api, served):
+def test_guesses_of_tokens_cannot_claim_another_address(api, served):
     burst = api.controller.settings.per_address.burst
     with (
         served(api) as url,

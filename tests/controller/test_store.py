@@ -74,13 +74,13 @@ def taken(store):
         return take_cluster_snapshot(tx, NOW_S)
 
 
-def test_the_migrations_make_exactly_the_tables_that_the_code_reads(store):
+def test_the_migrations_create_exactly_the_tables_of_the_code(store):
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
 
 
-def test_nobody_else_may_read_what_sqlite_keeps(tmp_path):
+def test_only_the_owner_may_read_the_files_of_sqlite(tmp_path):
     umask = os.umask(0o022)
     try:
         store = Store(f"sqlite:///{tmp_path / 'controller.db'}")
@@ -92,7 +92,7 @@ def test_nobody_else_may_read_what_sqlite_keeps(tmp_path):
     assert files == dict.fromkeys(("controller.db", "controller.db-wal", "controller.db-shm"), 0o600)
 
 
-def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_spec):
+def test_a_reopened_store_has_all_its_content(store, store_url, make_spec):
     job = submit(store, make_spec())
     store.close()
     again = Store(store_url)
@@ -102,7 +102,7 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
     again.close()
 
 
-def test_a_store_has_one_first_token_and_another_only_if_that_is_wanted(store):
+def test_a_store_has_one_first_token_and_another_only_on_demand(store):
     def told(**wish):
         with store.begin_write() as tx:
             return make_first_token(tx, "ada", NOW_S, **wish)
@@ -129,14 +129,14 @@ def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
         "INSERT INTO {0} SELECT * FROM {0} WHERE true ON CONFLICT (id) DO UPDATE SET id = excluded.id",
     ],
 )
-def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_spec, table, verb):
+def test_history_is_neither_changed_nor_deleted(store, make_spec, table, verb):
     write_down(store, make_spec())
     with pytest.raises(StoreError, match="append-only"), store.begin_write() as tx:
         tx.execute(text(verb.format(table)))
 
 
 @pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
-def test_nor_in_the_way_that_only_sqlite_has(sqlite_store, make_spec, table):
+def test_history_is_not_replaced_by_sqlites_insert_or_replace(sqlite_store, make_spec, table):
     replace = "INSERT OR REPLACE INTO {0} SELECT * FROM {0}"
     write_down(sqlite_store, make_spec())
     with pytest.raises(StoreError, match="append-only"), sqlite_store.begin_write() as tx:
@@ -159,7 +159,7 @@ def write_down(store, spec):
         )
 
 
-def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
+def test_a_failed_change_leaves_nothing_behind(store, make_spec):
     def fail():
         with store.begin_write() as tx:
             job_rows.submit(tx, make_spec(), "ada", NOW_S)
@@ -174,7 +174,7 @@ def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
         assert read_change(tx) == 0
 
 
-def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
+def test_a_taken_name_does_not_abort_the_transaction(store, make_spec):
     with store.begin_write() as tx:
         job_rows.submit(tx, make_spec(), "ada", NOW_S)
         with pytest.raises(jobs.JobNameTaken):
@@ -184,7 +184,7 @@ def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
         assert [job.user for job in jobs.list_living_jobs(tx)] == ["ada", "bob"]
 
 
-def test_a_plan_that_is_outdated_decides_nothing(store, make_spec):
+def test_an_outdated_plan_decides_nothing(store, make_spec):
     submit(store, make_spec())
     at = taken(store).change
     submit(store, make_spec("other"))
@@ -193,7 +193,7 @@ def test_a_plan_that_is_outdated_decides_nothing(store, make_spec):
     assert taken(store).snapshot.jobs[0].holds == ()
 
 
-def test_of_two_who_decide_at_once_one_succeeds(store, make_spec):
+def test_one_of_two_simultaneous_plans_succeeds(store, make_spec):
     submit(store, make_spec())
     at = taken(store).change
     gate, outcomes = threading.Barrier(2), []
@@ -217,7 +217,7 @@ def test_of_two_who_decide_at_once_one_succeeds(store, make_spec):
     assert job.workers in outcomes
 
 
-def test_a_grant_is_explained_and_counted(store, make_spec):
+def test_a_grant_is_stored_with_its_reason_and_counted(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 1)
     grant(store, "train", 3)
@@ -230,7 +230,7 @@ def test_a_grant_is_explained_and_counted(store, make_spec):
     assert [sum(one.decision.workers.values()) for one in decided] == [0, 3, 1]
 
 
-def test_reasons_alone_are_no_decision(store, make_spec):
+def test_other_reasons_alone_are_not_stored_as_a_decision(store, make_spec):
     submit(store, make_spec())
     kept = Decision(job="train", action="wait", why=(MinimumFits(node=""),))
     with store.begin_write() as tx:
@@ -242,7 +242,7 @@ def test_reasons_alone_are_no_decision(store, make_spec):
         assert decisions.list_decisions(tx, "train", 10).items == ()
 
 
-def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
+def test_devices_are_held_until_an_observation_shows_them_free(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 4)
     (job,) = taken(store).snapshot.jobs
@@ -257,7 +257,7 @@ def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
     assert job.draining == ()
 
 
-def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make_spec):
+def test_workers_taken_back_before_their_arrival_are_held_and_absent(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 1)
     see(store, "train", 1, state="running")
@@ -272,7 +272,7 @@ def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make
         assert jobs.find_job(tx, "train").observed.held == {"h100": HeldWorkers(workers=4, absent=3)}
 
 
-def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
+def test_an_ended_job_is_in_no_plan_and_holds_nothing(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.begin_write() as tx:
@@ -294,9 +294,7 @@ def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store
     assert (job.ends, job.spec.run_policy.suspend) == ("cancelled", False)
 
 
-def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_next_decision(
-    store, make_spec
-):
+def test_usage_is_recorded_even_if_the_job_is_cancelled_before_the_next_decision(store, make_spec):
     """It was seen gone, and what it held is charged for until something is decided."""
     submit(store, make_spec())
     grant(store, "train", 2)
@@ -312,7 +310,7 @@ def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_n
         assert jobs.find_job(tx, "train").active_since_s is None
 
 
-def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_spec):
+def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
     policy = RunPolicy(ttl_seconds_after_finished=10.0)
     for name in ("train", "other"):
         submit(store, make_spec(name, run_policy=policy))
@@ -369,7 +367,7 @@ def test_watchers_see_events_in_the_order_of_their_numbers(store):
     assert seen == sorted(set(seen))
 
 
-def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
+def test_answers_to_idempotency_keys_are_deleted_after_a_week(store, api_over):
     api_over(store).token()
     with store.begin_write() as tx:
         (token,) = tx.execute(text("SELECT id FROM tokens")).scalars()
@@ -380,7 +378,7 @@ def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
         assert replies.find_reply(tx, token, "k") is None
 
 
-def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
+def test_a_drained_node_stays_drained_when_it_is_seen_again(store):
     with store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
         nodes.update_node(tx, "n1", "drain", "new disk")
@@ -393,7 +391,7 @@ def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
     assert (node.wanted, node.devices, node.heard_s) == ("drain", 7, NOW_S + 2)
 
 
-def test_readers_see_one_moment(store, make_spec):
+def test_a_reader_sees_one_state_of_the_store(store, make_spec):
     submit(store, make_spec())
     with store.begin_read() as tx:
         before = read_change(tx)
@@ -408,12 +406,12 @@ def test_a_reader_cannot_write(store, make_spec):
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense://"])
-def test_databases_that_will_not_do_are_refused(url):
+def test_unsuitable_databases_are_refused(url):
     with pytest.raises(BadInput):
         Store(url)
 
 
-def test_an_unreachable_database_is_named_without_its_password():
+def test_an_error_names_an_unreachable_database_without_its_password():
     with pytest.raises(StoreError) as refused:
         Store("postgresql://ela:hunter2@127.0.0.1:1/none")
     assert "127.0.0.1" in str(refused.value)
@@ -421,13 +419,13 @@ def test_an_unreachable_database_is_named_without_its_password():
 
 
 @pytest.mark.parametrize("url", ["my sql://ela:hunter2@x/y", "postgresql://ela:hunter2@x:port/y"])
-def test_a_url_that_cannot_be_read_is_refused_without_repeating_its_password(url):
+def test_an_unreadable_url_is_refused_without_showing_its_password(url):
     with pytest.raises(BadInput, match="not a URL of a database") as refused:
         Store(url)
     assert "hunter2" not in str(refused.value)
 
 
-def test_documents_count_their_versions(store):
+def test_every_write_of_a_document_raises_its_version(store):
     with store.begin_read() as tx:
         assert documents.find_document(tx, "pools", "h100") is None
 

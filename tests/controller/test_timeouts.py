@@ -53,7 +53,7 @@ def decided(ada, name="train"):
 
 
 @pytest.mark.parametrize("hang", [False, True])
-def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, running, hang) -> None:
+def test_granted_workers_that_never_join_are_given_back(cluster, ada, running, hang) -> None:
     """Their processes may exist, so that nobody but the coordinator knows (kueue#11553, held for ever)."""
     running.most, running.hang = 2, hang
     assert ada.post("/jobs/train/scale", {"maxReplicas": 8}).is_success
@@ -71,7 +71,7 @@ def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, r
     cluster.until(lambda: cluster.workers("other") == 6, 30)
 
 
-def test_what_has_arrived_by_then_stays(cluster, ada, running) -> None:
+def test_workers_that_have_arrived_before_the_timeout_stay(cluster, ada, running) -> None:
     running.most = 5
     ada.post("/jobs/train/scale", {"maxReplicas": 8})
     cluster.until(lambda: running.target == 8)
@@ -81,7 +81,9 @@ def test_what_has_arrived_by_then_stays(cluster, ada, running) -> None:
     assert "3 workers that it was granted did not arrive" in decided(ada)[-1][2]
 
 
-def test_their_devices_are_nobody_elses_before_the_run_aims_lower(cluster, ada, running) -> None:
+def test_devices_of_missing_workers_stay_reserved_until_the_run_has_a_lower_target(
+    cluster, ada, running
+) -> None:
     """A coordinator that has not heard of it may still put workers on them."""
     running.most = 2
     ada.post("/jobs/train/scale", {"maxReplicas": 8})
@@ -99,7 +101,7 @@ def test_their_devices_are_nobody_elses_before_the_run_aims_lower(cluster, ada, 
 
 
 @pytest.mark.parametrize("habit", [{"most": 0}, {"most": 1}, {"answers": False}])
-def test_a_start_to_which_nobody_comes_is_taken_back_and_tried_again(cluster, ada, habit) -> None:
+def test_a_start_without_any_worker_is_taken_back_and_retried(cluster, ada, habit) -> None:
     cluster.world.habits["train"] = habit
     ada.post("/jobs", job(most=2))
     cluster.until(lambda: "train" in cluster.world.running)
@@ -115,7 +117,7 @@ def test_a_start_to_which_nobody_comes_is_taken_back_and_tried_again(cluster, ad
     assert cluster.job("train").crashes == 0
 
 
-def test_a_start_may_take_its_time_once_its_processes_are_there(cluster, ada) -> None:
+def test_a_start_may_take_long_once_its_processes_exist(cluster, ada) -> None:
     cluster.world.habits["train"] = {"most": 0, "hang": True}
     ada.post("/jobs", job(most=2))
     cluster.pass_time(5 * TIMEOUT_S)
@@ -124,7 +126,7 @@ def test_a_start_may_take_its_time_once_its_processes_are_there(cluster, ada) ->
     assert (cluster.workers("train"), cluster.world.running["train"].begun) == (2, [1])
 
 
-def test_no_job_is_scaled_to_workers_that_would_have_nothing_to_do(cluster, ada) -> None:
+def test_no_job_is_scaled_beyond_its_virtual_ranks(cluster, ada) -> None:
     """Its run would refuse them: they never came, were given back and granted again."""
     cluster.world.habits["train"] = {"virtual_ranks": 4}
     ada.post("/jobs", job(most=2))
@@ -139,7 +141,7 @@ def test_no_job_is_scaled_to_workers_that_would_have_nothing_to_do(cluster, ada)
     cluster.until(lambda: cluster.workers("train") == 4)
 
 
-def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) -> None:
+def test_a_start_that_never_succeeds_is_retried_less_and_less_often(cluster, ada, running) -> None:
     running.most = 2
     ada.post("/jobs/train/scale", {"maxReplicas": 8})
     cluster.pass_time(900)
@@ -149,9 +151,7 @@ def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) ->
 
 
 @pytest.mark.parametrize("successor", [False, True])
-def test_a_death_while_others_are_waited_for_is_no_reason_to_stop_what_trains(
-    cluster, ada, running, successor
-) -> None:
+def test_a_death_while_others_are_awaited_does_not_stop_training(cluster, ada, running, successor) -> None:
     running.most = 2
     ada.post("/jobs/train/scale", {"maxReplicas": 8})
     cluster.until(lambda: running.target == 8)
@@ -189,7 +189,7 @@ def four(cluster, ada):
 
 
 @pytest.mark.parametrize("agent", ["aims at four", "has given up"])
-def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, four, agent) -> None:
+def test_a_dead_worker_that_does_not_return_is_written_off(cluster, ada, four, agent) -> None:
     cluster.pass_time(TIMEOUT_S - 10)
     assert granted(cluster) == 4
     assert "it waits for them until" in " ".join(cluster.job("train").reason.sentences)
@@ -208,14 +208,14 @@ def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, fou
     cluster.until(lambda: cluster.workers("train") == 4, 120)
 
 
-def test_a_worker_that_comes_back_in_time_costs_nothing(cluster, ada, four) -> None:
+def test_a_worker_that_returns_in_time_keeps_the_size_of_its_job(cluster, ada, four) -> None:
     cluster.pass_time(TIMEOUT_S - 5)
     four.most = 4
     cluster.pass_time(3 * TIMEOUT_S)
     assert (granted(cluster), four.workers, cluster.job("train").resizes) == (4, 4, 0)
 
 
-def test_a_successor_on_its_way_is_no_fault(cluster, ada, four) -> None:
+def test_a_starting_successor_does_not_count_as_a_fault(cluster, ada, four) -> None:
     """It has as long as any other worker to join, from the death on."""
     cluster.pass_time(5)
     four.hang = True
@@ -236,7 +236,7 @@ def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running
     assert "come back" not in " ".join(cluster.job("train").reason.sentences)
 
 
-def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
+def test_the_wait_before_a_retry_does_not_count_as_absence(cluster, ada) -> None:
     """The seventh crash waits for two minutes, four times the timeout; none of it is a preemption."""
     ada.post("/jobs", job(most=2, run_policy=RunPolicy(job_max_retry_count=20)))
     for crashes in range(1, 8):
@@ -251,7 +251,7 @@ def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
     assert {action for action, *_ in decided(ada)} == {"start"}
 
 
-def test_an_attempt_that_does_not_begin_when_its_wait_is_over_is_overdue_from_then_on(cluster, ada) -> None:
+def test_an_attempt_is_late_from_the_end_of_its_wait_on(cluster, ada) -> None:
     ada.post("/jobs", job(most=2))
     cluster.until(lambda: cluster.workers("train") == 2)
     train = cluster.world.running["train"]
@@ -263,7 +263,7 @@ def test_an_attempt_that_does_not_begin_when_its_wait_is_over_is_overdue_from_th
     cluster.until(lambda: granted(cluster) == 0, SOON_S)
 
 
-def test_a_coordinator_that_does_not_answer_for_a_while_loses_its_job_nothing(cluster, ada, running) -> None:
+def test_a_coordinator_that_is_silent_for_a_while_costs_its_job_no_worker(cluster, ada, running) -> None:
     running.answers = False
     cluster.pass_time(5 * TIMEOUT_S)
     assert granted(cluster) == 2

@@ -106,12 +106,12 @@ def assert_only_its_own_job_suffers(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("value", ["", "{", DEEP, "null", NULL_SPEEDS])
-def test_a_job_of_which_a_column_cannot_be_read_harms_no_other(running, column, value):
+def test_a_job_with_an_unreadable_column_harms_no_other(running, column, value):
     damage_job(running, **{column: value})
     assert_only_its_own_job_suffers(running)
 
 
-def test_a_job_of_which_nothing_can_be_read_keeps_its_devices_until_it_is_cancelled(running):
+def test_a_job_with_an_unreadable_row_keeps_its_devices_until_it_is_cancelled(running):
     damage_job(running, **dict.fromkeys(COLUMNS, "?"))
     everybody, operator = running.api.user(team="*"), running.api.user("operator")
     everybody.post("/jobs", job("later", 1, 8))
@@ -129,7 +129,7 @@ def test_a_job_of_which_nothing_can_be_read_keeps_its_devices_until_it_is_cancel
     running.until(lambda: running.workers("later") >= 4)
 
 
-def test_the_explanation_names_what_cannot_be_read_and_changes_are_refused(running):
+def test_the_explanation_names_the_unreadable_column_and_changes_are_refused(running):
     damage_job(running, spec="{}")
     everybody = running.api.user(user="ada")
     explained = everybody.get("/jobs/bad/explain").json()["explanation"]["sentences"]
@@ -142,20 +142,20 @@ def test_the_explanation_names_what_cannot_be_read_and_changes_are_refused(runni
 
 
 @pytest.mark.parametrize("name", ["bad", "large"])
-def test_what_cannot_be_read_is_logged_once(running, caplog, name):
+def test_an_unreadable_record_is_logged_once(running, caplog, name):
     damage(running, tables.jobs, tables.jobs.c.name == name, spec="{")
     with caplog.at_level(logging.WARNING):
         pass_time(running, 60)
     assert len([one for one in caplog.messages if "cannot be read" in one and name in one]) == 1
 
 
-def test_a_job_that_waits_and_cannot_be_read_is_cancelled_at_once(running):
+def test_a_waiting_unreadable_job_is_cancelled_at_once(running):
     damage(running, tables.jobs, tables.jobs.c.name == "large", spec="{")
     operator = running.api.user("operator")
     assert operator.post("/jobs/large/cancel").json()["state"] == "cancelled"
 
 
-def test_a_job_that_cannot_be_read_and_ends_by_itself_has_ended(running):
+def test_an_unreadable_job_that_ends_by_itself_has_ended(running):
     damage_job(running, granted="{")
     running.world.running["bad"].steps = 1
     running.until(lambda: running.job("bad").state == "finished")
@@ -163,7 +163,7 @@ def test_a_job_that_cannot_be_read_and_ends_by_itself_has_ended(running):
     assert "bad" not in running.world.unsettled
 
 
-def test_a_job_that_crashes_and_cannot_be_read_gives_its_devices_back_and_begins_no_attempt(running):
+def test_an_unreadable_job_that_crashes_returns_its_devices_and_begins_no_attempt(running):
     damage_job(running, spec="{")
     running.world.running["bad"].end(None)
     running.until(lambda: running.job("bad").state == "queued")
@@ -172,7 +172,7 @@ def test_a_job_that_crashes_and_cannot_be_read_gives_its_devices_back_and_begins
     assert running.world.running["bad"].begun == [1]
 
 
-def test_what_an_engine_saw_is_made_again_where_it_cannot_be_read(running):
+def test_an_unreadable_observation_is_replaced_by_the_next_one(running):
     damage_job(running, observed=NULL_SPEEDS)
     pass_time(running, 10)
     seen = running.job("bad")
@@ -182,7 +182,7 @@ def test_what_an_engine_saw_is_made_again_where_it_cannot_be_read(running):
 
 
 @pytest.mark.parametrize("speed", [float("inf"), float("nan"), 1e300, -1.0])
-def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, caplog):
+def test_progress_that_could_not_be_decoded_is_not_stored(running, speed, caplog):
     running.world.running["bad"].speeds[7] = Speed(samples=speed, seconds=1.0)
     with caplog.at_level(logging.WARNING):
         pass_time(running, 30)
@@ -190,7 +190,7 @@ def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, capl
     assert_only_its_own_job_suffers(running)
 
 
-def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refuse(running):
+def test_the_final_message_of_a_job_is_stored_without_control_characters(running):
     from elastane.api.attempts import AttemptOutcome
 
     why, traceback = "a\0b\x1b[2J\ud800" * 1_000, "line\nline\x07\0" * 20_000
@@ -204,7 +204,7 @@ def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refus
     assert ended.traceback.startswith("line\nline")
 
 
-def test_a_number_that_is_not_finite_is_refused_where_it_would_be_written():
+def test_a_number_that_is_not_finite_cannot_be_stored():
     for value in (float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"speeds\[0\]\[1\] is not finite"):
             encode_json({"speeds": [[2, value]]})
@@ -219,7 +219,7 @@ def documents_of(kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), [("pools", "h100"), ("teams", "vision")])
 @pytest.mark.parametrize("body", ["{", '{"name":"another","device":"h100","devices":1}', '{"name":"h100"}'])
-def test_nothing_is_decided_while_a_declaration_cannot_be_read(running, kind, name, body):
+def test_nothing_is_decided_while_a_declaration_is_unreadable(running, kind, name, body):
     """To do without it could give jobs what they may not have, or take away what is theirs."""
     operator, everybody = running.api.user("operator"), running.api.user(team="*")
     damage(running, tables.documents, documents_of(kind, name), body=body)
@@ -244,7 +244,7 @@ def test_nothing_is_decided_while_a_declaration_cannot_be_read(running, kind, na
     assert running.workers("later") == 2
 
 
-def test_orders_are_carried_out_while_a_declaration_cannot_be_read(running):
+def test_orders_are_carried_out_while_a_declaration_is_unreadable(running):
     damage(running, tables.documents, documents_of("pools", "h100"), body="{")
     running.world.running["bad"].end(None)
     for _ in range(10):
@@ -253,7 +253,7 @@ def test_orders_are_carried_out_while_a_declaration_cannot_be_read(running):
     assert running.world.running["bad"].begun == [1, 2]
 
 
-def test_applying_a_configuration_replaces_and_removes_what_cannot_be_read(running):
+def test_applying_a_configuration_replaces_and_removes_unreadable_documents(running):
     operator = running.api.user("operator")
     whole = msgspec.json.decode(operator.get("/config").content, type=Config)
     damage(running, tables.documents, documents_of("teams", "vision"), body="{")
@@ -264,7 +264,7 @@ def test_applying_a_configuration_replaces_and_removes_what_cannot_be_read(runni
     pass_time(running, 5)
 
 
-def test_a_report_that_cannot_be_read_stops_decisions_until_it_is_reported_again(running):
+def test_an_unreadable_report_stops_decisions_until_it_is_sent_again(running):
     operator = running.api.user("operator")
     report = {"kind": "capacity", "pool": "h100", "devices": 4}
     assert operator.post("/reports", report).status_code == 204
@@ -276,7 +276,7 @@ def test_a_report_that_cannot_be_read_stops_decisions_until_it_is_reported_again
     assert running.workers("bad") == 2
 
 
-def test_events_and_decisions_that_cannot_be_read_hide_no_others(running):
+def test_unreadable_events_and_decisions_hide_no_others(running):
     everybody = running.api.user(team="*")
     with running.api.store.begin_write() as tx:
         about = {"time_s": 1.0, "job": "bad"}
@@ -351,7 +351,7 @@ def quoted(column: str) -> str:
 
 @FUZZ
 @given(data=st.data(), column=st.sampled_from(COLUMNS))
-def test_whatever_a_column_of_a_job_says_no_other_suffers(shared, templates, data, column):
+def test_no_content_of_a_json_column_of_a_job_harms_other_jobs(shared, templates, data, column):
     with put_back(shared, tables.jobs, BAD):
         after = data.draw(damaged(templates[column].encode()))
         with shared.api.store.begin_write() as tx:
@@ -369,7 +369,7 @@ PLAIN = ("state", "wanted", "workers", "step", "submitted_s", "retry_at_s", "spe
     column=st.sampled_from(PLAIN),
     value=st.sampled_from(["?", "", b"\xff", 2**62, -1, 1e300, float("inf"), -1e300, 1e18]),
 )
-def test_whatever_is_in_a_column_without_json_no_other_suffers(shared, column, value):
+def test_no_content_of_a_plain_column_of_a_job_harms_other_jobs(shared, column, value):
     """SQLite takes any value for any column."""
     with put_back(shared, tables.jobs, BAD):
         with shared.api.store.begin_write() as tx:
@@ -380,7 +380,7 @@ def test_whatever_is_in_a_column_without_json_no_other_suffers(shared, column, v
 
 @FUZZ
 @given(data=st.data(), which=st.sampled_from([("pools", "h100"), ("teams", "vision")]))
-def test_whatever_a_document_says_jobs_are_there_and_can_be_listed(shared, data, which):
+def test_jobs_can_be_listed_with_any_content_of_a_document(shared, data, which):
     operator, here = shared.api.user("operator"), documents_of(*which)
     with put_back(shared, tables.documents, here) as before:
         after = data.draw(damaged(before["body"].encode())).decode(errors="replace")

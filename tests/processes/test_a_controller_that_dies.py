@@ -21,7 +21,7 @@ from elastane.controller.jobs.reconciliation import choose_order
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
-from tests.courses import cancelling, granting
+from tests.job_lifecycles import cancel_lifecycle, grant_workers
 
 from .stage import SCRIPTS, told
 
@@ -40,7 +40,7 @@ LONGEST_CONTROLLER_S = 0.4
 class Stored(msgspec.Struct):
     """What survives: in place of the controller's database."""
 
-    courses: dict[str, JobLifecycle]
+    lifecycles: dict[str, JobLifecycle]
     granted: dict[str, int]
     turns: int = 0
 
@@ -74,36 +74,40 @@ class Driver:
     async def _turn(self) -> bool:
         stored = self._store.read()
         self._call()
-        seen = await self._engine.observe([job for job, at in stored.courses.items() if at.ended is None])
+        seen = await self._engine.observe([job for job, at in stored.lifecycles.items() if at.ended is None])
         self._call()
         for job, sight in seen.items():
-            stored.courses[job] = apply_observation(stored.courses[job], sight, time.time())
+            stored.lifecycles[job] = apply_observation(stored.lifecycles[job], sight, time.time())
         self._store.write(stored)
         self._call()
-        for job, course in stored.courses.items():
-            if job in seen and is_so(course, seen[job]):
+        for job, lifecycle in stored.lifecycles.items():
+            if job in seen and is_so(lifecycle, seen[job]):
                 wishes = WISHES[job]
                 at = stored.granted[job] = min(stored.granted[job] + 1, len(wishes) - 1)
-                stored.courses[job] = wished(course, wishes[at])
+                stored.lifecycles[job] = wished(lifecycle, wishes[at])
         stored.turns += 1
         self._store.write(stored)
         self._call()
         for job, sight in seen.items():
-            order = choose_order(stored.courses[job], sight, time.time())
+            order = choose_order(stored.lifecycles[job], sight, time.time())
             if order is not None:
                 await self._engine.carry_out([order])
             self._call()
         return bool(seen)
 
 
-def wished(course: JobLifecycle, wish: int) -> JobLifecycle:
-    return cancelling(course, time.time()) if wish == CANCEL else granting(course, wish, time.time())
+def wished(lifecycle: JobLifecycle, wish: int) -> JobLifecycle:
+    return (
+        cancel_lifecycle(lifecycle, time.time())
+        if wish == CANCEL
+        else grant_workers(lifecycle, wish, time.time())
+    )
 
 
-def is_so(course: JobLifecycle, seen: Observation) -> bool:
-    if course.granted == 0:
-        return course.uses == 0
-    return seen.workers == seen.target == course.granted and course.granted in trained_by(seen)
+def is_so(lifecycle: JobLifecycle, seen: Observation) -> bool:
+    if lifecycle.granted == 0:
+        return lifecycle.uses == 0
+    return seen.workers == seen.target == lifecycle.granted and lifecycle.granted in trained_by(seen)
 
 
 def trained_by(seen: Observation) -> set[int]:
@@ -154,10 +158,11 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     dice = Random(seed)  # noqa: S311 - a death, not a secret
     warm = stage.program("elastane.attempts.__main__")
     places, store = EngineDirectories(tmp_path), Store(tmp_path / "stored.json")
-    courses = {
-        job: granting(JobLifecycle(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES
+    lifecycles = {
+        job: grant_workers(JobLifecycle(job=job, spec=spec(job)), WISHES[job][0], time.time())
+        for job in WISHES
     }
-    store.write(Stored(courses, dict.fromkeys(WISHES, 0)))
+    store.write(Stored(lifecycles, dict.fromkeys(WISHES, 0)))
     killed, give_up = 0, time.monotonic() + LONGEST_S
     try:
         while status := one_driver(lambda: LocalEngine(tmp_path, agent=warm), store, dice):
@@ -171,17 +176,21 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     assert not any(left.values()), f"seed {seed}"
     assert places.list_unsettled() == set()
     assert killed > 20
-    for job, course in store.read().courses.items():
-        assert_undisturbed(job, course, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
+    for job, lifecycle in store.read().lifecycles.items():
+        assert_undisturbed(job, lifecycle, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
 
 
-def assert_undisturbed(job, course, run, where):
-    assert course.ended.how == ("cancelled" if CANCEL in WISHES[job] else "finished"), f"{where}: {course}"
-    assert (course.crashes, course.uses) == (0, 0), f"{where}: {course}"
-    assert course.over == 1 + WISHES[job].count(0), f"{where}: {course}\n{told(run)}"
+def assert_undisturbed(job, lifecycle, run, where):
+    assert lifecycle.ended.how == ("cancelled" if CANCEL in WISHES[job] else "finished"), (
+        f"{where}: {lifecycle}"
+    )
+    assert (lifecycle.crashes, lifecycle.uses) == (0, 0), f"{where}: {lifecycle}"
+    assert lifecycle.over == 1 + WISHES[job].count(0), f"{where}: {lifecycle}\n{told(run)}"
     log = run.run_dir.log("agent").read_text()
     begun = [line for line in log.splitlines() if " begins with " in line]
-    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(course.over)], where
+    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], (
+        where
+    )
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
     assert verify_run(run).problems == (), f"{where}\n{told(run)}"
     # Nothing but the job's own changes: nobody died, and no coordinator was replaced.

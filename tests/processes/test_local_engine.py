@@ -22,7 +22,7 @@ from elastane.controller.jobs.reconciliation import choose_order
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
-from tests.courses import cancelling, granting
+from tests.lifecycles import cancel_lifecycle, grant_workers
 
 from .stage import SCRIPTS, WAIT_S, told
 
@@ -49,14 +49,14 @@ class Loop:
 
     def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
         self.engine = engine
-        self.course = granting(JobLifecycle(job=spec.name, spec=spec), workers, time.time())
+        self.lifecycle = grant_workers(JobLifecycle(job=spec.name, spec=spec), workers, time.time())
         self.run_dir = EngineDirectories(home).run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
     async def turn(self) -> None:
-        self.seen = (await self.engine.observe([self.course.job]))[self.course.job]
-        self.course = apply_observation(self.course, self.seen, time.time())
-        order = choose_order(self.course, self.seen, time.time())
+        self.seen = (await self.engine.observe([self.lifecycle.job]))[self.lifecycle.job]
+        self.lifecycle = apply_observation(self.lifecycle, self.seen, time.time())
+        order = choose_order(self.lifecycle, self.seen, time.time())
         if order is not None:
             await self.engine.carry_out([order])
 
@@ -70,17 +70,17 @@ class Loop:
             log = self.run_dir.log("agent")
             said = log.read_text() if log.exists() else ""
             raise AssertionError(
-                f"{self.course}\n{self.seen}\n{said}\n{told(read_run(self.run_dir))}"
+                f"{self.lifecycle}\n{self.seen}\n{said}\n{told(read_run(self.run_dir))}"
             ) from None
 
     async def until_over(self) -> None:
-        await self.until(lambda loop: loop.course.ended is not None)
+        await self.until(lambda loop: loop.lifecycle.ended is not None)
 
     async def until_step(self, step: int) -> None:
         await self.until(lambda loop: loop.seen.progress is not None and loop.seen.progress.step >= step)
 
     def grant(self, workers: int) -> None:
-        self.course = granting(self.course, workers, time.time())
+        self.lifecycle = grant_workers(self.lifecycle, workers, time.time())
 
     def open(self, name: str) -> None:
         (self.run_dir.root / name).touch()
@@ -110,8 +110,8 @@ def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "finished", loop.course
-    assert (loop.course.over, loop.course.crashes, loop.course.uses) == (1, 0, 0)
+    assert loop.lifecycle.ended.how == "finished", loop.lifecycle
+    assert (loop.lifecycle.over, loop.lifecycle.crashes, loop.lifecycle.uses) == (1, 0, 0)
     assert EngineDirectories(tmp_path).list_unsettled() == set()
     assert loop.run_dir.report.exists()
     assert loop.run_dir.card.exists()
@@ -134,7 +134,7 @@ def test_a_job_knows_only_what_it_names(tmp_path, home, monkeypatch):
         await loop.until_over()
         return loop
 
-    said = asyncio.run(story()).course.ended.traceback
+    said = asyncio.run(story()).lifecycle.ended.traceback
     assert "'COLOUR': 'red; touch /tmp/never'" in said
     assert "controller's own" not in said
 
@@ -148,7 +148,7 @@ def test_the_users_error_ends_the_job_with_its_traceback(engine, tmp_path):
         await loop.until_over()
         return loop
 
-    ended = asyncio.run(story()).course.ended
+    ended = asyncio.run(story()).lifecycle.ended
     assert ended.how == "failed"
     assert "ValueError: no such column" in ended.traceback
 
@@ -162,17 +162,17 @@ def test_a_job_grows_shrinks_pauses_and_goes_on(engine, tmp_path):
         loop.open("gates")
         await loop.until(lambda loop: 2 in dict(loop.seen.progress.speeds))
         loop.grant(0)
-        assert loop.course.uses == 2
-        await loop.until(lambda loop: loop.course.uses == 0)
-        assert loop.course.over == 1
+        assert loop.lifecycle.uses == 2
+        await loop.until(lambda loop: loop.lifecycle.uses == 0)
+        assert loop.lifecycle.over == 1
         assert not is_any_process_present(loop.run_dir)
         loop.grant(3)
         await loop.until_over()
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "finished", loop.course
-    assert (loop.course.over, loop.course.crashes) == (2, 0)
+    assert loop.lifecycle.ended.how == "finished", loop.lifecycle
+    assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 0)
     assert_proved(loop)
 
 
@@ -180,12 +180,12 @@ def test_a_cancelled_job_holds_nothing(engine, tmp_path):
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--seconds=0.01", "--steps=10000"), workers=2)
         await loop.until_step(2)
-        loop.course = cancelling(loop.course, time.time())
+        loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
         await loop.until_over()
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "cancelled"
+    assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
@@ -200,13 +200,13 @@ def test_a_job_that_is_cancelled_while_it_begins_holds_nothing(engine, tmp_path,
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--seconds=0.05", "--steps=10000"), workers=2)
         await loop.until(moments[moment])
-        loop.course = cancelling(loop.course, time.time())
-        assert loop.course.uses == 2
+        loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
+        assert loop.lifecycle.uses == 2
         await loop.until_over()
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "cancelled"
+    assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
@@ -218,12 +218,12 @@ def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine
     async def story():
         loop = Loop(engine, tmp_path, spec)
         await loop.until_step(2)
-        loop.course = cancelling(loop.course, time.time())
+        loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
         await loop.until_over()
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "cancelled"
+    assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
@@ -237,14 +237,14 @@ def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engi
         await loop.until_step(4)
         # It can only leave at a commit, and there is none.
         loop.grant(1)
-        await loop.until(lambda loop: loop.course.uses == 1)
+        await loop.until(lambda loop: loop.lifecycle.uses == 1)
         loop.open("gates")
         await loop.until_over()
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "finished", loop.course
-    assert (loop.course.over, loop.course.crashes) == (1, 0)
+    assert loop.lifecycle.ended.how == "finished", loop.lifecycle
+    assert (loop.lifecycle.over, loop.lifecycle.crashes) == (1, 0)
     assert any("did not leave in time" in event.why for event in read_run(loop.run_dir).events)
     assert_proved(loop)
 
@@ -259,8 +259,8 @@ def test_an_agent_that_is_killed_is_followed_by_an_attempt_that_goes_on(engine, 
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "finished", loop.course
-    assert (loop.course.over, loop.course.crashes) == (2, 1)
+    assert loop.lifecycle.ended.how == "finished", loop.lifecycle
+    assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 1)
     assert_proved(loop)
 
 
@@ -276,8 +276,8 @@ def test_an_agent_that_is_told_to_end_leaves_a_checkpoint_and_the_job_goes_on(en
         return loop
 
     loop = asyncio.run(story())
-    assert loop.course.ended.how == "finished", loop.course
-    assert (loop.course.over, loop.course.crashes) == (2, 0)
+    assert loop.lifecycle.ended.how == "finished", loop.lifecycle
+    assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 0)
     resumed = read_run(loop.run_dir).record.resumed
     assert resumed.step >= 4
     assert_proved(loop)
@@ -293,11 +293,11 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
         await asyncio.sleep(0.5)
         await loop.turn()
         assert loop.seen.present
-        assert loop.course.uses == 2
-        assert loop.course.over == 0
+        assert loop.lifecycle.uses == 2
+        assert loop.lifecycle.over == 0
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
-        await loop.until(lambda loop: loop.course.over == 1)
-        loop.course = cancelling(loop.course, time.time())
+        await loop.until(lambda loop: loop.lifecycle.over == 1)
+        loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
         await loop.until_over()
 
     asyncio.run(story())
@@ -326,7 +326,7 @@ def test_an_attempt_is_begun_once_however_often_and_late_it_is_ordered(engine, t
         return loop
 
     loop = asyncio.run(story())
-    assert (loop.course.ended.how, loop.course.over) == ("finished", 1)
+    assert (loop.lifecycle.ended.how, loop.lifecycle.over) == ("finished", 1)
     begun = loop.run_dir.log("agent").read_text().count("attempt 1 begins")
     assert begun == 1
     assert_proved(loop)
@@ -335,12 +335,12 @@ def test_an_attempt_is_begun_once_however_often_and_late_it_is_ordered(engine, t
 def test_what_cannot_be_started_is_an_attempt_that_failed(engine, tmp_path):
     async def story(spec):
         loop = Loop(engine, tmp_path, spec)
-        await loop.until(lambda loop: loop.course.over == 1)
-        return loop.course
+        await loop.until(lambda loop: loop.lifecycle.over == 1)
+        return loop.lifecycle
 
-    course = asyncio.run(story(job("a", script=str(tmp_path / "none.py"))))
-    assert (course.ended.how, course.crashes) == ("failed", 0)
-    assert "there is no script" in course.ended.why
-    course = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
-    assert course.ended.how == "failed"
-    assert "starts sh" in course.ended.why
+    lifecycle = asyncio.run(story(job("a", script=str(tmp_path / "none.py"))))
+    assert (lifecycle.ended.how, lifecycle.crashes) == ("failed", 0)
+    assert "there is no script" in lifecycle.ended.why
+    lifecycle = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
+    assert lifecycle.ended.how == "failed"
+    assert "starts sh" in lifecycle.ended.why

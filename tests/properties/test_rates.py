@@ -11,7 +11,7 @@ pauses = st.lists(st.floats(0, 5), max_size=60)
 
 
 @given(limits, pauses)
-def test_in_any_stretch_of_time_no_more_pass_than_burst_and_rate_allow(rate, pauses):
+def test_no_interval_passes_more_requests_than_burst_and_rate_allow(rate, pauses):
     bucket, now_s, passed = None, 1000.0, []
     for pause in pauses:
         now_s += pause
@@ -25,7 +25,7 @@ def test_in_any_stretch_of_time_no_more_pass_than_burst_and_rate_allow(rate, pau
 
 
 @given(limits, pauses)
-def test_whoever_waits_as_long_as_they_are_told_passes(rate, pauses):
+def test_a_client_that_waits_the_named_time_passes(rate, pauses):
     bucket, now_s = None, 0.0
     for pause in pauses:
         now_s += pause
@@ -37,13 +37,13 @@ def test_whoever_waits_as_long_as_they_are_told_passes(rate, pauses):
 
 
 @given(limits, st.floats(0, 10))
-def test_a_clock_that_goes_back_gives_nobody_more(rate, back):
+def test_a_clock_that_goes_back_allows_no_more_requests(rate, back):
     bucket, _ = take_request(None, rate, 100.0)
     after, _ = take_request(bucket, rate, 100.0 - back)
     assert after.left <= bucket.left
 
 
-def test_a_flood_of_names_does_not_fill_the_memory(monkeypatch):
+def test_many_client_names_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(rates, "REMEMBERED", 3)
     shared = Rates(Rate(per_s=1, burst=1))
     for number in range(100):

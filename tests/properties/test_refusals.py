@@ -28,6 +28,6 @@ def test_lines_of_one_window_are_few_and_add_up_to_all_refusals(refusals):
 
 
 @given(st.floats(-1e6, 1e6, allow_nan=False))
-def test_a_window_lasts_an_hour_and_ends_where_the_clock_is_put_back(later_s):
+def test_a_window_lasts_an_hour_and_ends_when_the_clock_is_set_back(later_s):
     over = is_window_over(count_refusal(None, REFUSED, 0.0), later_s)
     assert over == (later_s < 0 or later_s >= WINDOW_S)

@@ -42,7 +42,7 @@ targets = st.builds(
 
 
 @given(principals(), actions, targets)
-def test_what_belongs_to_another_team_is_neither_touched_nor_seen(principal, action, target):
+def test_things_of_another_team_are_neither_changed_nor_shown(principal, action, target):
     if principal.role == "operator" or not target.team or principal.team in {target.team, EVERY_TEAM}:
         return
     assert authorize(principal, action, target) == Denied(
@@ -65,13 +65,13 @@ def test_a_reporter_only_reports(principal, action, target):
 
 
 @given(principals(role=st.just("submitter")), targets)
-def test_a_submitter_changes_the_jobs_of_their_own_user_only(principal, target):
+def test_a_submitter_changes_only_the_jobs_of_its_user(principal, target):
     if authorize(principal, "job.change", target) == Allowed():
         assert target.user == principal.user
 
 
 @given(principals(), targets)
-def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, target):
+def test_only_an_operator_gives_a_role_in_another_team(principal, target):
     if principal.role == "operator" or authorize(principal, "tokens.write", target) != Allowed():
         return
     assert principal.role == "team-admin"
@@ -81,14 +81,14 @@ def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, ta
 
 
 @given(principals(), targets)
-def test_nobody_but_an_operator_makes_a_token_in_the_name_of_another(principal, target):
+def test_only_an_operator_makes_a_token_for_any_user(principal, target):
     if principal.role == "operator" or authorize(principal, "tokens.write", target) != Allowed():
         return
     assert target.user in {"", principal.user} or target.user.startswith(f"{target.team}+")
 
 
 @given(principals(), actions, targets)
-def test_what_is_hidden_is_there_for_those_alone_who_may(principal, action, target):
+def test_a_hidden_target_is_shown_only_with_the_right(principal, action, target):
     match authorize(principal, action, msgspec.structs.replace(target, hidden=True)):
         case Denied(visible=visible):
             assert not visible
@@ -97,7 +97,7 @@ def test_what_is_hidden_is_there_for_those_alone_who_may(principal, action, targ
 
 
 @given(principals(), actions, targets)
-def test_only_operators_change_what_belongs_to_the_cluster(principal, action, target):
+def test_only_operators_change_things_of_the_cluster(principal, action, target):
     if target.team or principal.role in {"operator", "reporter"}:
         return
     if authorize(principal, action, target) == Allowed():
@@ -105,7 +105,7 @@ def test_only_operators_change_what_belongs_to_the_cluster(principal, action, ta
 
 
 @given(principals(), targets)
-def test_one_lists_exactly_the_teams_whose_jobs_one_may_read(principal, target):
+def test_the_visible_teams_are_those_with_readable_jobs(principal, target):
     if target.team in {"", EVERY_TEAM}:
         return
     teams = list_visible_teams(principal)
@@ -115,7 +115,7 @@ def test_one_lists_exactly_the_teams_whose_jobs_one_may_read(principal, target):
 
 
 @given(principals(), actions, targets)
-def test_what_is_denied_says_why_and_is_hidden_from_those_who_may_not_read_it(principal, action, target):
+def test_a_denial_has_a_reason_and_is_hidden_without_the_right_to_read(principal, action, target):
     match authorize(principal, action, target):
         case Denied(reason, visible, ask):
             assert reason

@@ -74,7 +74,7 @@ def test_workers_that_never_arrive_are_given_back():
     assert made.decisions[0].why == (DidNotArrive(workers=4),)
 
 
-def test_what_is_given_back_is_what_did_not_arrive():
+def test_the_returned_workers_are_those_that_did_not_arrive():
     """Workers that train elsewhere are not drained for it: no worker would take their place."""
     mine = running(job(1, high=8), a=4, b=2)
     holds = (replace(mine.holds[0], starting=4), mine.holds[1])
@@ -119,7 +119,7 @@ def test_a_job_does_not_go_up_and_down_at_once():
     assert (made.decisions[0].action, made.decisions[0].workers) == ("keep", {"a": 4})
 
 
-def test_limits_below_what_is_left_of_a_job_do_not_wedge_the_plan():
+def test_limits_below_the_present_size_do_not_block_the_plan():
     """kueue#12963."""
     world = Cluster(cluster(running(job(1, low=4, high=8), a=8)), dice(1))
     world.change("job-1", elastic_policy=replace(job(1, low=1, high=2).spec.elastic_policy))
@@ -150,7 +150,7 @@ def test_no_job_is_resized_below_its_minimum():
     assert sum(decision.entitled > 0 for decision in made.decisions) == 2
 
 
-def test_no_more_is_evicted_than_is_needed():
+def test_no_more_workers_are_evicted_than_needed():
     """volcano#1256, kueue#975: one device is needed, one device is given up, and no job is stopped."""
     made = plan(cluster(running(job(1, high=8), a=8), job(2, priority="high")))
     decision = by_job(made)["job-1"]
@@ -158,7 +158,7 @@ def test_no_more_is_evicted_than_is_needed():
     assert decision.why == (GivesWay(job="job-2", pool="a", devices=1, because="minimum"),)
 
 
-def test_of_several_jobs_that_could_be_stopped_only_as_many_are_as_must_be():
+def test_no_more_jobs_are_stopped_than_needed():
     victims = [running(job(number, low=2, priority="low"), a=2) for number in (1, 2, 3, 4)]
     made = plan(cluster(*victims, job(5, low=4)))
     assert sum(decision.action == "preempt" for decision in made.decisions) == 2
@@ -179,7 +179,7 @@ def test_two_jobs_do_not_preempt_each_other_for_ever():
     assert world.changes == before
 
 
-def test_what_does_not_leave_blocks_its_own_devices_only():
+def test_a_worker_that_does_not_leave_blocks_only_its_own_devices():
     """kueue#6489: it is to be killed, and others start meanwhile."""
     stuck = replace(job(1, low=2), draining=(Draining(pool="a", workers=2, deadline_s=1.0),))
     made = plan(cluster(stuck, job(2, low=6)))
@@ -206,7 +206,7 @@ def test_the_job_that_loses_least_is_stopped_first():
     assert by_job(made)["job-1"].action == "preempt"
 
 
-def test_a_notice_that_has_been_answered_is_answered_once():
+def test_a_notice_drains_a_node_once():
     """The workers under notice are asked to leave in one plan, and are no reason for anything in the next."""
     doomed = running(job(1, low=2, high=4), a=4)
     doomed = replace(doomed, holds=(replace(doomed.holds[0], leaving=2),))
@@ -280,13 +280,13 @@ def test_dead_workers_that_are_not_replaced_are_written_off():
         assert made.why == (DidNotReturn(workers=dead),)
 
 
-def test_a_job_at_its_minimum_stays_and_says_that_part_of_it_is_dead():
+def test_a_job_at_its_minimum_stays_and_names_its_dead_workers():
     for high in (4, 8):
         (made,) = plan(cluster(failed(running(job(1, low=4, high=high), a=4), 1))).decisions
         assert (made.action, made.why) == ("keep", (DidNotReturn(workers=1),))
 
 
-def test_a_job_that_waits_says_what_for():
+def test_a_waiting_job_has_a_reason():
     teams = (Team(name="t", quotas=(quota("a", 2, borrow=1),)),)
     made = plan(cluster(running(job(1, "t", low=2), a=2), job(2, "t", low=2), teams=teams))
     why = NoRoom(pool="a", need=2, room=1, node="t")

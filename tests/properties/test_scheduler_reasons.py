@@ -318,7 +318,7 @@ def test_every_reason_is_true(history):
         cluster.pass_time(rng.choice([1.0, 30.0, 400.0]))
 
 
-def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
+def test_every_kind_of_reason_is_checked_or_has_its_own_test():
     elsewhere = {
         plans.DidNotArrive,
         plans.Suspended,

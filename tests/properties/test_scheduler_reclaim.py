@@ -44,7 +44,7 @@ def test_a_job_that_is_refused_without_trying_would_not_have_fitted(owner, short
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=100, deadline=None)
-def test_once_all_is_taken_back_nothing_more_can_be(seed):
+def test_after_a_full_reclaim_nothing_more_can_be_taken_back(seed):
     def check(before, _):
         cluster, allocation = allocate(before)
         for planned in cluster.jobs:
@@ -56,7 +56,7 @@ def test_once_all_is_taken_back_nothing_more_can_be(seed):
     crowd(seed, check)
 
 
-def test_a_minimum_that_is_borrowed_in_part_comes_back_whole():
+def test_a_partly_borrowed_minimum_is_taken_back_as_a_whole():
     """What the lower priority borrows is too little for the other job; with what its team owns it will do."""
     teams = (Team(name="t", cohort="c", quotas=(quota("a", 4),)), Team(name="u", cohort="c"))
     snapshot = Snapshot(
@@ -70,7 +70,7 @@ def test_a_minimum_that_is_borrowed_in_part_comes_back_whole():
     assert [(one.action, one.entitled) for one in plan(snapshot).decisions] == [("preempt", 0), ("wait", 8)]
 
 
-def test_growth_that_lies_elsewhere_is_lost_with_its_minimum():
+def test_growth_on_another_quota_is_lost_with_its_minimum():
     """Granted by hand, as when a team's own quota comes free after its job has borrowed a minimum."""
     teams = (Team(name="t", cohort="c"), Team(name="u", cohort="c"))
     snapshot = Snapshot(
@@ -141,7 +141,7 @@ def test_nothing_is_taken_back_for_a_job_over_its_teams_borrowing_limit(patient)
     assert taken == 0
 
 
-def test_what_the_refused_give_back_is_handed_out_once():
+def test_the_parts_of_refused_jobs_are_handed_out_once():
     """Half of the jobs keep their places; what is left is a part of a minimum, which each other job had."""
     snapshot = Snapshot(
         now_s=10_000.0,

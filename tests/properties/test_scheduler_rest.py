@@ -137,7 +137,7 @@ def waiting(cluster, made):
 
 @given(seeds)
 @settings(max_examples=100, deadline=None)
-def test_a_higher_priority_never_waits_for_what_a_lower_one_of_its_team_may_be_made_to_give_up(seed):
+def test_a_higher_priority_never_waits_for_reclaimable_devices_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
     snapshot = cluster.snapshot
@@ -166,7 +166,7 @@ def test_without_quotas_priority_decides_between_all_teams(seed):
 
 @given(seeds)
 @settings(max_examples=100, deadline=None)
-def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
+def test_no_job_waits_for_unused_quota_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
     snapshot = cluster.snapshot
@@ -191,7 +191,7 @@ def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
 
 @given(seeds)
 @settings(max_examples=100, deadline=None)
-def test_nothing_is_idle_that_a_job_could_use_and_that_is_worth_it(seed):
+def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
     cluster = loaded(seed, odd=False)
     made = rested(cluster)
     snapshot = cluster.snapshot

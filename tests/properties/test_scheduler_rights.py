@@ -33,7 +33,7 @@ def actions(made):
     return [decision.action for decision in made.decisions]
 
 
-def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
+def test_an_owner_is_served_although_a_teammate_waits_for_more_than_their_quota():
     """Places held for a job that also needs other teams' quota are not for these teams to borrow.
 
     With the borrower gone, the teammate comes first if it has run out of patience: the borrower has not yet.
@@ -54,7 +54,7 @@ def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
         assert world.changes == {"job-1": 2, "job-2": 0, "job-3": 0} | {served: 1}
 
 
-def test_teammates_still_wait_for_one_that_needs_more_than_they_own():
+def test_teammates_wait_for_a_job_that_needs_more_than_their_quota():
     """No other team asks, so devices that its teammates leave are held for it until it fits."""
     world = Cluster(cluster(teams=OWNER), dice(1))
     world.submit(job(1, "t", low=5))
@@ -90,7 +90,7 @@ def test_a_job_waits_and_holds_only_where_it_can_ever_fit():
     assert world.of("job-1").holds[0].pool == "a"
 
 
-def test_nothing_is_kept_for_a_job_that_has_all_it_needs():
+def test_no_place_is_held_for_a_job_with_its_minimum():
     teams = (Team(name="t", quotas=(quota("a", 1), quota("b", 1))), Team(name="u"))
     spread = running(job(1, "t", low=4), a=4)
     beside = cluster(spread, job(2, "t", borrow=False), pools=(pool("a", 4), pool("b", 2)), teams=teams)
@@ -121,7 +121,7 @@ def test_a_job_keeps_its_repair_time_when_it_asks_for_fewer_workers():
         assert (made.action, made.workers) == (action, {"a": high})
 
 
-def test_a_loss_of_other_jobs_elsewhere_costs_no_job_its_repair_time():
+def test_losses_of_other_jobs_do_not_cost_a_job_its_repair_time():
     several = [failed(running(job(number, high=4), a=4), 1) for number in (1, 2, 3, 4)]
     elsewhere = failed(running(job(9, low=4), b=4), 1)
     urgent = job(10, priority="high", kinds=("h100",))
@@ -129,7 +129,7 @@ def test_a_loss_of_other_jobs_elsewhere_costs_no_job_its_repair_time():
     assert by_job(plan(cluster(*several, elsewhere, urgent, pools=pools)))["job-9"].action == "keep"
 
 
-def test_a_size_that_is_no_longer_legal_is_left_at_any_cost():
+def test_a_job_leaves_an_illegal_size_at_any_cost():
     changed = replace(running(job(1, low=4, high=10, step=3), a=6), resize_s=1e6)
     (made,) = plan(cluster(changed, pools=(pool("a", 7),))).decisions
     assert (made.action, made.workers) == ("grow", {"a": 7})
@@ -154,7 +154,7 @@ def test_a_loss_of_all_borrowers_is_explained_by_their_common_limit():
     assert made.why == (QuotaReached(node="", pool="a", limit=4),)
 
 
-def test_a_worker_that_another_gets_was_not_too_little_worth():
+def test_a_worker_that_goes_to_another_job_is_not_explained_by_its_worth():
     """It would not be granted anew, but is kept where no other job asks for it."""
     speeds = tuple((n, n / (0.7 + 0.3 * n)) for n in (1, 2, 4, 8, 12))
     grown = replace(running(job(1, high=20), a=9), speeds=speeds)
@@ -164,7 +164,7 @@ def test_a_worker_that_another_gets_was_not_too_little_worth():
     assert made["job-1"].why == (GivesWay(job="job-2", pool="a", devices=1, because="minimum"),)
 
 
-def test_what_refused_jobs_give_back_goes_to_the_first_job_that_fits():
+def test_the_parts_of_refused_jobs_go_to_the_first_job_that_fits():
     """Each of the two has too little; what both give back is enough for the older one that waits."""
     made = plan(
         cluster(
@@ -218,7 +218,7 @@ def test_two_jobs_do_not_stop_each_other_in_turns():
     ]
 
 
-def test_no_job_waits_for_what_its_team_has_lent_and_will_not_get_back():
+def test_no_job_waits_for_lent_devices_that_do_not_return():
     """It is lent for as long as job 1 runs, so that nothing more than that may be promised to the team."""
     roomy = lender(devices=22, borrowed=2)
     roomy.tick(400.0)

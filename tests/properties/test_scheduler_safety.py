@@ -134,7 +134,7 @@ def leave(cluster, which, rng):
 
 @given(histories)
 @settings(max_examples=300, deadline=None)
-def test_no_pool_and_no_quota_is_given_more_than_it_has(history):
+def test_no_pool_and_no_quota_is_exceeded(history):
     def check(before, made, after):
         for pool in before.pools:
             there = capacity(before, pool.name)
@@ -165,7 +165,7 @@ def given_anew(before, made, name):
 
 @given(histories)
 @settings(max_examples=300, deadline=None)
-def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
+def test_every_job_has_a_legal_size_or_none_and_never_grows_and_shrinks_at_once(history):
     def check(before, made, _):
         decisions = by_job(made)
         assert list(decisions) == [state.name for state in sorted(before.jobs, key=lambda s: s.number)]

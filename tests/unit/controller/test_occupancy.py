@@ -16,7 +16,7 @@ def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
     assert (second.pool, second.used, second.free) == ("b", 2, 0)
 
 
-def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> None:
+def test_leaving_devices_are_not_free_and_a_removed_pool_is_left_out() -> None:
     pools = (Pool(name="a", device="h100", devices=8, leaving=3),)
     (pool,) = measure_occupancy(
         pools,
@@ -27,7 +27,7 @@ def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> Non
     assert (pool.used, pool.free) == (1, 4)
 
 
-def test_a_pool_that_a_limit_has_left_full_has_nothing_free() -> None:
+def test_a_limited_pool_in_full_use_has_no_free_device() -> None:
     (pool,) = measure_occupancy(
         (Pool(name="a", device="h100", devices=6, leaving=4),),
         (),
@@ -37,7 +37,7 @@ def test_a_pool_that_a_limit_has_left_full_has_nothing_free() -> None:
     assert pool.free == 0
 
 
-def test_what_the_calendar_has_is_not_free() -> None:
+def test_reserved_devices_are_not_free() -> None:
     pools = (Pool(name="a", device="h100", devices=8), Pool(name="b", device="h100", devices=8, leaving=6))
     uses = ((Use(pool="a", terms="owned", devices=1),),)
     first, second = measure_occupancy(pools, (), uses, {"a": 4, "b": 4})

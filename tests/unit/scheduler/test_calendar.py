@@ -33,7 +33,7 @@ def held(start, end, day, zone="Europe/Berlin", days=1.0):
         ("03:00-03:15", "03:00-03:15"),
     ],
 )
-def test_a_time_that_clocks_skip_is_what_they_would_have_shown(hours, expected):
+def test_a_skipped_time_is_read_as_if_the_clocks_had_not_changed(hours, expected):
     berlin = ZoneInfo("Europe/Berlin")
     start, end = (time.fromisoformat(one) for one in hours.split("-"))
     (one,) = held(start, end, datetime(2026, 3, 29, tzinfo=berlin), days=0.9)
@@ -46,7 +46,7 @@ nights = st.integers(0, 16).map(lambda quarters: time(quarters // 4, 15 * (quart
 
 @given(nights, nights, st.sampled_from(sorted(available_timezones())), st.integers(2000, 2030))
 @settings(deadline=None)
-def test_a_reservation_always_lasts_a_while(start, end, zone, year):
+def test_a_reservation_always_ends_after_its_begin(start, end, zone, year):
     for begins_s, ends_s in held(start, end, datetime(year, 1, 1, tzinfo=UTC), zone=zone, days=370.0):
         assert 0 < ends_s - begins_s <= 2 * DAY_S
 

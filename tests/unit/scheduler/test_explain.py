@@ -66,7 +66,7 @@ def protected(now_s=START_S + 10, *others):
     return cluster(n1, job(2, "prod", 2, priority="high"), *others, now_s=now_s)
 
 
-def test_a_job_that_waits_for_a_protected_one_reads_its_name_and_until_when():
+def test_the_explanation_of_a_waiting_job_names_the_protected_job_and_its_time():
     decision = decided(protected(), "prod")
     (why,) = [one for one in decision.why if isinstance(one, Protected)]
     assert (why.job, why.by, why.pool, why.devices, why.until_s) == ("n1", "prod", "local", 2, START_S + 300)
@@ -76,7 +76,7 @@ def test_a_job_that_waits_for_a_protected_one_reads_its_name_and_until_when():
     assert "prod may take 2 devices of local" in sentence
 
 
-def test_protection_ends_at_the_time_that_was_given():
+def test_protection_ends_at_the_named_time():
     until_s = START_S + 300
     assert decided(protected(until_s - 1), "prod").action == "wait"
     later = protected(until_s)
@@ -97,12 +97,12 @@ def test_two_waiting_jobs_are_not_promised_the_same_devices():
     assert told == ["prod"]
 
 
-def test_a_protected_job_of_the_same_priority_is_no_reason():
+def test_a_protected_job_of_the_same_priority_is_not_named():
     n1 = job(1, "n1", 2, priority="high", workers=2, started_s=START_S)
     assert kinds(decided(cluster(n1, job(2, "prod", 2, priority="high")), "prod")) == [NoRoom]
 
 
-def test_protection_is_no_reason_if_its_end_would_not_be_enough():
+def test_protection_is_not_named_if_its_end_would_not_be_enough():
     n1 = job(1, "n1", 1, priority="low", workers=1, started_s=START_S)
     n2 = job(2, "n2", 1, priority="high", workers=1, started_s=-1e6)
     decision = decided(cluster(n1, n2, job(3, "prod", 2, priority="high")), "prod")
@@ -121,7 +121,7 @@ def owned(*, priority="high"):
     return cluster(theirs, job(2, "serve", 2, team="prod", priority=priority), teams=teams, devices=3)
 
 
-def test_a_high_priority_reads_that_it_takes_nothing_from_another_owner():
+def test_the_explanation_of_a_high_priority_says_that_it_takes_nothing_from_another_owner():
     snapshot = owned()
     # Without quotas its minimum would fit.
     lent = Team(name="research", quotas=(Quota(pool="local", nominal_quota=2),))
@@ -136,7 +136,7 @@ def test_a_high_priority_reads_that_it_takes_nothing_from_another_owner():
     assert not any("paper" in one or "research" in one for one in told)
 
 
-def test_a_job_without_a_higher_priority_reads_nothing_about_owners():
+def test_the_explanation_of_a_low_priority_does_not_name_owners():
     assert OwnedByOthers not in kinds(decided(owned(priority="low"), "serve"))
 
 
@@ -152,7 +152,7 @@ def limited(*jobs):
     return msgspec.structs.replace(snapshot, pools=(pool,))
 
 
-def test_a_job_that_shrinks_for_a_trigger_reads_the_triggers_name_and_rule():
+def test_the_explanation_of_a_shrink_names_the_trigger_and_its_rule():
     snapshot = limited(job(1, "train", 1, high=4, workers=4, started_s=-1e6))
     decision = decided(snapshot, "train")
     assert decision.action == "shrink"
@@ -162,14 +162,14 @@ def test_a_job_that_shrinks_for_a_trigger_reads_the_triggers_name_and_rule():
     )
 
 
-def test_a_job_that_waits_behind_a_trigger_reads_its_name():
+def test_the_explanation_of_a_waiting_job_names_the_trigger():
     snapshot = limited(job(1, "first", 1, workers=1, started_s=-1e6), job(2, "train", 2))
     decision = decided(snapshot, "train")
     assert Restricted(restriction=BUSY) in decision.why
     assert any("trigger busy" in one for one in words(snapshot, "train"))
 
 
-def test_a_reported_capacity_is_called_that():
+def test_the_explanation_names_a_reported_capacity():
     snapshot = limited(job(1, "train", 1, high=4, workers=4, started_s=-1e6))
     reported = msgspec.structs.replace(snapshot, restrictions=(Restriction(pool="local", limit=1),))
     told = " ".join(words(reported, "train"))
@@ -194,7 +194,7 @@ FOREIGN = ("local", "quota", "cluster", "team", "pool", "lends", "maxReplicas", 
     ],
     ids=["starts", "at its maximum", "grows", "keeps", "shrinks", "never fits"],
 )
-def test_a_runs_own_reasons_speak_of_this_machine_and_of_no_cluster(state):
+def test_reasons_of_a_run_name_this_machine_and_no_cluster(state):
     told = " ".join(explain_run_decision(decided(cluster(state), "run"), {"run": "local"}))
     assert "this machine" in told.lower()
     assert not [word for word in FOREIGN if word in told]
@@ -208,5 +208,5 @@ def test_a_speed_that_was_measured_briefly_is_not_compared():
     assert select_comparable_speeds(((1, 100.0), (2, 60.0)), ()) == ((1, 100.0), (2, 60.0))
 
 
-def test_of_speeds_that_are_all_brief_one_counts():
+def test_one_of_several_brief_speeds_counts():
     assert select_comparable_speeds(((1, 100.0), (2, 60.0)), {1, 2}) == ((2, 60.0),)

@@ -29,13 +29,13 @@ def test_more_workers_are_never_slower_and_each_adds_less(measured):
     )
 
 
-def test_one_measurement_scales_what_is_usual():
+def test_one_measurement_scales_the_default_curve():
     found = fit_speed_curve(((4, 40.0),))
     assert found.compute_speed(4) == pytest.approx(40.0)
     assert found.compute_efficiency(4, 5) == pytest.approx(DEFAULT.compute_efficiency(4, 5))
 
 
 @given(st.floats(0.1, 500.0))
-def test_as_many_workers_as_are_needed_are_enough(speed):
+def test_the_needed_workers_reach_the_speed(speed):
     needed = DEFAULT.compute_needed_workers(speed)
     assert needed == float("inf") or DEFAULT.compute_speed(needed) == pytest.approx(speed)

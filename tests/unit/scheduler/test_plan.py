@@ -46,7 +46,7 @@ def test_a_paused_job_gives_everything_back():
 
 
 @pytest.mark.parametrize(("notice_s", "drain_s"), [(None, 600.0), (30.0, 30.0), (900.0, 600.0)])
-def test_workers_under_notice_are_gone_when_their_node_is(notice_s, drain_s):
+def test_workers_under_notice_leave_before_their_node(notice_s, drain_s):
     policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
     gone_at_s = None if notice_s is None else NOW_S + notice_s
     pool = Pool(name="a", device="h100", devices=8, leaving=4, gone_at_s=gone_at_s)
@@ -55,7 +55,7 @@ def test_workers_under_notice_are_gone_when_their_node_is(notice_s, drain_s):
 
 
 @pytest.mark.parametrize("cause", get_args(plans.Cause))
-def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
+def test_an_ending_job_gives_all_workers_back_with_a_reason(cause):
     decision = decided(state(workers=4, fields={"ends": cause}))
     assert (decision.action, decision.drain, decision.why) == (
         "preempt",
@@ -65,7 +65,7 @@ def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
     assert "paused" not in " ".join(explain_decision(decision, TEAMS))
 
 
-def test_a_crashed_job_is_tried_again_when_it_is_time():
+def test_a_crashed_job_is_retried_at_its_time():
     decision = decided(state(fields={"retry_at_s": NOW_S + 5}))
     assert (decision.action, decision.why) == ("wait", (plans.RetryLater(at_s=NOW_S + 5),))
     assert decided(state(fields={"retry_at_s": NOW_S})).action == "start"
@@ -99,7 +99,7 @@ def test_a_size_that_gives_the_target_within_a_tenth_is_kept(throughput, workers
 
 
 @pytest.mark.parametrize("speed", [39.0, 40.0, 41.0])
-def test_where_a_budget_that_lasts_hardly_depends_on_the_size_the_size_is_kept(speed):
+def test_a_size_is_kept_if_the_budget_hardly_depends_on_it(speed):
     # A worker-second costs 0.001, and the rest about 1 whatever the size: noise affords all sizes or none.
     fields = {"speeds": ((1, 10.0), (4, speed)), "remaining": 10_000.0}
     assert decided(state(workers=4, budget=1.0, fields=fields)).action == "keep"
@@ -121,7 +121,7 @@ def test_a_job_that_would_be_late_grows_before_others_of_its_priority():
     assert (calm.workers, hurried.workers) == ({"a": 2}, {"a": 6})
 
 
-def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
+def test_jobs_shrink_before_a_reservation_begins_and_grow_after_it():
     hours = Weekly(start=time(9), end=time(18), zone="UTC")
     inference = Reservation(name="inference", pool="a", devices=6, when=hours, announced_ahead_s=900)
     grown = state(workers=8)
@@ -138,7 +138,7 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
 
 
 @pytest.mark.parametrize(("before_s", "drain_s"), [(900.0, 600.0), (60.0, 60.0), (-60.0, 600.0)])
-def test_a_job_that_shrinks_for_a_reservation_is_gone_at_the_hour(before_s, drain_s):
+def test_workers_leave_before_a_reservation_begins(before_s, drain_s):
     policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
     hours = Weekly(start=time(9), end=time(18), zone="UTC")
     inference = Reservation(name="inference", pool="a", devices=6, when=hours, announced_ahead_s=900)
@@ -154,7 +154,7 @@ def test_nothing_new_is_put_on_devices_that_a_reservation_needs_soon():
     assert decided(state(workers=8), reservations=(soon,)).action == "keep"
 
 
-def test_a_job_that_waits_beside_a_reservation_reads_its_name():
+def test_the_explanation_of_a_waiting_job_names_the_reservation():
     now = datetime.fromtimestamp(NOW_S, UTC)
     hours = Once(start=now - timedelta(hours=1), end=now + timedelta(hours=1))
     inference = Reservation(name="inference", pool="a", devices=6, when=hours)
@@ -190,7 +190,7 @@ def test_a_job_that_does_not_fit_beside_a_reservation_waits_for_its_end(hours):
     assert decided(state(low=4), reservations=(reservation(6, hours=hours),), now_s=later_s).action == "start"
 
 
-def test_quota_that_shrinks_under_a_reservation_is_not_called_too_little():
+def test_a_quota_that_shrinks_under_a_reservation_is_not_named_as_the_limit():
     teams = tuple(
         Team(name=name, quotas=(Quota(pool="a", nominal_quota=4, borrowing_limit=0),)) for name in ("t", "u")
     )
@@ -204,7 +204,7 @@ def test_quota_that_shrinks_under_a_reservation_is_not_called_too_little():
     assert not any("quota" in sentence for sentence in said)
 
 
-def test_every_reservation_in_the_way_is_named_also_that_of_a_pool_with_less_room():
+def test_all_reservations_in_the_way_are_named():
     pools = (Pool(name="a", device="h100", devices=8), Pool(name="b", device="h100", devices=2))
     room, reserved = decided(state(low=4), pools=pools, reservations=(reservation(8, hours=0),)).why
     assert (room.pool, reserved.pool) == ("b", "a")
@@ -215,7 +215,7 @@ def test_a_job_that_waits_for_the_end_of_a_reservation_holds_no_place():
     assert (old.action, young.workers) == ("wait", {"a": 2})
 
 
-def test_a_job_that_could_have_nothing_is_not_advised_a_minimum_of_nothing():
+def test_a_job_that_could_get_no_device_is_not_advised_a_minimum_of_zero():
     assert explain_decision(decided(state(low=2), devices=0), TEAMS) == (
         "job-1 waits.",
         "Its minimum needs 2 devices; it could get none even without any other job.",
@@ -223,7 +223,7 @@ def test_a_job_that_could_have_nothing_is_not_advised_a_minimum_of_nothing():
     )
 
 
-def test_a_minimum_goes_to_what_stays_and_growth_to_spot():
+def test_a_minimum_goes_to_on_demand_devices_and_growth_to_spot():
     pools = (
         Pool(name="spot", device="h100", devices=4, spot=True, price=1.0),
         Pool(name="own", device="h100", devices=4, price=3.0),
@@ -232,7 +232,7 @@ def test_a_minimum_goes_to_what_stays_and_growth_to_spot():
     assert decided(state(low=2, high=8, spot=False), pools=pools).workers == {"own": 4}
 
 
-def test_lost_spot_falls_back_to_what_is_idle_elsewhere():
+def test_lost_spot_workers_fall_back_to_idle_devices():
     pools = (
         Pool(name="spot", device="h100", devices=0, spot=True, price=1.0),
         Pool(name="own", device="h100", devices=8, price=3.0),
@@ -306,7 +306,7 @@ def test_a_reservation_counts_from_its_own_announcement_on_not_from_anothers():
     assert why.reservation == "later"
 
 
-def test_a_resize_that_does_not_earn_back_its_cost_is_left():
+def test_a_resize_that_does_not_earn_back_its_cost_is_not_made():
     held = {"resize_s": 300.0, "holds": (Holding(pool="a", workers=7),), "started_s": 0.0}
     decision = decided(state(fields=held))
     assert decision.action == "keep"
@@ -316,7 +316,7 @@ def test_a_resize_that_does_not_earn_back_its_cost_is_left():
 
 
 @pytest.mark.parametrize(("resized_s", "action"), [(NOW_S - 5, "keep"), (NOW_S - 500, "shrink")])
-def test_what_was_granted_a_moment_ago_is_measured_before_it_is_judged(resized_s, action):
+def test_a_new_size_is_measured_before_it_is_judged(resized_s, action):
     useless = {"speeds": ((1, 100.0), (2, 101.0)), "resized_s": resized_s}
     assert decided(state(workers=2, fields=useless)).action == action
 
@@ -327,7 +327,7 @@ def stopped(*, ran_s):
     return decided(state(fields=past))
 
 
-def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_longer():
+def test_a_job_that_is_stopped_repeatedly_soon_after_its_start_waits_longer():
     decision = stopped(ran_s=100)
     # 60 s are doubled three times; the first 60 s are free.
     assert decision.why == (plans.StoppedOften(until_s=NOW_S - 101 + 480 - 60),)
@@ -335,7 +335,7 @@ def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_long
     assert said.startswith("It was stopped a moment ago, and had to give workers back more than once")
 
 
-def test_a_job_that_is_stopped_for_the_first_time_may_come_back_at_once():
+def test_a_job_that_is_stopped_for_the_first_time_may_restart_at_once():
     past = {"setbacks": 1, "resized_s": NOW_S - 1, "started_s": NOW_S - 2}
     assert decided(state(fields=past)).action == "start"
 
@@ -345,11 +345,11 @@ def test_a_spent_budget_is_named_before_a_rest_that_ends_sooner():
     assert decided(state(budget=1.0, fields=past)).why == (plans.BudgetSpent(spent=2.0, budget=1.0),)
 
 
-def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once():
+def test_a_job_that_ran_for_long_may_restart_at_once():
     assert stopped(ran_s=1000).action == "start"
 
 
-def test_a_job_at_rest_says_why_it_is_not_larger():
+def test_a_job_without_a_change_has_the_reason_why_it_is_not_larger():
     assert explain_decision(decided(state(workers=8)), TEAMS) == (
         "job-1 keeps 8 workers in a.",
         "Its elastic policy allows no more than 8 workers.",
@@ -387,7 +387,7 @@ def test_a_job_of_another_team_is_not_named(teams, who):
         ({"submitted_s": 0.0, "retry_at_s": NOW_S - 1.0}, False),
     ],
 )
-def test_a_job_holds_its_place_once_it_has_waited_for_long_since_it_last_had_workers(began, holds):
+def test_a_job_holds_its_place_after_a_long_wait_without_workers(began, holds):
     small = replace(state(3, low=1), submitted_s=NOW_S - 1.0)
     jobs = (state(1, workers=3, low=3, high=3), replace(state(2, low=8), **began), small)
     _, large, small = decided(*jobs)

@@ -16,7 +16,7 @@ promises = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 1000)), max_size
 
 
 @given(promises, st.integers(0, 5000))
-def test_promises_shrink_in_proportion_and_all_that_is_there_stays_promised(nominal, there):
+def test_promises_shrink_in_proportion_and_cover_all_devices(nominal, there):
     kept, promised = scale_promises(nominal, there), sum(nominal)
     assert sum(kept) == min(promised, there)
     part = min(1.0, there / promised) if promised else 0.0
@@ -73,7 +73,7 @@ def test_a_repaired_device_stops_no_job():
 
 
 @pytest.mark.parametrize("borrow", [False, True])
-def test_of_many_small_teams_one_lost_device_stops_one_job(borrow):
+def test_one_lost_device_stops_one_job_of_many_small_teams(borrow):
     teams = tuple(
         Team(name=f"t{i}", quotas=(Quota(pool="a", nominal_quota=2, borrowing_limit=0),)) for i in range(50)
     )

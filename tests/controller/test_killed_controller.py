@@ -1,0 +1,25 @@
+"""The real controller is killed again and again while jobs come and go; see `killing` for what must hold."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# On a machine that is busy with other things, a controller takes its time to start.
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
+
+KILLS = 24
+SCRIPT = Path(__file__).with_name("killing.py")
+
+
+def test_a_killed_controller_loses_no_job_starts_none_twice_and_leaks_no_device(store_url):
+    seed = int.from_bytes(os.urandom(4), "little")
+    # On one of the databases somebody really trains meanwhile.
+    training = 1 if store_url.startswith("sqlite") else 0
+    options = (f"--kills={KILLS}", f"--seed={seed}", f"--training={training}", f"--store={store_url}")
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, check=False, timeout=880
+    )
+    assert ended.returncode == 0, f"make crash KILLS={KILLS} SEED={seed}\n{ended.stdout}\n{ended.stderr}"

@@ -1,0 +1,140 @@
+"""Whoever connects and does not ask keeps nobody from being served, and nothing is logged as a failure."""
+
+import socket
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from elastane.api.unproven_connections import AdmissionRules
+from elastane.controller import server
+from elastane.controller.rest import connections
+from elastane.controller.rest.connections import build_waiting_rules
+from elastane.controller.store import events
+
+SOON_S = 0.3
+
+
+@pytest.fixture
+def connected(api, served, monkeypatch):
+    """Connects; requests have to arrive soon."""
+    monkeypatch.setattr(connections, "ARRIVE_S", SOON_S)
+    with served(api) as url:
+        at = urlsplit(url)
+
+        @contextmanager
+        def connection():
+            with socket.create_connection((at.hostname, at.port), timeout=10) as line:
+                yield line
+
+        yield connection
+
+
+def request(api, *headers, verb="GET /v1/me"):
+    lines = [f"{verb} HTTP/1.1", "Host: x", f"Authorization: Bearer {api.token()}", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def silent(line):
+    """Whether nothing comes within the time of the line, not even its end."""
+    try:
+        line.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("begun", ["", "GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Long: "])
+def test_a_connection_without_a_request_is_closed_at_its_deadline(connected, begun):
+    with connected() as line:
+        line.sendall(begun.encode())
+        assert line.recv(100) == b""
+
+
+def test_a_request_that_arrives_byte_by_byte_is_closed_at_its_deadline(connected):
+    def sends_on():
+        for _ in range(100):
+            line.sendall(b"x")
+            silent(line)
+
+    with connected() as line:
+        line.settimeout(SOON_S / 10)
+        with pytest.raises(ConnectionError):
+            sends_on()
+
+
+def test_a_body_that_does_not_arrive_does_not_count_as_a_failure_of_the_controller(api, connected, caplog):
+    with connected() as line:
+        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+        assert line.recv(100) == b""
+    with connected() as line:
+        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+    with connected() as line:
+        line.sendall(request(api))
+        assert line.recv(1000).startswith(b"HTTP/1.1 200")
+    assert not caplog.records
+
+
+def test_a_connection_serves_several_requests_and_answers_may_take_longer(api, connected):
+    def answer():
+        read = b""
+        while not read.endswith((b"}", b"\n\n\r\n")):
+            read += line.recv(1000)
+        return read
+
+    with connected() as line:
+        for _ in range(3):
+            line.settimeout(10)
+            line.sendall(request(api))
+            assert answer().startswith(b"HTTP/1.1 200")
+            line.settimeout(1.5 * SOON_S)
+            assert silent(line)
+        line.settimeout(10)
+        line.sendall(request(api, verb="GET /v1/watch"))
+        assert b"from here on" in answer()
+        line.settimeout(2 * SOON_S)
+        assert silent(line)
+        line.settimeout(10)
+        happen(api.store, "seen")
+        assert b"seen" in answer()
+
+
+def happen(store, message):
+    with store.begin_write() as tx:
+        events.append_event(tx, "node.drain", message, 0.0)
+
+
+def ended(line):
+    line.settimeout(10)
+    try:
+        return line.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_the_oldest_of_too_many_waiting_connections_is_closed_and_requests_are_answered(
+    api, served, monkeypatch
+):
+    few = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
+    monkeypatch.setattr(server, "build_waiting_rules", lambda _: few)
+    with served(api) as url, ExitStack() as crowd:
+        at = urlsplit(url).hostname, urlsplit(url).port
+        watching = crowd.enter_context(socket.create_connection(at, timeout=10))
+        watching.sendall(request(api, verb="GET /v1/watch"))
+        assert watching.recv(1000).startswith(b"HTTP/1.1 200")
+        silent_ones = [crowd.enter_context(socket.create_connection(at)) for _ in range(20)]
+        with socket.create_connection(at, timeout=10) as line:
+            line.sendall(request(api))
+            assert line.recv(1000).startswith(b"HTTP/1.1 200")
+        assert all(ended(line) for line in silent_ones[:15])
+        happen(api.store, "seen")
+        seen = b""
+        while b"seen" not in seen:
+            seen += watching.recv(1000)
+
+
+def test_connections_leave_descriptors_for_the_store_and_the_jobs():
+    for limit in (64, 256, 1024, 1 << 20):
+        rules = build_waiting_rules(limit)
+        assert 0 < rules.most <= limit // 2
+        assert limit // 2 <= rules.descriptor_ceiling < limit
