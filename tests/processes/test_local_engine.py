@@ -22,7 +22,7 @@ from elastane.controller.jobs.reconciliation import choose_order
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
-from tests.lifecycles import cancel_lifecycle, grant_workers
+from tests.job_lifecycles import cancel_lifecycle, grant_workers
 
 from .stage import SCRIPTS, WAIT_S, told
 
