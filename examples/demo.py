@@ -1,7 +1,7 @@
 """Train while workers join, die and leave; train again undisturbed; compare the bytes.
 
-The demo uses the command line and shows each command. The kills are real signals to real processes, at times
-drawn from a seed that is printed: `--seed` draws the same ones again.
+The demo uses the command line and shows each command. The kills are real signals to real processes. A seed
+draws their times; the demo prints it, and `--seed` repeats it.
 """
 
 import argparse
@@ -23,17 +23,24 @@ from rich.table import Table
 
 STEPS = 130
 TRAINING = [str(Path(__file__).parent / "lm" / "train.py"), f"--steps={STEPS}", "--evaluate-every=65"]
+SHARE = 4
+"""A wait between two disturbances takes at most this part of the remaining steps, so that some are left."""
 console = Console(highlight=False)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(10_000),
+        help="draws the times of the kills",
+    )
     seed = parser.parse_args().seed
     home = Path(tempfile.mkdtemp(prefix="elastane-demo-"))
     os.environ["ELASTANE_HOME"] = str(home)
     say(f"A small GPT learns the source of Python's standard library. Seed: {seed}")
-    code = train_in_a_storm(random.Random(seed), home / "runs" / "stormy")
+    code = train_disturbed(random.Random(seed), home / "runs" / "stormy")
     if code != 0:
         return code
     say("The same training, undisturbed, on one worker:")
@@ -48,33 +55,34 @@ def main() -> int:
     return sound or same
 
 
-def train_in_a_storm(rng: random.Random, run_dir: Path) -> int:
-    """Run the training, disturb it, and return its exit code."""
+def train_disturbed(rng: random.Random, run_dir: Path) -> int:
+    """Train, disturb the run, wait until it ends, and return its exit code."""
     run = start("run", "--name=stormy", "--workers=1:3", "--start=1", *TRAINING)
-    talk = threading.Thread(target=print_output, args=(run,))
-    talk.start()
+    printer = threading.Thread(target=print_output, args=(run,))
+    printer.start()
     try:
-        wait_for_step(rng.randint(8, 14), run, run_dir)
+        wait_for_steps(rng.randint(8, 14), run, run_dir)
         say("Two workers join:")
         elastane("resize", "stormy", "3", "--wait")
-        wait_for_step(count_steps(run_dir) + rng.randint(12, 20), run, run_dir)
+        wait_for_steps(rng.randint(12, 20), run, run_dir)
         time.sleep(rng.random() * measure_usual_step(run_dir))
         say("A worker is killed in the middle of a step; a new one will take its place:")
         kill("worker", rng)
-        wait_for_step(count_steps(run_dir) + rng.randint(12, 20), run, run_dir)
+        wait_for_steps(rng.randint(12, 20), run, run_dir)
         time.sleep(rng.random() * measure_usual_step(run_dir))
         say("The coordinator is killed:")
         kill("coordinator", rng)
-        wait_for_step(count_steps(run_dir) + rng.randint(8, 12), run, run_dir)
+        wait_for_steps(rng.randint(8, 12), run, run_dir)
         leaver = rng.choice([row for row in list_processes() if row["role"] == "worker"])["worker"]
         say(f"Worker {leaver} is drained:")
-        elastane("drain", "stormy", str(leaver), "--wait")
+        if elastane("drain", "stormy", str(leaver), "--wait") != 0:
+            sys.exit(f"worker {leaver} was not drained; {count_steps(run_dir)} of {STEPS} steps are made")
         return run.wait()
     finally:
         if run.poll() is None:
             run.send_signal(signal.SIGKILL)
         run.wait()
-        talk.join()
+        printer.join()
 
 
 def tabulate_pauses(run_dir: Path) -> Table:
@@ -155,8 +163,10 @@ def measure_usual_step(run_dir: Path) -> float:
     )
 
 
-def wait_for_step(step: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
-    """Wait until a step is in the ledger; exit if the run ends first."""
+def wait_for_steps(number: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
+    """Wait for this number of steps, or for fewer if few remain; exit if the run ends first."""
+    done = count_steps(run_dir)
+    step = done + min(number, (STEPS - done) // SHARE)
     while count_steps(run_dir) < step:
         if run.poll() is not None:
             sys.exit(f"the run ended before step {step}, with exit code {run.returncode}")
