@@ -21,15 +21,15 @@ from typing import Any
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
-from elastane.observability.drawing import Axis, frame, nice_ticks, path
+from elastane.observability.drawing import Axis, choose_ticks, draw_frame, draw_path
 from elastane.observability.run_files import read_run
-from elastane.observability.series import sizes_of, step_of
+from elastane.observability.series import find_sizes, find_step
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "picture.svg"
 STEPS = 240
 TRAINING = [str(ROOT / "examples/lm/train.py"), f"--steps={STEPS}", f"--evaluate-every={STEPS}"]
-STORY = (
+DISTURBANCES = (
     (25, "resize", "2"),
     (55, "resize", "4"),
     (90, "kill", "worker"),
@@ -39,12 +39,15 @@ STORY = (
     (195, "kill", "worker"),
     (215, "resize", "3"),
 )
-"""Each action, with the step after which it happens."""
+"""Each disturbance and its argument, after the step after which it happens."""
 
 WIDTH, LEFT, RIGHT = 920, 62, 20
-LOSS_TOP, LOSS_BOTTOM = 96, 300
-WORKERS_TOP, WORKERS_BOTTOM = 340, 412
-HEIGHT = 452
+CHARACTER = 6.6
+"""The width of a character of a label, in pixels, as an estimate from above."""
+LEGEND, MARK, ROW = 24, 52, 19
+LOSS_TOP, LOSS_BOTTOM = 118, 322
+WORKERS_TOP, WORKERS_BOTTOM = 362, 434
+HEIGHT = 474
 MARKS = {"worker.died": ("bad", "worker killed"), "coordinator.died": ("core", "coordinator killed")}
 
 STYLE = """
@@ -75,13 +78,13 @@ svg { font: 13px ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "H
 def main() -> None:
     """Run both trainings, unless `--runs` names finished ones, and draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=Path, help="the home of runs that are there already")
-    parser.add_argument("--seed", type=int, default=1, help="of which worker is killed, and when in its step")
+    parser.add_argument("--runs", type=Path, help="draw the finished runs of this home again")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the choice of workers and instants")
     options = parser.parse_args()
     home = options.runs or Path(tempfile.mkdtemp(prefix="elastane-picture-"))
     os.environ["ELASTANE_HOME"] = str(home)
     if options.runs is None:
-        train_in_a_storm(random.Random(options.seed), home / "runs" / "elastic")
+        train_disturbed(random.Random(options.seed), home / "runs" / "elastic")
         call("run", "--name=reference", "--workers=1:1", *TRAINING)
     print(call("verify", "elastic", "reference"))
     elastic, reference = (read_run(RunDir(home / "runs" / name)) for name in ("elastic", "reference"))
@@ -89,11 +92,11 @@ def main() -> None:
     print(f"wrote {TARGET}; the runs are in {home}")
 
 
-def train_in_a_storm(dice: random.Random, run_dir: Path) -> None:
-    """Train while the actions of the story disturb the run.
+def train_disturbed(dice: random.Random, run_dir: Path) -> None:
+    """Train and disturb the run.
 
     Raises:
-        SystemExit: the run ended before its story, or failed.
+        SystemExit: the run ended before the last disturbance, or failed.
     """
     command = [
         sys.executable,
@@ -106,7 +109,7 @@ def train_in_a_storm(dice: random.Random, run_dir: Path) -> None:
         *TRAINING,
     ]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    for step, verb, argument in STORY:
+    for step, verb, argument in DISTURBANCES:
         while count_steps(run_dir) < step:
             if run.poll() is not None:
                 sys.exit(f"the run ended before step {step}, with exit code {run.returncode}")
@@ -148,13 +151,14 @@ def draw(elastic: Sequence[LedgerLine], reference: Sequence[LedgerLine], events:
         events: of the disturbed run.
     """
     x = Axis(1, len(elastic), LEFT, WIDTH - RIGHT)
-    equal = all(a.loss == b.loss for a, b in zip(elastic, reference, strict=True))
+    is_equal = all(a.loss == b.loss for a, b in zip(elastic, reference, strict=True))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>Loss and number of workers over {len(elastic)} steps</title>",
         f"<style>{STYLE}</style>",
         f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="10"/>',
-        *draw_losses(elastic, reference, x, equal=equal),
+        *draw_legend(len(elastic), is_equal=is_equal),
+        *draw_losses(elastic, reference, x),
         *draw_workers(elastic, x),
         *draw_kills(events, elastic, x),
         *draw_steps(x),
@@ -163,29 +167,30 @@ def draw(elastic: Sequence[LedgerLine], reference: Sequence[LedgerLine], events:
     return "\n".join(parts) + "\n"
 
 
-def draw_losses(
-    elastic: Sequence[LedgerLine], reference: Sequence[LedgerLine], x: Axis, *, equal: bool
-) -> Iterable[str]:
+def draw_legend(steps: int, *, is_equal: bool) -> Iterable[str]:
+    """Draw the legend above all lines, so that no line crosses it."""
+    comparison = f"all {steps} losses equal, bit for bit" if is_equal else "the losses differ"
+    lines = {"reference": "one worker, undisturbed", "curve": f"the workers below; {comparison}"}
+    left = LEFT
+    for name, text in lines.items():
+        yield f'<path class="{name}" d="M{left} {LEGEND}h28"/>'
+        yield f'<text class="note" x="{left + 38}" y="{LEGEND + 4}">{text}</text>'
+        left += 38 + CHARACTER * len(text) + 30
+
+
+def draw_losses(elastic: Sequence[LedgerLine], reference: Sequence[LedgerLine], x: Axis) -> Iterable[str]:
     losses = [line.loss for line in elastic if line.loss is not None]
     y = Axis(min(losses) * 0.9, max(losses) * 1.04, LOSS_BOTTOM, LOSS_TOP)
-    yield from frame("training loss", y, x, LOSS_TOP, LOSS_BOTTOM)
+    yield from draw_frame("training loss", y, x, LOSS_TOP, LOSS_BOTTOM)
     for name, ledger in (("reference", reference), ("curve", elastic)):
-        drawn = path((x(line.step), y(line.loss) if line.loss is not None else None) for line in ledger)
+        drawn = draw_path((x(line.step), y(line.loss) if line.loss is not None else None) for line in ledger)
         yield f'<path class="{name}" d="{drawn}"/>'
-    words = f"all {len(elastic)} losses equal, bit for bit" if equal else "the losses differ"
-    left = x(len(elastic) // 8)
-    for row, (name, text) in enumerate(
-        (("reference", "one worker, undisturbed"), ("curve", f"the workers below; {words}"))
-    ):
-        at = LOSS_TOP + 22 + 24 * row
-        yield f'<path class="{name}" d="M{left} {at}h28"/>'
-        yield f'<text class="note" x="{left + 38}" y="{at + 4}">{text}</text>'
 
 
 def draw_workers(ledger: Sequence[LedgerLine], x: Axis) -> Iterable[str]:
-    sizes = sizes_of(ledger)
+    sizes = find_sizes(ledger)
     y = Axis(0, max(size for _, size in sizes) * 1.1, WORKERS_BOTTOM, WORKERS_TOP)
-    yield from frame("workers", y, x, WORKERS_TOP, WORKERS_BOTTOM, ticks=4, whole=True)
+    yield from draw_frame("workers", y, x, WORKERS_TOP, WORKERS_BOTTOM, ticks=4, whole=True)
     first, size = sizes[0]
     line = f"M{x(first)} {y(size)}" + "".join(f"H{x(step)}V{y(size)}" for step, size in sizes[1:])
     line += f"H{x(x.high)}"
@@ -193,17 +198,22 @@ def draw_workers(ledger: Sequence[LedgerLine], x: Axis) -> Iterable[str]:
 
 
 def draw_kills(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axis) -> Iterable[str]:
+    """Draw a mark, a label and a line for each kill; a label lies below the labels that it would overlap."""
+    ends: list[float] = []
     for event in events:
         if event.kind in MARKS:
             colour, words = MARKS[event.kind]
-            at = x(step_of(event, ledger))
-            yield f'<path class="rule {colour}" d="M{at} 52V{WORKERS_BOTTOM}"/>'
-            yield f'<path class="mark {colour}" d="M{at - 5} 39l10 10m0-10l-10 10"/>'
-            yield f'<text class="word {colour}" x="{at + 12}" y="48">{escape(words)}</text>'
+            at = x(find_step(event, ledger))
+            row = max((above + 1 for above, end in enumerate(ends) if end > at - 10), default=0)
+            ends[row:] = [at + 12 + CHARACTER * len(words)]
+            y = MARK + ROW * row
+            yield f'<path class="rule {colour}" d="M{at} {y + 8}V{WORKERS_BOTTOM}"/>'
+            yield f'<path class="mark {colour}" d="M{at - 5} {y - 5}l10 10m0-10l-10 10"/>'
+            yield f'<text class="word {colour}" x="{at + 12}" y="{y + 4}">{escape(words)}</text>'
 
 
 def draw_steps(x: Axis) -> Iterable[str]:
-    for value in nice_ticks(x.low, x.high, 8, whole=True):
+    for value in choose_ticks(x.low, x.high, 8, whole=True):
         if x.low <= value <= x.high:
             yield f'<text class="step" x="{x(value)}" y="{WORKERS_BOTTOM + 19}">{value:,.0f}</text>'
     yield f'<text class="note end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">step</text>'
