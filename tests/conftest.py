@@ -11,7 +11,7 @@ import pytest
 
 from elastane.agent.environment import build_worker_environment
 
-from .processes.stage import Stage, eventually
+from .processes.stage import Stage, wait_until
 
 DOOR = Path(__file__)
 ROOM = Path(__file__).parent / "processes" / "conftest.py"
@@ -52,7 +52,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         env=build_worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
     )
     try:
-        eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")
+        wait_until(lambda: path.exists() or process.poll() is not None, "the warm process listens")
         yield path
     finally:
         process.stdin.close()

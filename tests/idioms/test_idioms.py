@@ -9,7 +9,7 @@ from elastane.agent.processes import Commands
 from elastane.api.control import AskDrain
 from elastane.api.errors import BadInput, RunFailed
 from elastane.runtime import worker_settings
-from tests.processes.stage import Stage, member_states, state_of
+from tests.processes.stage import Stage, find_members, get_state
 
 from .alone import train
 from .catalogue import CATALOGUE, Idiom
@@ -45,64 +45,64 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
 
 
-def play(stage, idiom: Idiom, variant: str, **wishes):
+def play(stage, idiom: Idiom, variant: str, **options):
     arguments = [idiom.name, *([variant] if variant else []), f"--paced-from={PACED_FROM}"]
-    return stage.play(*arguments, script=SCRIPT, max_workers=VIRTUAL_RANKS, digest_every=NEVER, **wishes)
+    return stage.play(*arguments, script=SCRIPT, max_workers=VIRTUAL_RANKS, digest_every=NEVER, **options)
 
 
 def assert_same_as_alone(ended, idiom: Idiom, variant: str) -> None:
-    assert ended.over.code == 0, ended.story()
+    assert ended.outcome.code == 0, ended.describe()
     trained = train(idiom, variant)
-    assert ended.losses == trained.losses, ended.story()
-    *said, digest = ended.said
-    assert said == trained.said, ended.story()
-    assert digest == f"digest {trained.digest.parameters} {trained.digest.optimizer}", ended.story()
-    assert ended.verdict.problems == (), ended.story()
-    assert not ended.events("worker.failed"), ended.story()
+    assert ended.losses == trained.losses, ended.describe()
+    *said, digest = ended.messages
+    assert said == trained.said, ended.describe()
+    assert digest == f"digest {trained.digest.parameters} {trained.digest.optimizer}", ended.describe()
+    assert ended.verdict.problems == (), ended.describe()
+    assert not ended.find_events("worker.failed"), ended.describe()
 
 
-async def one_joins_and_the_first_dies(running) -> None:
+async def one_joins_and_the_first_dies(run) -> None:
     """Worker 1 joins; worker 0 is killed in the middle of a step; worker 2 takes its place."""
-    await running.until_step(PACED_FROM - 1)
-    await running.resize(2)
-    await running.until_event("worker.ready", "worker 1")
-    await running.pace(lambda answer: member_states(answer) == {0, 1})
+    await run.wait_for_step(PACED_FROM - 1)
+    await run.resize(2)
+    await run.wait_for_event("worker.ready", "worker 1")
+    await run.step_until(lambda answer: find_members(answer) == {0, 1})
     # One step that both commit: a worker that dies at once could take the line of the last one with it.
-    answer = await running.until(lambda _: True)
-    running.open(f"gate-{answer.step + 1}")
-    answer = await running.until_step(answer.step + 1)
-    running.open("strike")
-    running.open(f"gate-{answer.step + 1}")
-    await running.until_event("worker.ready", "worker 2")
-    await running.pace(lambda answer: member_states(answer) == {1, 2})
-    running.go()
+    answer = await run.wait_until(lambda _: True)
+    run.touch(f"gate-{answer.step + 1}")
+    answer = await run.wait_for_step(answer.step + 1)
+    run.touch("strike")
+    run.touch(f"gate-{answer.step + 1}")
+    await run.wait_for_event("worker.ready", "worker 2")
+    await run.step_until(lambda answer: find_members(answer) == {1, 2})
+    run.stop_pacing()
 
 
-async def two_join_and_the_first_leaves(running) -> None:
+async def two_join_and_the_first_leaves(run) -> None:
     """Workers 1 and 2 join; worker 0 is drained."""
-    await running.until_step(PACED_FROM - 1)
-    await running.resize(3)
+    await run.wait_for_step(PACED_FROM - 1)
+    await run.resize(3)
     for joiner in (1, 2):
-        await running.until_event("worker.ready", f"worker {joiner}")
-    await running.pace(lambda answer: member_states(answer) == {0, 1, 2})
-    answer = await running.ask(AskDrain(worker=0))
+        await run.wait_for_event("worker.ready", f"worker {joiner}")
+    await run.step_until(lambda answer: find_members(answer) == {0, 1, 2})
+    answer = await run.ask(AskDrain(worker=0))
     assert answer.ok, answer.why
-    await running.pace(lambda answer: state_of(answer, 0) == "")
-    running.go()
+    await run.step_until(lambda answer: get_state(answer, 0) == "")
+    run.stop_pacing()
 
 
 @every(are_refused=False)
 def test_it_is_exact_when_a_worker_joins_and_another_dies(stage, idiom, variant):
-    ended = play(stage, idiom, variant, story=one_joins_and_the_first_dies)
+    ended = play(stage, idiom, variant, disturb=one_joins_and_the_first_dies)
     assert_same_as_alone(ended, idiom, variant)
-    assert ended.who("worker.died") == ["worker 0"], ended.story()
+    assert ended.find_subjects("worker.died") == ["worker 0"], ended.describe()
 
 
 @every(are_refused=False, are_sharded=True)
 def test_it_is_exact_when_sharded_state_moves(stage, idiom, variant):
-    ended = play(stage, idiom, variant, story=two_join_and_the_first_leaves, copies=1)
+    ended = play(stage, idiom, variant, disturb=two_join_and_the_first_leaves, copies=1)
     assert_same_as_alone(ended, idiom, variant)
-    assert ended.events("worker.died") == [], ended.story()
+    assert ended.find_events("worker.died") == [], ended.describe()
 
 
 @pytest.fixture(scope="session")
@@ -116,15 +116,15 @@ def cold(home, tmp_path_factory) -> Stage:
 
 @every(are_refused=False, are_of_process=True)
 def test_it_is_exact_in_two_runs_that_share_no_process(cold, idiom, variant):
-    quiet = play(cold, idiom, variant, story=go)
-    ended = play(cold, idiom, variant, story=one_joins_and_the_first_dies)
-    assert ended.over.code == 0, ended.story()
-    assert ended.losses == quiet.losses
-    assert ended.said == quiet.said
+    reference = play(cold, idiom, variant, disturb=go)
+    ended = play(cold, idiom, variant, disturb=one_joins_and_the_first_dies)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == reference.losses
+    assert ended.messages == reference.messages
 
 
-async def go(running) -> None:
-    running.go()
+async def go(run) -> None:
+    run.stop_pacing()
 
 
 @every(are_refused=False, are_sharded=False)
@@ -146,8 +146,8 @@ def test_it_is_refused_in_a_run_of_two_workers(stage, idiom, variant):
     ended = stage.play(
         idiom.name, *([variant] if variant else []), script=SCRIPT, max_workers=VIRTUAL_RANKS, start=2
     )
-    assert ended.over.code != 0, ended.story()
-    assert idiom.refusal in plain(f"{ended.over.why} {ended.over.traceback}"), ended.story()
+    assert ended.outcome.code != 0, ended.describe()
+    assert idiom.refusal in plain(f"{ended.outcome.why} {ended.outcome.traceback}"), ended.describe()
     assert not ended.run.run_dir.model_files.weights.exists()
 
 

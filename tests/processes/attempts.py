@@ -1,4 +1,4 @@
-"""Runs that are killed whole and resumed: ``elastane run`` in a process of its own, attempt after attempt."""
+"""Runs of several attempts, each an ``elastane run`` in its own process that a test kills and resumes."""
 
 import os
 import signal
@@ -19,23 +19,23 @@ from elastane.observability.run_files import decode_event_line, read_lines, read
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 
-from .stage import SCRIPTS, WAIT_S, Ended, Stage, eventually
+from .stage import SCRIPTS, WAIT_S, EndedRun, Stage, wait_until
 
 SHORT_S = 2.0
 
 
-def processes_of(run_dir: RunDir) -> dict[int, frozenset[str]]:
-    """Every process that has a file of the run open, with these files: logs, as a rule."""
+def find_run_processes(run_dir: RunDir) -> dict[int, frozenset[str]]:
+    """Return each process that has files of the run open, and these files; most are logs."""
     root, found = f"{run_dir.root.resolve()}/", {}
     for entry in Path("/proc").glob("[0-9]*"):
         files = set()
-        # Processes come and go, and some are not ours.
+        # A process may end meanwhile, and some belong to other users.
         with suppress(OSError):
             for descriptor in (entry / "fd").iterdir():
                 with suppress(OSError):
                     files.add(str(descriptor.readlink()))
-        if mine := {name.removeprefix(root) for name in files if name.startswith(root)}:
-            found[int(entry.name)] = frozenset(mine)
+        if opened := {name.removeprefix(root) for name in files if name.startswith(root)}:
+            found[int(entry.name)] = frozenset(opened)
     return found
 
 
@@ -43,14 +43,14 @@ class Attempts:
     """A run and its attempts.
 
     Args:
-        stage: where runs are staged.
-        root: the run's directory will be in it.
+        stage: gives the command of ``elastane``.
+        root: the folder of the run directory and of the attempts' output.
     """
 
     def __init__(self, stage: Stage, root: Path) -> None:
-        self._elastane = stage.program("elastane.cli.main")
+        self._elastane = stage.build_command("elastane.cli.main")
         self.run_dir = RunDir(root / "run")
-        self._logs = root
+        self._outputs = root
         self._attempts: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -69,15 +69,22 @@ class Attempts:
         args: tuple[str, ...] = (),
         sized: bool = True,
     ) -> None:
-        """``elastane run``; unless it is sized, its own controller decides on the number of workers.
+        """Start ``elastane run``.
 
-        A module is one among the scripts; only where these are it has its name.
+        Args:
+            options: of ``elastane run``.
+            script: a file of ``scripts/``.
+            module: a module of ``scripts/`` to train instead; the attempt starts in that folder.
+            args: arguments of the script.
+            sized: begin with one worker; otherwise the run's own controller chooses the number of workers.
         """
         start = ("--start=1",) if sized else ()
-        given = ("--workers=1:8", *start, "--digest-every=5", f"--name={self._logs.name}")
+        settings = ("--workers=1:8", *start, "--digest-every=5", f"--name={self._outputs.name}")
         program = ("-m", module) if module else (str(SCRIPTS / script),)
         folder = SCRIPTS if module else None
-        self._start("run", f"--run-dir={self.run_dir.root}", *given, *options, *program, *args, folder=folder)
+        self._start(
+            "run", f"--run-dir={self.run_dir.root}", *settings, *options, *program, *args, folder=folder
+        )
 
     def resume(self, *options: str) -> None:
         self._start("run", f"--resume={self.run_dir.root}", *options)
@@ -95,35 +102,35 @@ class Attempts:
         self._attempts.append(attempt)
 
     def _log(self, number: int) -> Path:
-        return self._logs / f"attempt-{number}.txt"
+        return self._outputs / f"attempt-{number}.txt"
 
     @property
-    def said(self) -> str:
-        """All that the last attempt has printed."""
+    def output(self) -> str:
+        """Everything that the last attempt has printed."""
         return self._log(len(self._attempts) - 1).read_text()
 
-    def finish(self) -> int:
-        """Wait for the end of the attempt; its exit code."""
+    def wait_for_exit(self) -> int:
+        """Wait for the end of the last attempt and return its exit code."""
         try:
             return self._attempts[-1].wait(WAIT_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"no end after {WAIT_S} s:\n{self.said}\n{self.story()}") from None
+            raise AssertionError(f"no end after {WAIT_S} s:\n{self.output}\n{self.describe()}") from None
 
-    def ended(self) -> Ended:
-        """After the last attempt's end."""
-        code = self.finish()
-        return Ended(RunOver(code=code, why=self.said), read_run(self.run_dir))
+    def wait_for_end(self) -> EndedRun:
+        """Wait for the end of the last attempt and return the run."""
+        code = self.wait_for_exit()
+        return EndedRun(RunOver(code=code, why=self.output), read_run(self.run_dir))
 
-    # -- what happens to it --------------------------------------------------------------------------------
+    # -- disturbances --------------------------------------------------------------------------------------
 
     def kill_everything(self, order: Random | None = None) -> None:
-        """SIGKILL for every process of the run: at once, in any order."""
+        """Send SIGKILL to all processes of the run, in an order that is drawn."""
         if not self._attempts:
             return
         dice = order or Random(0)  # noqa: S311 - an order, not a secret
-        # Someone may be forked just now: it is found the next time, if its lifeline has not ended it.
+        # A process that is forked just now is found the next time, if its lifeline has not ended it.
         while pids := [
-            *processes_of(self.run_dir),
+            *find_run_processes(self.run_dir),
             *(attempt.pid for attempt in self._attempts if attempt.poll() is None),
         ]:
             dice.shuffle(pids)
@@ -133,11 +140,12 @@ class Attempts:
             for attempt in self._attempts:
                 attempt.wait(WAIT_S)
 
-    def send(self, number: signal.Signals) -> None:
-        """To ``elastane run``."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to ``elastane run``."""
         self._attempts[-1].send_signal(number)
 
-    def open(self, name: str) -> None:
+    def touch(self, name: str) -> None:
+        """Create a file in the run directory that workers wait for."""
         (self.run_dir.root / name).touch()
 
     def ask(self, question: Ask) -> Answer:
@@ -145,35 +153,37 @@ class Attempts:
         assert answer.ok, answer.why
         return answer
 
-    # -- what one waits for --------------------------------------------------------------------------------
+    # -- conditions ----------------------------------------------------------------------------------------
 
-    def until(self, done: Callable[[], bool], what: str) -> None:
-        """Poll until it is so, as long as the run lives."""
+    def wait_until(self, done: Callable[[], bool], what: str) -> None:
+        """Poll a condition until it holds; fail when the attempt ends first."""
 
         def holds() -> bool:
             if done():
                 return True
             code = self._attempts[-1].poll()
-            assert code is None, f"the run ended with {code} before {what}:\n{self.said}\n{self.story()}"
+            assert code is None, f"the run ended with {code} before {what}:\n{self.output}\n{self.describe()}"
             return False
 
         try:
-            eventually(holds, what)
+            wait_until(holds, what)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.said}\n{self.story()}") from None
+            raise AssertionError(f"{error}\n{self.output}\n{self.describe()}") from None
 
-    def until_step(self, step: int) -> None:
-        """This attempt has committed the step and all before."""
-        self.until(lambda: self.status is not None and self.status.step >= step, f"step {step}")
+    def wait_for_step(self, step: int) -> None:
+        """Wait until the last attempt has committed this step and all steps before it."""
+        self.wait_until(
+            lambda: self.status is not None and self.status.step >= step, f"step {step} is committed"
+        )
 
-    def until_event(self, kind: str, count: int = 1) -> None:
-        """In the whole run."""
-        self.until(lambda: len(self.events(kind)) >= count, f"{count} times {kind}")
+    def wait_for_event(self, kind: str, count: int = 1) -> None:
+        """Wait until all attempts together have ``count`` events of this kind."""
+        self.wait_until(lambda: len(self.find_events(kind)) >= count, f"there are {count} events {kind}")
 
-    def until_file(self, name: str) -> None:
-        self.until((self.run_dir.root / name).exists, f"the file {name}")
+    def wait_for_file(self, name: str) -> None:
+        self.wait_until((self.run_dir.root / name).exists, f"the file {name} exists")
 
-    # -- what is there -------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------
 
     @property
     def status(self) -> Answer | None:
@@ -186,21 +196,22 @@ class Attempts:
     def catalog(self) -> Catalog:
         return Catalog(open_storage(str(self.run_dir.checkpoints)))
 
-    def found(self) -> dict[str, CheckpointSummary]:
-        """Checkpoints by name, oldest first."""
+    def find_checkpoints(self) -> dict[str, CheckpointSummary]:
+        """Return all checkpoints by name, the oldest first."""
         return {summary.name: summary for summary in self.catalog.list_summaries()}
 
-    def complete(self) -> list[str]:
-        """Names of the finished checkpoints, oldest first."""
-        return [name for name, summary in self.found().items() if summary.state == "complete"]
+    def list_complete_checkpoints(self) -> list[str]:
+        """Return the names of the complete checkpoints, the oldest first."""
+        return [name for name, summary in self.find_checkpoints().items() if summary.state == "complete"]
 
-    def events(self, *kinds: str) -> list[EventLine]:
+    def find_events(self, *kinds: str) -> list[EventLine]:
         if not self.run_dir.events.exists():
             return []
         lines = read_lines(self.run_dir.events, decode_event_line, torn_tail=True)
         return [line for line in lines if not kinds or line.kind in kinds]
 
-    def story(self) -> str:
-        lines = [f"{event.time:.3f} {event.kind} {event.who}: {event.why}" for event in self.events()]
+    def describe(self) -> str:
+        """Return the events and the ends of the logs, for the message of a failed test."""
+        lines = [f"{event.time:.3f} {event.kind} {event.who}: {event.why}" for event in self.find_events()]
         logs = [f"--- {path.name}\n{path.read_text()[-4000:]}" for path in self.run_dir.logs.glob("*")]
         return "\n".join([*lines, *logs])

@@ -1,4 +1,4 @@
-"""The quiet run that all staged runs are compared with."""
+"""The reference run, and the comparison of other runs with it."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -7,34 +7,34 @@ from pathlib import Path
 import pytest
 
 from .attempts import Attempts
-from .stage import Ended, Stage
+from .stage import EndedRun, Stage
 
 
 @pytest.fixture(scope="session")
-def quiet(stage: Stage) -> Callable[..., Ended]:
-    """A run of one worker to which nothing happens, once per length."""
+def play_reference(stage: Stage) -> Callable[..., EndedRun]:
+    """Return a function that trains one undisturbed worker for some steps, once for each number of steps."""
 
     @cache
-    def play(steps: int) -> Ended:
+    def play(steps: int) -> EndedRun:
         return stage.play(f"--steps={steps}")
 
     return play
 
 
 @pytest.fixture(scope="session")
-def assert_undisturbed(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
-    """It finished, and nobody could tell its bytes from those of the quiet run."""
+def assert_equals_reference(play_reference: Callable[..., EndedRun]) -> Callable[[EndedRun], None]:
+    """Return a function that asserts that a run finished with the bytes of the reference run."""
 
-    def check(ended: Ended) -> None:
-        assert ended.over.code == 0, ended.story()
-        expected = quiet(len(ended.run.ledger))
-        assert ended.losses == expected.losses, ended.story()
-        assert ended.digests == expected.digests, ended.story()
-        assert ended.said == expected.said
-        assert ended.model == expected.model
+    def check(ended: EndedRun) -> None:
+        assert ended.outcome.code == 0, ended.describe()
+        expected = play_reference(len(ended.run.ledger))
+        assert ended.losses == expected.losses, ended.describe()
+        assert ended.digests == expected.digests, ended.describe()
+        assert ended.messages == expected.messages
+        assert ended.model_digest == expected.model_digest
         assert ended.verdict.problems == ()
-        assert len(ended.events("run.finished")) == 1
-        assert not ended.events("worker.failed"), ended.story()
+        assert len(ended.find_events("run.finished")) == 1
+        assert not ended.find_events("worker.failed"), ended.describe()
 
     return check
 
@@ -47,21 +47,20 @@ def attempts(stage: Stage, tmp_path: Path) -> Iterator[Attempts]:
 
 
 @pytest.fixture(scope="session")
-def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
-    """After any number of attempts the run has finished with the bytes of the quiet run."""
+def assert_attempts_equal_reference(play_reference: Callable[..., EndedRun]) -> Callable[[EndedRun], None]:
+    """Return a function that asserts the same of a run of several attempts."""
 
-    def check(ended: Ended) -> None:
-        assert ended.over.code == 0, ended.story()
-        expected = quiet(len(ended.run.ledger))
-        assert ended.losses == expected.losses, ended.story()
-        assert ended.digests == expected.digests, ended.story()
-        assert ended.model == expected.model, ended.story()
-        assert ended.verdict.problems == (), ended.story()
-        # What is done again is said again, in the same words; an attempt that was stopped has an end of its
-        # own.
-        assert set(ended.said) >= set(expected.said), ended.story()
-        assert len(ended.events("run.finished")) == 1, ended.story()
-        # Workers are killed, but none comes to grief by itself: the others would quietly go on without it.
-        assert not ended.events("worker.failed"), ended.story()
+    def check(ended: EndedRun) -> None:
+        assert ended.outcome.code == 0, ended.describe()
+        expected = play_reference(len(ended.run.ledger))
+        assert ended.losses == expected.losses, ended.describe()
+        assert ended.digests == expected.digests, ended.describe()
+        assert ended.model_digest == expected.model_digest, ended.describe()
+        assert ended.verdict.problems == (), ended.describe()
+        # Repeated steps print their messages again; a stopped attempt prints a last digest of its own.
+        assert set(ended.messages) >= set(expected.messages), ended.describe()
+        assert len(ended.find_events("run.finished")) == 1, ended.describe()
+        # Tests kill workers, but no worker may fail by itself: the others would train on without it.
+        assert not ended.find_events("worker.failed"), ended.describe()
 
     return check

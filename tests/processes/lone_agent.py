@@ -1,4 +1,4 @@
-"""A run in a process of its own, to be killed.
+"""An agent in its own process, for a test that kills it.
 
 Arguments: the run directory, the fork server's command, ``--``, the script and its arguments.
 """
@@ -14,8 +14,8 @@ from elastane.attempts.run_directory import claim_run_directory
 
 
 def main() -> None:
-    border = sys.argv.index("--")
-    root, fork_server, (script, *args) = Path(sys.argv[1]), sys.argv[2:border], sys.argv[border + 1 :]
+    end = sys.argv.index("--")
+    root, fork_server, (script, *args) = Path(sys.argv[1]), sys.argv[2:end], sys.argv[end + 1 :]
     spec = RunSpec(name="lone", script=script, args=tuple(args), start=2)
     with claim_run_directory(spec, root) as files:
         asyncio.run(Agent(files, spec, Commands(fork_server=tuple(fork_server))).run())

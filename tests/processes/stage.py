@@ -1,4 +1,4 @@
-"""Real runs, staged: real agents, coordinators, meshes and workers, told what happens to them and when."""
+"""A stage for real runs: real agents, coordinators and workers, which a test disturbs while they train."""
 
 import asyncio
 import hashlib
@@ -33,8 +33,8 @@ POLL_S = 0.02
 VIRTUAL_RANKS = 8
 
 
-class Running:
-    """A run under way."""
+class LiveRun:
+    """A run that is training, and ways to disturb it."""
 
     def __init__(self, run_dir: RunDir, agent: Agent) -> None:
         self.run_dir = run_dir
@@ -47,8 +47,8 @@ class Running:
         answer = await self.ask(AskResize(workers=workers))
         assert answer.ok, answer.why
 
-    async def until(self, done: Callable[[Answer], bool]) -> Answer:
-        """The first status that is as wished."""
+    async def wait_until(self, done: Callable[[Answer], bool]) -> Answer:
+        """Poll the status until it fulfils ``done``, and return it."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 try:
@@ -59,19 +59,20 @@ class Running:
                     return answer
                 await asyncio.sleep(POLL_S)
 
-    async def until_step(self, step: int) -> Answer:
-        """All of ``step`` and those before are committed."""
-        return await self.until(lambda answer: answer.step >= step)
+    async def wait_for_step(self, step: int) -> Answer:
+        """Wait until ``step`` and all steps before it are committed."""
+        return await self.wait_until(lambda answer: answer.step >= step)
 
-    async def until_event(self, kind: str, who: str = "") -> None:
+    async def wait_for_event(self, kind: str, subject: str = "") -> None:
+        """Wait for an event of this kind; with a subject, for one of this subject or of none."""
         async with asyncio.timeout(WAIT_S):
             while True:
-                if any(event.kind == kind and who in (event.who, "") for event in self.events()):
+                if any(event.kind == kind and subject in (event.who, "") for event in self.read_events()):
                     return
                 await asyncio.sleep(POLL_S)
 
-    async def until_share(self, worker: int, count: int) -> None:
-        """The last line of the ledger gives ``worker`` at least ``count`` virtual ranks."""
+    async def wait_for_share(self, worker: int, count: int) -> None:
+        """Wait until the last line of the ledger gives ``worker`` at least ``count`` virtual ranks."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 ledger = read_run(self.run_dir).ledger
@@ -79,38 +80,38 @@ class Running:
                     return
                 await asyncio.sleep(POLL_S)
 
-    def events(self) -> tuple[EventLine, ...]:
+    def read_events(self) -> tuple[EventLine, ...]:
         return read_run(self.run_dir).events
 
-    def open(self, name: str) -> None:
-        """Lets those go on who wait for this file."""
+    def touch(self, name: str) -> None:
+        """Create a file in the run directory that workers wait for."""
         (self.run_dir.root / name).touch()
 
-    async def pace(self, done: Callable[[Answer], bool]) -> Answer:
-        """One paced step after the other, until it is as wished."""
-        answer = await self.until(lambda answer: answer.step > 0)
+    async def step_until(self, done: Callable[[Answer], bool]) -> Answer:
+        """Let a paced run make one step after the other until its status fulfils ``done``."""
+        answer = await self.wait_until(lambda answer: answer.step > 0)
         while not done(answer):
-            assert answer.step < answer.steps, "the last step was made before it was as wished"
-            self.open(f"gate-{answer.step + 1}")
+            assert answer.step < answer.steps, "the run made its last step before the condition held"
+            self.touch(f"gate-{answer.step + 1}")
             following = answer.step + 1
-            answer = await self.until_step(following)
+            answer = await self.wait_for_step(following)
         return answer
 
-    def go(self) -> None:
-        """No step is paced any more."""
-        self.open("gates")
+    def stop_pacing(self) -> None:
+        """Let a paced run make all its remaining steps."""
+        self.touch("gates")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A run that is over."""
+class EndedRun:
+    """A run that is over: its outcome and its files."""
 
-    over: RunOver
+    outcome: RunOver
     run: Recorded
 
     @property
     def digests(self) -> dict[int, tuple[str, str]]:
-        """Of parameters and optimizer state, after every step that has them."""
+        """Digests of parameters and of optimizer state, by step, of each step that has them."""
         return {
             line.step: (line.digest.parameters, line.digest.optimizer)
             for line in self.run.ledger
@@ -122,12 +123,12 @@ class Ended:
         return [line.loss_hex for line in self.run.ledger]
 
     @property
-    def said(self) -> list[str]:
-        """What the script printed, an evaluation and the last digest among it."""
-        return [event.why for event in self.events("message")]
+    def messages(self) -> list[str]:
+        """Lines that the script printed; the evaluation and the last digest are among them."""
+        return [event.why for event in self.find_events("message")]
 
     @property
-    def model(self) -> str:
+    def model_digest(self) -> str:
         return hashlib.sha256(self.run.run_dir.model_files.weights.read_bytes()).hexdigest()
 
     @cached_property
@@ -135,52 +136,56 @@ class Ended:
         return verify_run(self.run)
 
     @cached_property
-    def dealt(self) -> dict[int, Counter[tuple[int, int]]]:
-        """Per worker, how often it was dealt which ``(step, virtual rank)``, rehearsals included."""
+    def assignments(self) -> dict[int, Counter[tuple[int, int]]]:
+        """Per worker, how often it began to compute each ``(step, virtual rank)``, rehearsals included."""
         return {
-            int(notes.name.removeprefix("dealt-")): Counter(
+            int(notes.name.removeprefix("assigned-")): Counter(
                 (int(step), int(rank)) for step, rank in map(str.split, notes.read_text().splitlines())
             )
-            for notes in self.run.run_dir.root.glob("dealt-*")
+            for notes in self.run.run_dir.root.glob("assigned-*")
         }
 
-    def shares(self, step: int) -> dict[int, frozenset[int]]:
-        """Who computed what, by the ledger."""
+    def get_shares(self, step: int) -> dict[int, frozenset[int]]:
+        """Return the virtual ranks of each worker in a step, by the ledger."""
         return {worker: expand_spans(spans) for worker, spans in self.run.ledger[step - 1].workers.items()}
 
-    def generation(self, step: int) -> int:
+    def get_generation(self, step: int) -> int:
         return self.run.ledger[step - 1].generation
 
-    def computed(self, step: int, *, by: Sequence[int]) -> int:
-        """How many virtual ranks of the step these workers really began to compute."""
-        return sum(count for worker in by for (at, _), count in self.dealt[worker].items() if at == step)
+    def count_computed(self, step: int, *, by: Sequence[int]) -> int:
+        """Count the virtual ranks of a step that these workers really began to compute."""
+        return sum(
+            count for worker in by for (at, _), count in self.assignments[worker].items() if at == step
+        )
 
-    def events(self, kind: str) -> list[EventLine]:
+    def find_events(self, kind: str) -> list[EventLine]:
         return [event for event in self.run.events if event.kind == kind]
 
-    def who(self, kind: str) -> list[str]:
-        return [event.who for event in self.events(kind)]
+    def find_subjects(self, kind: str) -> list[str]:
+        """Return the subject of each event of this kind, such as ``worker 1``."""
+        return [event.who for event in self.find_events(kind)]
 
-    def log(self, process: str) -> str:
+    def read_log(self, process: str) -> str:
         return self.run.run_dir.log(process).read_text()
 
-    def story(self) -> str:
-        return f"{self.over}\n{told(self.run)}"
+    def describe(self) -> str:
+        """Return the outcome, events and logs, for the message of a failed test."""
+        return f"{self.outcome}\n{describe_run(self.run)}"
 
 
-Story = Callable[[Running], Awaitable[None]]
+Disturbance = Callable[[LiveRun], Awaitable[None]]
 
 
-async def no_story(_running: Running) -> None:
-    """Nothing happens."""
+async def do_nothing(_running: LiveRun) -> None:
+    """Leave the run alone."""
 
 
 class Stage:
-    """Where runs are staged.
+    """A place for runs that fork their workers from the session's warm process.
 
     Args:
-        root: each run gets a directory in it.
-        warm: socket of the session's warm process.
+        root: the folder of the run directories.
+        warm: the socket of the warm process.
     """
 
     def __init__(self, root: Path, warm: Path) -> None:
@@ -189,76 +194,76 @@ class Stage:
         self.commands = Commands(fork_server=client)
         self._runs = 0
 
-    def program(self, module: str) -> tuple[str, ...]:
-        """The command of a program of elastane whose runs begin at once; its arguments follow."""
+    def build_command(self, module: str) -> tuple[str, ...]:
+        """Return the command of an Elastane program that uses the warm process; append its arguments."""
         main = Path(__file__).with_name("warm_main.py")
         return (sys.executable, "-P", str(main), module, *self.commands.fork_server, "--")
 
     def play(
         self,
         *args: str,
-        story: Story = no_story,
+        disturb: Disturbance = do_nothing,
         script: Path | str = "training.py",
         run_dir: Path | None = None,
-        **wishes: object,
-    ) -> Ended:
-        """One run, from its start to its end.
+        **options: object,
+    ) -> EndedRun:
+        """Train from the first step to the end and return the run.
 
         Args:
-            args: of the script.
-            story: what happens to the run meanwhile.
-            script: in ``scripts/``, or anywhere.
-            run_dir: a new one unless named.
-            wishes: fields of the `RunSpec`.
+            args: arguments of the script.
+            disturb: disturbs the run while it trains.
+            script: a file of ``scripts/``, or any path.
+            run_dir: a new directory by default.
+            options: fields of the `RunSpec`.
         """
         self._runs += 1
-        limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | wishes
+        limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | options
         spec = RunSpec(name=f"run-{self._runs}", script=str(SCRIPTS / script), args=args, **limits)
         with claim_run_directory(spec, run_dir or self._root / spec.name) as files:
             agent = Agent(files, spec, self.commands)
-            over = asyncio.run(_played(agent, Running(files, agent), story))
-        return Ended(over, read_run(files))
+            outcome = asyncio.run(_play(agent, LiveRun(files, agent), disturb))
+        return EndedRun(outcome, read_run(files))
 
 
-async def _played(agent: Agent, running: Running, story: Story) -> RunOver:
-    task = asyncio.create_task(agent.run())
-    telling = asyncio.create_task(story(running))
+async def _play(agent: Agent, run: LiveRun, disturb: Disturbance) -> RunOver:
+    training = asyncio.create_task(agent.run())
+    disturbance = asyncio.create_task(disturb(run))
     try:
         async with asyncio.timeout(WAIT_S):
-            await asyncio.wait((task, telling), return_when=asyncio.FIRST_COMPLETED)
-            # A run that has ended does not bring what its story still waits for.
-            if not telling.done():
-                telling.cancel()
-            await asyncio.wait((telling,))
-            if not telling.cancelled():
-                telling.result()
-            return await task
+            await asyncio.wait((training, disturbance), return_when=asyncio.FIRST_COMPLETED)
+            # A run that has ended fulfils no condition that its disturbance still waits for.
+            if not disturbance.done():
+                disturbance.cancel()
+            await asyncio.wait((disturbance,))
+            if not disturbance.cancelled():
+                disturbance.result()
+            return await training
     except TimeoutError:
-        raise AssertionError(await _standstill(running)) from None
+        raise AssertionError(await _describe_hang(run)) from None
     finally:
-        if not task.done():
+        if not training.done():
             agent.kill()
-            await task
+            await training
 
 
-async def _standstill(running: Running) -> str:
-    """Where everybody stands; workers write the stacks of their threads when they get SIGUSR1."""
-    workers = running.agent.workers.living
+async def _describe_hang(run: LiveRun) -> str:
+    """Describe a run that does not end; workers log the stacks of their threads when they get SIGUSR1."""
+    workers = run.agent.workers.living
     for pid in workers.values():
         os.kill(pid, signal.SIGUSR1)
     await asyncio.sleep(1)
-    return f"no end after {WAIT_S} s; alive: {dict(workers)}\n" + told(read_run(running.run_dir))
+    return f"no end after {WAIT_S} s; alive: {dict(workers)}\n" + describe_run(read_run(run.run_dir))
 
 
-def told(run: Recorded) -> str:
-    """For the reader of a failed test."""
+def describe_run(run: Recorded) -> str:
+    """Return the events and the ends of the logs, for the message of a failed test."""
     lines = [f"{event.time:.3f} {event.kind} {event.who}: {event.why}" for event in run.events]
     logs = [f"--- {path.name}\n{path.read_text()[-6000:]}" for path in run.run_dir.logs.iterdir()]
     return "\n".join([f"{len(run.ledger)} steps", *lines, *logs])
 
 
-def member_states(answer: Answer) -> set[int | None]:
-    """Workers that work in the newest generation."""
+def find_members(answer: Answer) -> set[int | None]:
+    """Return the workers that are members of the newest generation."""
     return {
         row.worker
         for row in answer.processes
@@ -266,21 +271,21 @@ def member_states(answer: Answer) -> set[int | None]:
     }
 
 
-def state_of(answer: Answer, worker: int) -> str:
+def get_state(answer: Answer, worker: int) -> str:
     return next((row.state for row in answer.processes if row.worker == worker), "")
 
 
-def pid_of(answer: Answer, role: str, worker: int | None = None) -> int:
+def get_pid(answer: Answer, role: str, worker: int | None = None) -> int:
     return next(row.pid for row in answer.processes if row.role == role and row.worker == worker)
 
 
 def kill(answer: Answer, role: str, worker: int | None = None, number: int = signal.SIGKILL) -> int:
-    pid = pid_of(answer, role, worker)
+    pid = get_pid(answer, role, worker)
     os.kill(pid, number)
     return pid
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -288,25 +293,29 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def eventually(done: Callable[[], bool], what: str) -> None:
-    """Polls until it is so.
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    """Poll a condition until it holds.
+
+    Args:
+        done: the condition.
+        what: the condition in words, for the error.
 
     Raises:
-        AssertionError: it is not so after a minute.
+        AssertionError: the condition does not hold within `WAIT_S`.
     """
     deadline = time.monotonic() + WAIT_S
     while not done():
-        assert time.monotonic() < deadline, f"not so after {WAIT_S} s: {what}"
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s until {what}"
         time.sleep(POLL_S)
 
 
-async def one_joins_and_one_leaves(running: Running) -> None:
-    """A story: worker 2 joins, worker 0 is drained."""
-    await running.until_step(4)
-    await running.resize(3)
-    await running.until_event("worker.ready", "worker 2")
-    await running.pace(lambda answer: 2 in member_states(answer))
-    answer = await running.ask(AskDrain(worker=0))
+async def add_worker_2_and_drain_worker_0(run: LiveRun) -> None:
+    """Disturb a paced run of two workers: worker 2 joins, then worker 0 is drained."""
+    await run.wait_for_step(4)
+    await run.resize(3)
+    await run.wait_for_event("worker.ready", "worker 2")
+    await run.step_until(lambda answer: 2 in find_members(answer))
+    answer = await run.ask(AskDrain(worker=0))
     assert answer.ok
-    await running.pace(lambda answer: state_of(answer, 0) == "")
-    running.go()
+    await run.step_until(lambda answer: get_state(answer, 0) == "")
+    run.stop_pacing()

@@ -1,4 +1,4 @@
-"""Whoever drives the engine is killed again and again, at any moment; its jobs neither care nor notice."""
+"""A controller is killed again and again, at any moment; the engine's jobs train on undisturbed."""
 
 import asyncio
 import os
@@ -28,17 +28,17 @@ from .stage import SCRIPTS, told
 pytestmark = pytest.mark.processes
 
 CANCEL = -1
-WISHES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}
-"""Workers to be granted, one after the other; the next once the one before is so."""
+SIZES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}
+"""The numbers of workers that each job is granted in turn, each once the one before is reached."""
 
-LOOK_S = 0.03
+TURN_S = 0.03
 LONGEST_S = 150
 MOST_CALLS = 25
 LONGEST_CONTROLLER_S = 0.4
 
 
 class Stored(msgspec.Struct):
-    """What survives: in place of the controller's database."""
+    """The state that survives the controller, in place of its database."""
 
     lifecycles: dict[str, JobLifecycle]
     granted: dict[str, int]
@@ -46,6 +46,8 @@ class Stored(msgspec.Struct):
 
 
 class Store:
+    """A file with the stored state."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -59,7 +61,7 @@ class Store:
 
 
 class Driver:
-    """A controller in little. ``call`` is called between any two things it does."""
+    """A small controller. It calls ``call`` between any two of its actions."""
 
     def __init__(self, engine: LocalEngine, store: Store, call: Callable[[], None]) -> None:
         self._engine = engine
@@ -67,11 +69,11 @@ class Driver:
         self._call = call
 
     async def drive(self) -> None:
-        """Until every job is over and settled."""
-        while await self._turn():  # noqa: ASYNC110 - a turn is no event
-            await asyncio.sleep(LOOK_S)
+        """Take turns until every job is over and settled."""
+        while await self._take_turn():  # noqa: ASYNC110 - each turn observes the engine; no event announces a change
+            await asyncio.sleep(TURN_S)
 
-    async def _turn(self) -> bool:
+    async def _take_turn(self) -> bool:
         stored = self._store.read()
         self._call()
         seen = await self._engine.observe([job for job, at in stored.lifecycles.items() if at.ended is None])
@@ -81,10 +83,10 @@ class Driver:
         self._store.write(stored)
         self._call()
         for job, lifecycle in stored.lifecycles.items():
-            if job in seen and is_so(lifecycle, seen[job]):
-                wishes = WISHES[job]
-                at = stored.granted[job] = min(stored.granted[job] + 1, len(wishes) - 1)
-                stored.lifecycles[job] = wished(lifecycle, wishes[at])
+            if job in seen and has_granted_size(lifecycle, seen[job]):
+                sizes = SIZES[job]
+                at = stored.granted[job] = min(stored.granted[job] + 1, len(sizes) - 1)
+                stored.lifecycles[job] = change_size(lifecycle, sizes[at])
         stored.turns += 1
         self._store.write(stored)
         self._call()
@@ -96,40 +98,36 @@ class Driver:
         return bool(seen)
 
 
-def wished(lifecycle: JobLifecycle, wish: int) -> JobLifecycle:
-    return (
-        cancel_lifecycle(lifecycle, time.time())
-        if wish == CANCEL
-        else grant_workers(lifecycle, wish, time.time())
-    )
+def change_size(lifecycle: JobLifecycle, size: int) -> JobLifecycle:
+    return cancel_lifecycle(lifecycle, time.time()) if size == CANCEL else grant_workers(lifecycle, size, time.time())
 
 
-def is_so(lifecycle: JobLifecycle, seen: Observation) -> bool:
+def has_granted_size(lifecycle: JobLifecycle, seen: Observation) -> bool:
     if lifecycle.granted == 0:
         return lifecycle.uses == 0
-    return seen.workers == seen.target == lifecycle.granted and lifecycle.granted in trained_by(seen)
+    return seen.workers == seen.target == lifecycle.granted and lifecycle.granted in find_trained_sizes(seen)
 
 
-def trained_by(seen: Observation) -> set[int]:
+def find_trained_sizes(seen: Observation) -> set[int]:
     return {workers for workers, _ in seen.progress.speeds} if seen.progress else set()
 
 
-def spec(name: str) -> JobSpec:
+def build_spec(name: str) -> JobSpec:
     return JobSpec(
         name=name,
         team="t",
         script=str(SCRIPTS / "training.py"),
-        args=("--seconds=0.01", "--steps=100000" if CANCEL in WISHES[name] else "--steps=120"),
+        args=("--seconds=0.01", "--steps=100000" if CANCEL in SIZES[name] else "--steps=120"),
         env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
         elastic_policy=ElasticPolicy(max_replicas=4),
     )
 
 
-def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) -> int:
-    """Fork a driver and its death: between two calls, or in the middle of anything.
+def run_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) -> int:
+    """Fork a driver that dies between two of its actions, or at any instant.
 
     Returns:
-        Exit status as `os.waitpid` gives it.
+        The exit status as `os.waitpid` gives it.
     """
     calls = iter(range(dice.randrange(1, MOST_CALLS)))
     controller_s = dice.uniform(0.001, LONGEST_CONTROLLER_S)
@@ -142,7 +140,7 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
                 os.kill(os.getpid(), signal.SIGKILL)
 
         if not by_calls:
-            # Nobody handles SIGALRM: it ends the process wherever that is.
+            # No handler catches SIGALRM, so it ends the process at any instruction.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, controller_s)
         try:
@@ -155,45 +153,41 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
 
 def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
-    dice = Random(seed)  # noqa: S311 - a death, not a secret
-    warm = stage.program("elastane.attempts.__main__")
+    dice = Random(seed)  # noqa: S311 - the instant of a death, not a secret
+    warm = stage.build_command("elastane.attempts.__main__")
     places, store = EngineDirectories(tmp_path), Store(tmp_path / "stored.json")
     lifecycles = {
-        job: grant_workers(JobLifecycle(job=job, spec=spec(job)), WISHES[job][0], time.time())
-        for job in WISHES
+        job: grant_workers(JobLifecycle(job=job, spec=build_spec(job)), SIZES[job][0], time.time())
+        for job in SIZES
     }
-    store.write(Stored(lifecycles, dict.fromkeys(WISHES, 0)))
+    store.write(Stored(lifecycles, dict.fromkeys(SIZES, 0)))
     killed, give_up = 0, time.monotonic() + LONGEST_S
     try:
-        while status := one_driver(lambda: LocalEngine(tmp_path, agent=warm), store, dice):
+        while status := run_driver(lambda: LocalEngine(tmp_path, agent=warm), store, dice):
             assert os.WIFSIGNALED(status), f"seed {seed}: a driver failed by itself"
             killed += 1
             assert time.monotonic() < give_up, f"seed {seed}, {killed} kills: {store.read()}"
     finally:
-        left = {job: set(list_present_processes(places.run_dir(job))) - {os.getpid()} for job in WISHES}
+        left = {job: set(list_present_processes(places.run_dir(job))) - {os.getpid()} for job in SIZES}
         for pid in set.union(*left.values()):
             os.kill(pid, signal.SIGKILL)
     assert not any(left.values()), f"seed {seed}"
     assert places.list_unsettled() == set()
     assert killed > 20
     for job, lifecycle in store.read().lifecycles.items():
-        assert_undisturbed(job, lifecycle, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
+        assert_job_is_complete(job, lifecycle, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
 
 
-def assert_undisturbed(job, lifecycle, run, where):
-    assert lifecycle.ended.how == ("cancelled" if CANCEL in WISHES[job] else "finished"), (
-        f"{where}: {lifecycle}"
-    )
+def assert_job_is_complete(job, lifecycle, run, where):
+    assert lifecycle.ended.how == ("cancelled" if CANCEL in SIZES[job] else "finished"), f"{where}: {lifecycle}"
     assert (lifecycle.crashes, lifecycle.uses) == (0, 0), f"{where}: {lifecycle}"
-    assert lifecycle.over == 1 + WISHES[job].count(0), f"{where}: {lifecycle}\n{told(run)}"
+    assert lifecycle.over == 1 + SIZES[job].count(0), f"{where}: {lifecycle}\n{told(run)}"
     log = run.run_dir.log("agent").read_text()
     begun = [line for line in log.splitlines() if " begins with " in line]
-    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], (
-        where
-    )
+    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], where
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
     assert verify_run(run).problems == (), f"{where}\n{told(run)}"
-    # Nothing but the job's own changes: nobody died, and no coordinator was replaced.
+    # The job changed its size and nothing else: no worker died and no coordinator was replaced.
     assert not {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}, (
         told(run)
     )

@@ -1,4 +1,4 @@
-"""A worker is killed at an exact moment: what it left of that step is computed again, and nothing else."""
+"""A worker is killed at an exact moment of a step; the others compute only its lost share again."""
 
 import asyncio
 
@@ -24,94 +24,104 @@ WAYS = [
 ]
 
 
-def with_a_death(stage, moment, way, *, workers=3, number=1):
+def play_with_a_death(stage, moment, way, *, workers=3, number=1):
     ended = stage.play(f"--fault={number}:{STEP}:{moment}", start=workers, **way)
-    # Its peers notice before the agent does, and still the record says how it ended.
-    told = [(event.who, event.why) for event in ended.events("worker.died")]
-    assert told == [(f"worker {number}", "killed by SIGKILL")], ended.story()
+    # Peers notice the death before the agent does; the event still names the signal.
+    deaths = [(event.who, event.why) for event in ended.find_events("worker.died")]
+    assert deaths == [(f"worker {number}", "killed by SIGKILL")], ended.describe()
     return ended
 
 
 def assert_survivors_computed_nothing_twice(ended, dead):
-    """Neither their own virtual ranks nor one that another of them has."""
-    survivors = set(ended.shares(STEP - 1)) - {dead}
-    ranks = [rank for who in survivors for step, rank in ended.dealt[who].elements() if step == STEP]
+    """Assert that the survivors of ``STEP`` computed each virtual rank once, with those before the death."""
+    survivors = set(ended.get_shares(STEP - 1)) - {dead}
+    ranks = [
+        rank for worker in survivors for step, rank in ended.assignments[worker].elements() if step == STEP
+    ]
     assert len(ranks) == len(set(ranks))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", BEFORE_THE_COMMIT)
-def test_before_the_votes_its_share_is_computed_by_the_others(stage, assert_undisturbed, moment, way):
-    ended = with_a_death(stage, moment, way)
-    assert_undisturbed(ended)
+def test_survivors_compute_the_share_of_a_worker_that_dies_before_it_votes(
+    stage, assert_equals_reference, moment, way
+):
+    ended = play_with_a_death(stage, moment, way)
+    assert_equals_reference(ended)
     assert_survivors_computed_nothing_twice(ended, dead=1)
-    assert set(ended.shares(STEP)) == {0, 2}
-    assert ended.computed(STEP, by=[0, 2]) == 8
-    assert ended.generation(STEP) == ended.generation(STEP - 1) + 1
+    assert set(ended.get_shares(STEP)) == {0, 2}
+    assert ended.count_computed(STEP, by=[0, 2]) == 8
+    assert ended.get_generation(STEP) == ended.get_generation(STEP - 1) + 1
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_with_one_of_its_votes_sent_the_survivors_agree_whether_the_step_holds(
-    stage, assert_undisturbed, way
+def test_survivors_agree_on_a_step_for_which_only_one_received_the_vote_of_the_dead(
+    stage, assert_equals_reference, way
 ):
-    ended = with_a_death(stage, "after-one-vote", way)
-    assert_undisturbed(ended)
+    ended = play_with_a_death(stage, "after-one-vote", way)
+    assert_equals_reference(ended)
     assert_survivors_computed_nothing_twice(ended, dead=1)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", AFTER_THE_COMMIT)
-def test_once_a_survivor_has_every_vote_nothing_is_computed_again(stage, assert_undisturbed, moment, way):
-    ended = with_a_death(stage, moment, way)
-    assert_undisturbed(ended)
-    assert ended.shares(STEP) == ended.shares(STEP - 1)
-    assert ended.computed(STEP, by=[0, 2]) == 8 - len(ended.shares(STEP)[1])
+def test_no_share_is_computed_again_once_a_survivor_has_every_vote(
+    stage, assert_equals_reference, moment, way
+):
+    ended = play_with_a_death(stage, moment, way)
+    assert_equals_reference(ended)
+    assert ended.get_shares(STEP) == ended.get_shares(STEP - 1)
+    assert ended.count_computed(STEP, by=[0, 2]) == 8 - len(ended.get_shares(STEP)[1])
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
-def test_state_that_comes_while_the_step_is_being_applied_is_kept(stage, assert_undisturbed, transport):
-    async def story(running):
-        await running.until_event("worker.died", "worker 1")
-        # By now worker 0 has sent worker 2 what that is to keep instead of the dead one.
+def test_state_that_arrives_while_the_step_is_being_applied_is_kept(
+    stage, assert_equals_reference, transport
+):
+    async def disturb(run):
+        await run.wait_for_event("worker.died", "worker 1")
+        # Worker 0 sends worker 2 the state that the dead worker kept.
         await asyncio.sleep(SENT_S)
-        running.open("apply")
+        run.touch("apply")
 
     late, fault = f"--apply-late=2:{STEP}", f"--fault=1:{STEP}:after-one-vote-that-counted"
-    assert_undisturbed(stage.play(late, fault, story=story, start=3, copies=2, transport=transport))
+    assert_equals_reference(stage.play(late, fault, disturb=disturb, start=3, copies=2, transport=transport))
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
 @pytest.mark.parametrize("moment", ["before-publish", "after-one-published"])
-def test_values_it_had_not_passed_on_come_from_its_backup(stage, assert_undisturbed, moment, transport):
-    ended = with_a_death(stage, moment, {"copies": 2, "transport": transport}, workers=4)
-    assert_undisturbed(ended)
-    assert ended.shares(STEP) == ended.shares(STEP - 1)
-    assert ended.computed(STEP, by=[0, 2, 3]) == 8 - len(ended.shares(STEP)[1])
+def test_values_that_a_dead_owner_had_not_published_come_from_its_backup(
+    stage, assert_equals_reference, moment, transport
+):
+    ended = play_with_a_death(stage, moment, {"copies": 2, "transport": transport}, workers=4)
+    assert_equals_reference(ended)
+    assert ended.get_shares(STEP) == ended.get_shares(STEP - 1)
+    assert ended.count_computed(STEP, by=[0, 2, 3]) == 8 - len(ended.get_shares(STEP)[1])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
-def test_the_first_worker_is_no_more_than_any_other(stage, assert_undisturbed, moment, way):
-    ended = with_a_death(stage, moment, way, number=0)
-    assert_undisturbed(ended)
+def test_worker_0_may_die_as_any_other(stage, assert_equals_reference, moment, way):
+    ended = play_with_a_death(stage, moment, way, number=0)
+    assert_equals_reference(ended)
     assert_survivors_computed_nothing_twice(ended, dead=0)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_in_the_very_first_step(stage, assert_undisturbed, way):
+def test_a_worker_may_die_in_the_first_step(stage, assert_equals_reference, way):
     ended = stage.play("--fault=0:1:before-vote", start=3, **way)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 0"]
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 0"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_in_the_very_last_step(stage, assert_undisturbed, way):
+def test_a_worker_may_die_in_the_last_step(stage, assert_equals_reference, way):
     ended = stage.play("--fault=1:30:before-apply", start=3, **way)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 1"]
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"]
 
 
-def test_while_it_writes_the_model(stage, assert_undisturbed):
+def test_a_worker_may_die_before_it_writes_the_model(stage, assert_equals_reference):
     ended = stage.play("--fault=0:0:before-writing-model", start=2)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 0"]
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 0"]

@@ -1,4 +1,4 @@
-"""Not only steps are agreed on: a death in an evaluation, or in the settling at the end, changes nothing."""
+"""A worker dies in a round of an evaluation, or in the settling at the end; no byte changes."""
 
 import pytest
 
@@ -16,20 +16,20 @@ WAYS = [
 @pytest.mark.parametrize(
     "moment", ["in-evaluation", "before-vote-on-evaluation", "after-one-vote-on-evaluation"]
 )
-def test_in_an_evaluation(stage, assert_undisturbed, moment, number, way):
+def test_a_worker_may_die_in_an_evaluation(stage, assert_equals_reference, moment, number, way):
     ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
-    assert number in ended.shares(EVALUATED_STEP)
-    assert number not in ended.shares(EVALUATED_STEP + 1)
-    assert len(ended.events("evaluation")) == 1
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == [f"worker {number}"], ended.describe()
+    assert number in ended.get_shares(EVALUATED_STEP)
+    assert number not in ended.get_shares(EVALUATED_STEP + 1)
+    assert len(ended.find_events("evaluation")) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("moment", ["before-vote-on-the-end", "after-one-vote-on-the-end"])
-def test_in_the_settling_at_the_end(stage, assert_undisturbed, moment, number, way):
+def test_a_worker_may_die_in_the_settling_at_the_end(stage, assert_equals_reference, moment, number, way):
     ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
-    assert number in ended.shares(LAST_STEP)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == [f"worker {number}"], ended.describe()
+    assert number in ended.get_shares(LAST_STEP)

@@ -1,4 +1,4 @@
-"""What one worker cannot write of a checkpoint, another one writes that has the same state."""
+"""When a worker cannot write its part of a checkpoint, another worker with the same state writes it."""
 
 import pytest
 
@@ -9,38 +9,42 @@ from elastane.storage.local import LocalStorage
 pytestmark = pytest.mark.processes
 
 
-def play(stage, whom, *, policy, **wishes):
+def play(stage, worker, *, policy, **options):
     return stage.play(
-        "no room", whom, script="exhausted.py", checkpoints=policy, **{"start": 2, "max_workers": 3} | wishes
+        "no room",
+        worker,
+        script="exhausted.py",
+        checkpoints=policy,
+        **{"start": 2, "max_workers": 3} | options,
     )
 
 
-def kept(ended):
-    """Steps of the checkpoints of which every byte is as it was written, and whose parts they have."""
+def find_parts(ended):
+    """Verify all checkpoints and return the names of their parts, by step."""
     catalog = Catalog(LocalStorage(ended.run.run_dir.checkpoints))
     found = {}
     for name in catalog.list_names():
-        assert catalog.verify(name) == (), (name, ended.story())
+        assert catalog.verify(name) == (), (name, ended.describe())
         found[catalog.load_manifest(name).step] = {part.name for part in catalog.load_manifest(name).parts}
     return found
 
 
 @pytest.mark.parametrize(("workers", "copies"), [(2, None), (2, 2), (3, 2)])
-def test_the_last_checkpoint(stage, workers, copies):
+def test_the_last_checkpoint_is_complete_without_a_worker_that_cannot_write(stage, workers, copies):
     ended = play(stage, "0", policy=CheckpointPolicy(), start=workers, copies=copies)
-    assert ended.over.code == 0, ended.story()
-    parts = kept(ended)[9]
-    assert "part-0.distcp" not in parts, ended.story()
+    assert ended.outcome.code == 0, ended.describe()
+    parts = find_parts(ended)[9]
+    assert "part-0.distcp" not in parts, ended.describe()
     files = {path.name for path in (ended.run.run_dir.checkpoints / "step-00000009").iterdir()}
-    assert "part-0.distcp" not in files, "nothing of the failed attempt is left"
-    assert any("worker 0 cannot write" in event.why for event in ended.events("checkpoint.failing"))
+    assert "part-0.distcp" not in files, "no file of the failed attempt is left"
+    assert any("worker 0 cannot write" in event.why for event in ended.find_events("checkpoint.failing"))
     assert ended.run.run_dir.model_files.weights.exists()
 
 
-def test_those_in_mid_run(stage):
+def test_checkpoints_in_mid_run_are_complete_without_a_worker_that_cannot_write(stage):
     ended = play(stage, "0", policy=CheckpointPolicy(every_steps=2, keep_last=9))
-    assert ended.over.code == 0, ended.story()
-    parts = kept(ended)
+    assert ended.outcome.code == 0, ended.describe()
+    parts = find_parts(ended)
     assert max(parts) == 9
-    assert len(parts) >= 2, ended.story()
+    assert len(parts) >= 2, ended.describe()
     assert not any("part-0.distcp" in names for names in parts.values())

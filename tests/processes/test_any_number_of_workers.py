@@ -1,4 +1,4 @@
-"""The trained bytes do not depend on how many workers there are, nor on how they keep and move state."""
+"""The trained bytes do not depend on the number of workers, nor on how workers keep and move state."""
 
 import os
 import subprocess
@@ -14,24 +14,26 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 8])
-def test_the_bytes_are_the_same(stage, assert_undisturbed, workers, transport, copies):
+def test_the_bytes_are_the_same_for_any_number_of_workers(
+    stage, assert_equals_reference, workers, transport, copies
+):
     ended = stage.play(start=workers, transport=transport, copies=copies)
-    assert_undisturbed(ended)
-    assert set(ended.shares(30)) == set(range(workers))
-    assert ended.said[0] == "evaluated 27.0 52.0"
-    # Each computes its first microbatch twice before the run begins.
-    assert sum(sum(dealt.values()) for dealt in ended.dealt.values()) == 30 * 8 + 2 * workers
+    assert_equals_reference(ended)
+    assert set(ended.get_shares(30)) == set(range(workers))
+    assert ended.messages[0] == "evaluated 27.0 52.0"
+    # Each worker computes its first microbatch twice before the run begins.
+    assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == 30 * 8 + 2 * workers
 
 
-def test_plain_python_trains_to_the_same_bytes(quiet):
-    """Cold, without the command line, in a process of its own."""
+def test_plain_python_trains_to_the_same_bytes(play_reference):
+    """The script trains in its own process, without the command line and the warm process."""
     command = [sys.executable, str(SCRIPTS / "training.py")]
     printed = subprocess.run(command, env=os.environ, check=True, capture_output=True, text=True, timeout=120)
-    assert printed.stdout.splitlines() == quiet(30).said
+    assert printed.stdout.splitlines() == play_reference(30).messages
 
 
-def test_summing_fast_learns_too_and_its_ledger_is_sound(stage, quiet):
+def test_fast_convergence_learns_too_and_its_ledger_is_sound(stage, play_reference):
     ended = stage.play(start=3, convergence="fast")
-    assert ended.over.code == 0, ended.story()
+    assert ended.outcome.code == 0, ended.describe()
     assert ended.verdict.problems == ()
-    assert ended.run.ledger[-1].loss == pytest.approx(quiet(30).run.ledger[-1].loss, abs=0.1)
+    assert ended.run.ledger[-1].loss == pytest.approx(play_reference(30).run.ledger[-1].loss, abs=0.1)

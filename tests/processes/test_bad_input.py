@@ -1,4 +1,4 @@
-"""What cannot work ends with one clear answer: no restart for ever, nothing half done, a whole ledger."""
+"""A mistake of the user ends the run with one clear error, few restarts and a whole ledger."""
 
 import shutil
 import subprocess
@@ -12,12 +12,12 @@ from .stage import SCRIPTS
 pytestmark = pytest.mark.processes
 
 
-def mistaken(stage, mistake, **wishes):
-    ended = stage.play(mistake, script="mistaken.py", **{"start": 2, "max_workers": 2} | wishes)
-    assert ended.over.code == 1, ended.story()
-    assert ended.verdict.problems == (), ended.story()
-    assert len(ended.events("run.failed")) == 1
-    assert len(ended.events("worker.started")) <= 3, ended.story()
+def play_mistake(stage, mistake, **options):
+    ended = stage.play(mistake, script="mistaken.py", **{"start": 2, "max_workers": 2} | options)
+    assert ended.outcome.code == 1, ended.describe()
+    assert ended.verdict.problems == (), ended.describe()
+    assert len(ended.find_events("run.failed")) == 1
+    assert len(ended.find_events("worker.started")) <= 3, ended.describe()
     return ended
 
 
@@ -34,9 +34,9 @@ def mistaken(stage, mistake, **wishes):
         ("few virtual ranks", "a step has 2 virtual ranks, too few for 3 workers"),
     ],
 )
-def test_before_the_first_step(stage, mistake, words):
-    ended = mistaken(stage, mistake, max_workers=3)
-    assert words in ended.over.traceback, ended.story()
+def test_a_mistake_before_the_first_step_ends_the_run(stage, mistake, words):
+    ended = play_mistake(stage, mistake, max_workers=3)
+    assert words in ended.outcome.traceback, ended.describe()
     assert ended.run.ledger == ()
 
 
@@ -48,29 +48,29 @@ def test_before_the_first_step(stage, mistake, words):
         ("not finite", "the loss of step 3, virtual rank", 2),
     ],
 )
-def test_in_the_middle_of_the_training(stage, mistake, words, steps):
-    ended = mistaken(stage, mistake)
-    assert words in ended.over.traceback, ended.story()
+def test_a_mistake_in_mid_run_ends_the_run(stage, mistake, words, steps):
+    ended = play_mistake(stage, mistake)
+    assert words in ended.outcome.traceback, ended.describe()
     assert len(ended.run.ledger) <= steps
     assert not ended.run.run_dir.model_files.weights.exists()
 
 
-def test_the_traceback_is_the_scripts_own(stage):
-    ended = mistaken(stage, "step 3 of worker 1")
-    first, second, *_ = ended.over.traceback.splitlines()
+def test_the_traceback_begins_in_the_script(stage):
+    ended = play_mistake(stage, "step 3 of worker 1")
+    first, second, *_ = ended.outcome.traceback.splitlines()
     assert first == "Traceback (most recent call last):"
     assert "mistaken.py" in second
-    assert ended.who("worker.failed") == ["worker 1"]
+    assert ended.find_subjects("worker.failed") == ["worker 1"]
 
 
-def test_an_optimizer_that_cannot_be_sharded(stage):
-    ended = mistaken(stage, "optimizer", copies=2)
-    assert "--copies N cannot shard Adafactor" in ended.over.traceback
+def test_an_optimizer_that_cannot_be_sharded_ends_the_run(stage):
+    ended = play_mistake(stage, "optimizer", copies=2)
+    assert "--copies N cannot shard Adafactor" in ended.outcome.traceback
 
 
-def test_a_loop_that_is_left_inside_a_step(stage):
-    ended = mistaken(stage, "break inside")
-    assert "left the loop over run.steps(...) inside a step" in ended.over.traceback
+def test_leaving_the_loop_inside_a_step_ends_the_run(stage):
+    ended = play_mistake(stage, "break inside")
+    assert "left the loop over run.steps(...) inside a step" in ended.outcome.traceback
 
 
 @pytest.mark.parametrize(
@@ -81,49 +81,51 @@ def test_a_loop_that_is_left_inside_a_step(stage):
     ],
 )
 @pytest.mark.parametrize("copies", [None, 2])
-def test_scripts_that_go_different_ways(stage, mistake, words, copies):
-    ended = mistaken(stage, mistake, copies=copies)
-    assert words in ended.over.traceback or "in one to settle" in ended.over.traceback, ended.story()
+def test_scripts_that_diverge_end_the_run(stage, mistake, words, copies):
+    ended = play_mistake(stage, mistake, copies=copies)
+    assert words in ended.outcome.traceback or "in one to settle" in ended.outcome.traceback, ended.describe()
     assert len(ended.run.ledger) <= 3
     assert not ended.run.run_dir.model_files.weights.exists()
 
 
-def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(stage, assert_undisturbed, tmp_path):
+def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(
+    stage, assert_equals_reference, tmp_path
+):
     scripts = shutil.copytree(SCRIPTS, tmp_path / "scripts")
 
-    async def story(running):
-        await running.until_step(4)
+    async def disturb(run):
+        await run.wait_for_step(4)
         with (scripts / "training.py").open("a") as file:
             file.write("# another one\n")
-        await running.resize(3)
-        await running.until_event("worker.refused", "worker 2")
-        running.go()
+        await run.resize(3)
+        await run.wait_for_event("worker.refused", "worker 2")
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, script=scripts / "training.py", start=2)
-    assert_undisturbed(ended)
-    assert "script_digest" in ended.events("worker.refused")[0].why
-    assert ended.shares(30).keys() == {0, 1}
+    ended = stage.play("--paced-from=5", disturb=disturb, script=scripts / "training.py", start=2)
+    assert_equals_reference(ended)
+    assert "script_digest" in ended.find_events("worker.refused")[0].why
+    assert ended.get_shares(30).keys() == {0, 1}
 
 
 def test_a_worker_with_another_model_is_refused(stage):
-    """The first to load the script pins the run; whoever does not fit is not let in."""
+    """The first worker pins the model; a worker with another one may not join."""
     ended = stage.play("another model", script="mistaken.py", start=2, max_workers=2)
-    assert ended.over.code == 0, ended.story()
-    assert "parameters is" in ended.events("worker.refused")[0].why
-    assert not set(ended.who("worker.refused")) & set(ended.who("worker.joined"))
+    assert ended.outcome.code == 0, ended.describe()
+    assert "parameters is" in ended.find_events("worker.refused")[0].why
+    assert not set(ended.find_subjects("worker.refused")) & set(ended.find_subjects("worker.joined"))
 
 
 def test_a_worker_with_another_dataset_is_refused(stage):
     ended = stage.play("another dataset", script="mistaken.py", start=2, max_workers=2)
-    assert ended.over.code == 0, ended.story()
-    assert "the dataset has changed since the run began" in ended.events("worker.refused")[0].why
-    assert not set(ended.who("worker.refused")) & set(ended.who("worker.joined"))
+    assert ended.outcome.code == 0, ended.describe()
+    assert "the dataset has changed since the run began" in ended.find_events("worker.refused")[0].why
+    assert not set(ended.find_subjects("worker.refused")) & set(ended.find_subjects("worker.joined"))
 
 
-# -- before anything starts: the command line answers with exit code 2 --------------------------------------
+# -- errors of the command line, with exit code 2, before a process starts ----------------------------------
 
 
-def elastane(*words):
+def run_elastane(*words):
     command = [str(Path(sys.executable).with_name("elastane")), "run", *map(str, words)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
@@ -136,50 +138,50 @@ def elastane(*words):
         (["--workers", "1:9", "--virtual-ranks", "8", SCRIPTS / "training.py"], "only 8 virtual ranks"),
     ],
 )
-def test_options_that_do_not_fit(home, words, answer):
-    done = elastane(*words)
+def test_options_that_contradict_each_other_are_refused(home, words, answer):
+    done = run_elastane(*words)
     assert done.returncode == 2
     assert answer in " ".join(done.stderr.split())
 
 
-def test_a_directory_of_another_run_is_left_alone(quiet):
-    there = quiet(30).run.run_dir
+def test_a_directory_of_another_run_is_left_alone(play_reference):
+    there = play_reference(30).run.run_dir
     before = there.ledger.read_bytes()
-    done = elastane("--run-dir", there.root, SCRIPTS / "training.py")
+    done = run_elastane("--run-dir", there.root, SCRIPTS / "training.py")
     assert done.returncode == 2
     assert "already holds a run" in done.stderr
     assert there.ledger.read_bytes() == before
 
 
-def test_a_directory_in_use_is_left_alone(stage, assert_undisturbed):
+def test_a_directory_in_use_is_left_alone(stage, assert_equals_reference):
     answers = []
 
-    async def story(running):
-        await running.until_step(2)
-        answers.append(elastane("--run-dir", running.run_dir.root, SCRIPTS / "training.py"))
-        running.go()
+    async def disturb(run):
+        await run.wait_for_step(2)
+        answers.append(run_elastane("--run-dir", run.run_dir.root, SCRIPTS / "training.py"))
+        run.stop_pacing()
 
-    assert_undisturbed(stage.play("--paced-from=3", story=story))
+    assert_equals_reference(stage.play("--paced-from=3", disturb=disturb))
     assert answers[0].returncode == 2
     assert "is in use by a live run" in " ".join(answers[0].stderr.split())
 
 
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
-def test_copies_of_the_state_that_differ(stage, copies, transport):
-    """A machine that computes wrongly is noticed with the next digest, before the next step."""
+def test_copies_of_the_state_that_differ_end_the_run(stage, copies, transport):
+    """The next digest finds a worker that computes wrongly, before the next step."""
     ended = stage.play("--corrupt=1:8", start=3, copies=copies, transport=transport)
-    assert ended.over.code == 1
-    assert "after step 10 workers" in ended.over.why, ended.story()
-    assert "have different" in ended.over.why
+    assert ended.outcome.code == 1
+    assert "after step 10 workers" in ended.outcome.why, ended.describe()
+    assert "have different" in ended.outcome.why
     assert len(ended.run.ledger) <= 10
     assert not ended.run.run_dir.model_files.weights.exists()
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
-def test_values_that_differ_from_those_of_their_owner(stage, transport):
-    """With one copy of the optimizer state there are as many of the values as there are workers."""
+def test_values_that_differ_from_those_of_their_owner_end_the_run(stage, transport):
+    """Each worker has all values, even with one copy of the optimizer state."""
     ended = stage.play("--corrupt-values=1:8", start=3, copies=1, transport=transport, digest_every=3)
-    assert ended.over.code == 1, ended.story()
-    assert "have different parameters in block" in ended.over.why, ended.story()
+    assert ended.outcome.code == 1, ended.describe()
+    assert "have different parameters in block" in ended.outcome.why, ended.describe()
     assert not ended.run.run_dir.model_files.weights.exists()

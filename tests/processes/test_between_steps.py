@@ -2,20 +2,20 @@
 
 import pytest
 
-from .stage import member_states
+from .stage import find_members
 
 pytestmark = pytest.mark.processes
 
 
-async def one_joins_slowly(running) -> None:
+async def one_joins_slowly(run) -> None:
     """Worker 1 joins and needs several steps to get all of the optimizer state; then worker 0 is killed."""
-    await running.until_step(3)
-    await running.resize(2)
-    await running.until_event("worker.ready", "worker 1")
-    await running.pace(lambda answer: member_states(answer) == {0, 1})
-    answer = await running.until(lambda _: True)
+    await run.wait_for_step(3)
+    await run.resize(2)
+    await run.wait_for_event("worker.ready", "worker 1")
+    await run.step_until(lambda answer: find_members(answer) == {0, 1})
+    answer = await run.wait_until(lambda _: True)
     assert any(row.worker == 1 and row.blocks == 0 for row in answer.processes), "it has all state already"
-    running.go()
+    run.stop_pacing()
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
@@ -23,13 +23,13 @@ def test_a_large_model_is_clipped_while_a_joiner_takes_values_from_others(stage,
     ended = stage.play(
         "--paced-from=4",
         script="clipping.py",
-        story=one_joins_slowly,
+        disturb=one_joins_slowly,
         start=1,
         transport=transport,
         max_workers=4,
     )
-    quiet = stage.play(script="clipping.py", start=1, max_workers=4)
-    assert ended.over.code == quiet.over.code == 0, ended.story()
-    assert ended.losses == quiet.losses
-    assert ended.digests == quiet.digests
-    assert ended.model == quiet.model
+    reference = stage.play(script="clipping.py", start=1, max_workers=4)
+    assert ended.outcome.code == reference.outcome.code == 0, ended.describe()
+    assert ended.losses == reference.losses
+    assert ended.digests == reference.digests
+    assert ended.model_digest == reference.model_digest

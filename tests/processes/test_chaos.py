@@ -1,6 +1,6 @@
-"""A short storm of joins, leaves, kills and hangs from a seed, compared bit for bit with a quiet run.
+"""Joins, leaves, kills and hangs drawn from a seed, compared bit for bit with the reference run.
 
-All may be killed at once in it, too; the run is resumed then.
+One of the events kills all processes at once; the run is resumed then.
 """
 
 import subprocess
@@ -15,8 +15,8 @@ CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 SEED, EVENTS = 16, 15
 
 
-def test_fifteen_events_leave_no_trace_in_the_bytes():
-    """What fails here is repeated with ``make chaos SEED=16 EVENTS=15``."""
+def test_fifteen_random_events_change_no_byte():
+    """``make chaos SEED=16 EVENTS=15`` repeats a failure."""
     command = [sys.executable, str(CHAOS), f"--seed={SEED}", f"--events={EVENTS}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

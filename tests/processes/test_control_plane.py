@@ -1,4 +1,4 @@
-"""Steps need no control plane: coordinator, fork server and agent may die, and are replaced or followed."""
+"""Steps need no control plane: a dead coordinator or fork server is replaced, a dead agent ends the run."""
 
 import asyncio
 import os
@@ -14,106 +14,108 @@ from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.client.channel import ask
 
-from .stage import SCRIPTS, alive, eventually, kill, member_states
+from .stage import SCRIPTS, find_members, is_alive, kill, wait_until
 
 pytestmark = pytest.mark.processes
 
 
-def test_the_coordinator_dies(stage, assert_undisturbed):
-    async def story(running):
-        kill(await running.until_step(4), "coordinator")
-        running.go()
-        await running.until(lambda answer: answer.term == 2)
+def test_a_dead_coordinator_is_replaced_without_a_new_generation(stage, assert_equals_reference):
+    async def disturb(run):
+        kill(await run.wait_for_step(4), "coordinator")
+        run.stop_pacing()
+        await run.wait_until(lambda answer: answer.term == 2)
 
-    ended = stage.play("--paced-from=5", story=story, start=2)
-    assert_undisturbed(ended)
-    assert len(ended.events("coordinator.died")) == 1
-    assert ended.generation(30) == ended.generation(1)
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2)
+    assert_equals_reference(ended)
+    assert len(ended.find_events("coordinator.died")) == 1
+    assert ended.get_generation(30) == ended.get_generation(1)
 
 
-def test_steps_are_made_while_there_is_no_coordinator(stage, assert_undisturbed):
-    """Stopped, it hears nothing; the workers do not wait for it."""
+def test_workers_do_not_wait_for_a_coordinator_that_has_stopped(stage, assert_equals_reference):
 
-    async def story(running):
-        pid = kill(await running.until_step(4), "coordinator", number=signal.SIGSTOP)
-        running.go()
-        await waited_for(lambda: (running.run_dir.root / "dealt-1").read_text().count("\n30 "))
+    async def disturb(run):
+        pid = kill(await run.wait_for_step(4), "coordinator", number=signal.SIGSTOP)
+        run.stop_pacing()
+        await wait_for_work(lambda: (run.run_dir.root / "assigned-1").read_text().count("\n30 "))
         os.kill(pid, signal.SIGCONT)
 
-    assert_undisturbed(stage.play("--paced-from=5", story=story, start=2))
+    assert_equals_reference(stage.play("--paced-from=5", disturb=disturb, start=2))
 
 
-async def waited_for(done):
-    await asyncio.to_thread(eventually, done, "the last step is dealt")
+async def wait_for_work(done):
+    await asyncio.to_thread(wait_until, done, "worker 1 has begun the last step")
 
 
-def test_the_coordinator_dies_together_with_a_worker(stage, assert_undisturbed):
-    async def story(running):
-        answer = await running.until_step(4)
+def test_a_coordinator_and_a_worker_may_die_together(stage, assert_equals_reference):
+    async def disturb(run):
+        answer = await run.wait_for_step(4)
         kill(answer, "worker", 1)
         kill(answer, "coordinator")
-        running.go()
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=3)
-    assert_undisturbed(ended)
-    assert "worker 1" in ended.who("worker.died")
+    ended = stage.play("--paced-from=5", disturb=disturb, start=3)
+    assert_equals_reference(ended)
+    assert "worker 1" in ended.find_subjects("worker.died")
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_the_coordinator_dies_while_a_worker_joins(stage, assert_undisturbed, copies):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(3)
-        await running.until_event("worker.ready", "worker 2")
-        kill(await running.until_step(4), "coordinator")
-        await running.until(lambda answer: answer.term == 2)
-        await running.pace(lambda answer: 2 in member_states(answer))
-        running.go()
+def test_a_coordinator_may_die_while_a_worker_joins(stage, assert_equals_reference, copies):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.resize(3)
+        await run.wait_for_event("worker.ready", "worker 2")
+        kill(await run.wait_for_step(4), "coordinator")
+        await run.wait_until(lambda answer: answer.term == 2)
+        await run.step_until(lambda answer: 2 in find_members(answer))
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", "--steps=60", story=story, start=2, copies=copies)
-    assert_undisturbed(ended)
-    assert ended.shares(60).keys() == {0, 1, 2}
+    ended = stage.play("--paced-from=5", "--steps=60", disturb=disturb, start=2, copies=copies)
+    assert_equals_reference(ended)
+    assert ended.get_shares(60).keys() == {0, 1, 2}
 
 
-def test_one_coordinator_after_the_other_dies(stage, assert_undisturbed):
-    async def story(running):
+def test_several_coordinators_may_die_one_after_the_other(stage, assert_equals_reference):
+    async def disturb(run):
         for term in range(1, 4):
-            answer = await running.until(lambda answer, term=term: answer.term == term and answer.step >= 4)
+            answer = await run.wait_until(lambda answer, term=term: answer.term == term and answer.step >= 4)
             kill(answer, "coordinator")
-        running.go()
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=2)
-    assert_undisturbed(ended)
-    assert len(ended.events("coordinator.died")) == 3
-
-
-def test_the_fork_server_dies_and_workers_come_from_the_next(stage, assert_undisturbed):
-    async def story(running):
-        kill(await running.until_step(4), "fork-server")
-        await running.resize(3)
-        await running.until_event("worker.ready", "worker 2")
-        await running.pace(lambda answer: 2 in member_states(answer))
-        running.go()
-
-    ended = stage.play("--paced-from=5", story=story, start=2)
-    assert_undisturbed(ended)
-    assert ended.events("worker.died") == []
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2)
+    assert_equals_reference(ended)
+    assert len(ended.find_events("coordinator.died")) == 3
 
 
-def test_with_the_agent_everything_ends(stage, tmp_path):
-    """Nobody is left to end the workers: they notice by themselves."""
+def test_new_workers_come_from_the_next_fork_server_when_one_dies(stage, assert_equals_reference):
+    async def disturb(run):
+        kill(await run.wait_for_step(4), "fork-server")
+        await run.resize(3)
+        await run.wait_for_event("worker.ready", "worker 2")
+        await run.step_until(lambda answer: 2 in find_members(answer))
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2)
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == []
+
+
+def test_all_processes_of_a_run_end_when_its_agent_is_killed(stage, tmp_path):
+    """No process is left to end the workers, so each ends by itself."""
     command = [sys.executable, str(Path(__file__).with_name("lone_agent.py")), str(tmp_path / "run")]
     options = ["--", str(SCRIPTS / "training.py"), "--paced-from=5"]
     files = RunDir(tmp_path / "run")
     with subprocess.Popen([*command, *stage.commands.fork_server, *options]) as agent:
         try:
-            # Coordinator, the one that stands by, fork server, two workers.
-            eventually(lambda: len(read_pids(files, 4)) == 5, "four steps are made and somebody stands by")
+            # The coordinator, the standby coordinator, the fork server and two workers.
+            wait_until(
+                lambda: len(read_pids(files, 4)) == 5,
+                "four steps are made and the standby coordinator is ready",
+            )
             pids = read_pids(files, 4)
         finally:
             agent.kill()
     assert len(pids) == 5
-    eventually(lambda: not any(map(alive, pids)), "every process of the run has ended")
+    wait_until(lambda: not any(map(is_alive, pids)), "every process of the run has ended")
 
 
 def read_pids(files, step):

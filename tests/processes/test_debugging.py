@@ -1,4 +1,4 @@
-"""``elastane run --debug`` gives its worker the terminal: a person may stand at a breakpoint and go on."""
+"""``elastane run --debug`` gives its worker the terminal, so that a user can work at a breakpoint."""
 
 import os
 import pty
@@ -14,7 +14,7 @@ import pytest
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_run
 
-from .stage import SCRIPTS, alive
+from .stage import SCRIPTS, is_alive
 
 pytestmark = pytest.mark.processes
 
@@ -24,7 +24,7 @@ LONGER_THAN_A_HANG_S = 3.0
 
 
 class Terminal:
-    """A pseudo terminal with `elastane run` in its foreground, and a person who types."""
+    """A pseudo terminal with `elastane run` in its foreground, and the keyboard of a user."""
 
     def __init__(self, *arguments: str) -> None:
         self.pid, self._fd = pty.fork()
@@ -34,8 +34,8 @@ class Terminal:
         self.shown = ""
         self._read = 0
 
-    def until(self, words: str) -> str:
-        """What was shown from where the person stopped reading up to these words."""
+    def read_until(self, words: str) -> str:
+        """Wait for these words and return the text between the last ones and these."""
         deadline = time.monotonic() + DEADLINE_S
         while (found := self.shown.find(words, self._read)) < 0:
             assert time.monotonic() < deadline, self.shown
@@ -46,8 +46,8 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._fd, f"{line}\n".encode())
 
-    def end(self) -> int:
-        """The exit code, once everything is shown."""
+    def wait_for_exit(self) -> int:
+        """Read the rest and return the exit code."""
         deadline = time.monotonic() + DEADLINE_S
         while self._take():
             assert time.monotonic() < deadline, self.shown
@@ -56,12 +56,12 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
     def _take(self) -> bool:
-        """Read on; False at the end."""
+        """Read what has been printed; return False at the end."""
         if not select.select((self._fd,), (), (), 0.5)[0]:
             return True
         try:
             data = os.read(self._fd, 1 << 16)
-        except OSError:  # what the kernel says once nobody has the other end open
+        except OSError:  # no process has the other end open any more
             return False
         self.shown += data.decode(errors="replace").replace("\r", "")
         return bool(data)
@@ -71,35 +71,35 @@ class Terminal:
 def open_terminal(home, tmp_path):
     opened = []
 
-    def start(*arguments, **options):
+    def start(*arguments):
         terminal = Terminal(*arguments)
         opened.append(terminal)
         return terminal
 
     yield start
     for terminal in opened:
-        if alive(terminal.pid):
+        if is_alive(terminal.pid):
             os.kill(terminal.pid, signal.SIGKILL)
 
 
-def debug(open_terminal, tmp_path, *arguments):
+def start_debugging(open_terminal, tmp_path, *arguments):
     return open_terminal(
         "--debug", "--run-dir", str(tmp_path / "run"), str(SCRIPTS / "debugged.py"), *arguments
     )
 
 
-def test_a_person_looks_around_at_a_breakpoint_and_goes_on(open_terminal, tmp_path):
-    terminal = debug(open_terminal, tmp_path, "between")
-    terminal.until("(Pdb)")
+def test_a_user_inspects_values_at_a_breakpoint_and_continues(open_terminal, tmp_path):
+    terminal = start_debugging(open_terminal, tmp_path, "between")
+    terminal.read_until("(Pdb)")
     time.sleep(LONGER_THAN_A_HANG_S)
     terminal.type("p step.number")
-    assert re.search(r"^3$", terminal.until("(Pdb)"), re.MULTILINE)
+    assert re.search(r"^3$", terminal.read_until("(Pdb)"), re.MULTILINE)
     terminal.type("p input('who? ')")
-    terminal.until("who? ")
+    terminal.read_until("who? ")
     terminal.type("me")
-    assert "'me'" in terminal.until("(Pdb)")
+    assert "'me'" in terminal.read_until("(Pdb)")
     terminal.type("c")
-    assert terminal.end() == 0, terminal.shown
+    assert terminal.wait_for_exit() == 0, terminal.shown
     assert terminal.shown.count("the script says that it is done") == 1
     run = read_run(RunDir(tmp_path / "run"))
     assert len(run.ledger) == 5
@@ -107,49 +107,47 @@ def test_a_person_looks_around_at_a_breakpoint_and_goes_on(open_terminal, tmp_pa
     assert not [event for event in run.events if event.kind in {"worker.hung", "worker.died"}]
 
 
-def test_a_breakpoint_inside_a_step_may_be_stood_at_for_as_long_as_one_likes(open_terminal, tmp_path):
-    terminal = debug(open_terminal, tmp_path, "loop")
-    terminal.until("(Pdb)")
+def test_a_user_may_stay_at_a_breakpoint_inside_a_step_for_longer_than_a_hang(open_terminal, tmp_path):
+    terminal = start_debugging(open_terminal, tmp_path, "loop")
+    terminal.read_until("(Pdb)")
     time.sleep(LONGER_THAN_A_HANG_S)
     terminal.type("p step.number, batch.shape")
-    assert "(2, torch.Size([2, 4]))" in terminal.until("(Pdb)")
+    assert "(2, torch.Size([2, 4]))" in terminal.read_until("(Pdb)")
     terminal.type("c")
-    assert terminal.end() == 0, terminal.shown
+    assert terminal.wait_for_exit() == 0, terminal.shown
 
 
-def test_quitting_the_debugger_ends_the_run_without_a_traceback_and_without_another_worker(
-    open_terminal, tmp_path
-):
-    terminal = debug(open_terminal, tmp_path, "between")
-    terminal.until("(Pdb)")
+def test_quitting_the_debugger_ends_the_run_without_a_traceback_or_another_worker(open_terminal, tmp_path):
+    terminal = start_debugging(open_terminal, tmp_path, "between")
+    terminal.read_until("(Pdb)")
     terminal.type("q")
-    assert terminal.end() == 1, terminal.shown
+    assert terminal.wait_for_exit() == 1, terminal.shown
     assert "the debugger was quit" in terminal.shown
     assert "Traceback" not in terminal.shown
     events = read_run(RunDir(tmp_path / "run")).events
     assert len([event for event in events if event.kind == "worker.started"]) == 1
 
 
-def test_a_worker_that_is_killed_under_the_debugger_is_not_replaced(open_terminal, tmp_path):
-    terminal = debug(open_terminal, tmp_path, "between")
-    terminal.until("(Pdb)")
+def test_a_worker_killed_under_the_debugger_is_not_replaced(open_terminal, tmp_path):
+    terminal = start_debugging(open_terminal, tmp_path, "between")
+    terminal.read_until("(Pdb)")
     terminal.type("import os; os.kill(os.getpid(), 9)")
-    assert terminal.end() == 1, terminal.shown
+    assert terminal.wait_for_exit() == 1, terminal.shown
     assert "SIGKILL" in terminal.shown
     events = read_run(RunDir(tmp_path / "run")).events
     assert len([event for event in events if event.kind == "worker.started"]) == 1
 
 
-def test_a_breakpoint_without_a_terminal_says_what_to_type(stage):
+def test_a_breakpoint_without_a_terminal_names_the_option_to_use(stage):
     ended = stage.play("between", script="debugged.py", start=1, max_workers=2)
-    assert ended.over.code == 1, ended.story()
-    assert "breakpoint()" in ended.over.traceback
-    assert "elastane run --debug" in ended.over.traceback
+    assert ended.outcome.code == 1, ended.describe()
+    assert "breakpoint()" in ended.outcome.traceback
+    assert "elastane run --debug" in ended.outcome.traceback
 
 
-def test_the_bytes_are_those_of_the_run_without_a_debugger(stage, tmp_path, open_terminal):
-    terminal = debug(open_terminal, tmp_path)
-    assert terminal.end() == 0, terminal.shown
+def test_the_debugger_changes_no_byte(stage, tmp_path, open_terminal):
+    terminal = start_debugging(open_terminal, tmp_path)
+    assert terminal.wait_for_exit() == 0, terminal.shown
     ended = stage.play(script="debugged.py", start=2, max_workers=2)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == Path(
         ended.run.run_dir.model_files.weights

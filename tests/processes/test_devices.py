@@ -1,13 +1,13 @@
-"""Training away from the memory that peers read changes no byte.
+"""Training in device memory, which peers cannot read, changes no byte.
 
-Mirrored on the CPU, everything but the device itself takes part; its bytes are those of the quiet run in
-place. On a GPU, if there is one, they are those of a quiet run on that GPU.
+A mirrored run on the CPU uses everything but the device, and its bytes are those of the reference run. A run
+on a GPU, if there is one, has the bytes of a reference run on that GPU.
 """
 
 import pytest
 import torch
 
-from .stage import one_joins_and_one_leaves
+from .stage import add_worker_2_and_drain_worker_0
 
 pytestmark = pytest.mark.processes
 
@@ -27,67 +27,77 @@ def gpu():
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_mirrored_workers_train_to_the_same_bytes(stage, assert_undisturbed, workers, way):
+def test_mirrored_workers_train_to_the_same_bytes(stage, assert_equals_reference, workers, way):
     ended = stage.play("--mirrored", start=workers, **way)
-    assert_undisturbed(ended)
-    assert set(ended.shares(30)) == set(range(workers))
+    assert_equals_reference(ended)
+    assert set(ended.get_shares(30)) == set(range(workers))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_mirrored_workers_join_and_leave(stage, assert_undisturbed, way):
-    ended = stage.play("--mirrored", "--paced-from=5", story=one_joins_and_one_leaves, start=2, **way)
-    assert_undisturbed(ended)
-    assert set(ended.shares(30)) == {1, 2}
+def test_mirrored_workers_may_join_and_leave(stage, assert_equals_reference, way):
+    ended = stage.play(
+        "--mirrored", "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way
+    )
+    assert_equals_reference(ended)
+    assert set(ended.get_shares(30)) == {1, 2}
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
-def test_a_mirrored_worker_dies(stage, assert_undisturbed, moment, way):
+def test_a_mirrored_worker_may_die(stage, assert_equals_reference, moment, way):
     ended = stage.play("--mirrored", f"--fault=1:5:{moment}", start=3, **way)
-    assert ended.who("worker.died") == ["worker 1"], ended.story()
-    assert_undisturbed(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert_equals_reference(ended)
 
 
-def test_values_a_mirrored_worker_had_not_passed_on_come_from_its_backup(stage, assert_undisturbed):
+def test_values_that_a_dead_mirrored_worker_had_not_published_come_from_its_backup(
+    stage, assert_equals_reference
+):
     ended = stage.play("--mirrored", "--fault=1:5:after-one-published", start=4, copies=2)
-    assert ended.who("worker.died") == ["worker 1"], ended.story()
-    assert_undisturbed(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert_equals_reference(ended)
 
 
 # -- on a GPU, shared by all workers -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def quiet_on_gpu(gpu, stage):
+def reference_on_gpu(gpu, stage):
     return stage.play("--device=cuda")
 
 
-def assert_undisturbed_on_gpu(ended, quiet):
-    assert ended.over.code == 0, ended.story()
-    assert ended.run.record.pinned.versions == quiet.run.record.pinned.versions
-    assert "deterministic=True" in quiet.run.record.pinned.versions["device"]
-    assert (ended.losses, ended.digests, ended.said) == (quiet.losses, quiet.digests, quiet.said)
-    assert ended.model == quiet.model
+def assert_equals_reference_on_gpu(ended, reference):
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.run.record.pinned.versions == reference.run.record.pinned.versions
+    assert "deterministic=True" in reference.run.record.pinned.versions["device"]
+    assert (ended.losses, ended.digests, ended.messages) == (
+        reference.losses,
+        reference.digests,
+        reference.messages,
+    )
+    assert ended.model_digest == reference.model_digest
     assert ended.verdict.problems == ()
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_on_a_gpu_train_to_the_same_bytes(quiet_on_gpu, stage, workers, way):
+def test_workers_on_a_gpu_train_to_the_same_bytes(reference_on_gpu, stage, workers, way):
     ended = stage.play("--device=cuda", start=workers, **way)
-    assert_undisturbed_on_gpu(ended, quiet_on_gpu)
-    assert set(ended.shares(30)) == set(range(workers))
+    assert_equals_reference_on_gpu(ended, reference_on_gpu)
+    assert set(ended.get_shares(30)) == set(range(workers))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_workers_on_a_gpu_join_and_leave(quiet_on_gpu, stage, way):
-    ended = stage.play("--device=cuda", "--paced-from=5", story=one_joins_and_one_leaves, start=2, **way)
-    assert_undisturbed_on_gpu(ended, quiet_on_gpu)
+def test_workers_on_a_gpu_may_join_and_leave(reference_on_gpu, stage, way):
+    ended = stage.play(
+        "--device=cuda", "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way
+    )
+    assert_equals_reference_on_gpu(ended, reference_on_gpu)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
-def test_a_worker_on_a_gpu_dies(quiet_on_gpu, stage, moment, way):
+def test_a_worker_on_a_gpu_may_die(reference_on_gpu, stage, moment, way):
     ended = stage.play("--device=cuda", f"--fault=1:5:{moment}", start=3, **way)
-    assert ended.who("worker.died") == ["worker 1"], ended.story()
-    assert_undisturbed_on_gpu(ended, quiet_on_gpu)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert_equals_reference_on_gpu(ended, reference_on_gpu)

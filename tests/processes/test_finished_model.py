@@ -1,4 +1,4 @@
-"""A whole run by the command line, and its model as others read it, whoever wrote it."""
+"""The finished model: its files, its exports, and their verification."""
 
 import json
 import shutil
@@ -34,15 +34,15 @@ for step in run.steps(TensorDataset(inputs), global_batch=8, microbatch=2, until
 """
 
 
-def elastane(*args, cwd):
+def run_elastane(*args, cwd):
     command = [sys.executable, "-P", "-m", "elastane.cli.main", *map(str, args)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_a_run_and_its_exports(home, tmp_path):
+def test_a_run_writes_its_model_and_exports_hold_the_same_tensors(home, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ("--workers", "2", "--name", "whole", "--save-optimizer", "--max-shard-size", "1kB")
-    ran = elastane("run", *options, "train.py", cwd=tmp_path)
+    ran = run_elastane("run", *options, "train.py", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr + ran.stdout
     directory = home / "runs" / "whole"
     assert str(directory / "model.safetensors.index.json") in ran.stdout
@@ -53,49 +53,53 @@ def test_a_run_and_its_exports(home, tmp_path):
     assert json.loads((directory / "metrics.json").read_text())["facts"]["outcome"] == "finished"
     assert json.loads((directory / "environment.json").read_text())["packages"]["torch"]
     for kind in ("torch", "dcp"):
-        exported = elastane("export", "whole", "--format", kind, "--optimizer", cwd=tmp_path)
+        exported = run_elastane("export", "whole", "--format", kind, "--optimizer", cwd=tmp_path)
         assert exported.returncode == 0, exported.stderr
     read = torch.load(tmp_path / "whole-torch" / "model.pt", weights_only=True)
     assert read.keys() == stored.keys()
     assert all(torch.equal(read[name], stored[name]) for name in stored)
     assert (tmp_path / "whole-dcp" / ".metadata").is_file()
-    refused = elastane("export", "whole", "--format", "hf", cwd=tmp_path)
+    refused = run_elastane("export", "whole", "--format", "hf", cwd=tmp_path)
     assert refused.returncode == 2
     assert "no config.json" in refused.stderr
 
 
 @pytest.mark.parametrize("moment", ["before-writing-model", "between-moving-models-files"])
-def test_the_set_is_the_same_whoever_writes_it(stage, moment):
-    wishes = {"save_optimizer": True, "max_shard_bytes": 20_000}
-    quiet = stage.play("--steps=8", **wishes)
-    ended = stage.play("--steps=8", f"--fault=0:0:{moment}", start=2, **wishes)
-    assert (quiet.over.code, ended.over.code) == (0, 0), ended.story()
-    assert "worker 0" in ended.who("worker.died")
-    files = sorted(path.name for path in quiet.run.run_dir.root.glob("*.safetensors*"))
+def test_any_worker_writes_the_same_files_of_the_model(stage, moment):
+    options = {"save_optimizer": True, "max_shard_bytes": 20_000}
+    reference = stage.play("--steps=8", **options)
+    ended = stage.play("--steps=8", f"--fault=0:0:{moment}", start=2, **options)
+    assert (reference.outcome.code, ended.outcome.code) == (0, 0), ended.describe()
+    assert "worker 0" in ended.find_subjects("worker.died")
+    files = sorted(path.name for path in reference.run.run_dir.root.glob("*.safetensors*"))
     assert len(files) > 3
     assert not [path for path in ended.run.run_dir.root.iterdir() if path.name.endswith(".partial")]
     for name in files:
-        assert (quiet.run.run_dir.root / name).read_bytes() == (ended.run.run_dir.root / name).read_bytes()
+        assert (reference.run.run_dir.root / name).read_bytes() == (
+            ended.run.run_dir.root / name
+        ).read_bytes()
 
 
 @pytest.fixture(scope="module")
 def written(stage):
-    """A run of eight steps, in shards and with its optimizer."""
+    """Train eight steps and save the model in shards, with its optimizer."""
     ended = stage.play("--steps=8", save_optimizer=True, max_shard_bytes=20_000, digest_every=3)
-    assert (ended.over.code, ended.verdict.problems, ended.verdict.remarks) == (0, (), ()), ended.story()
-    (event,) = ended.events("run.finished")
+    assert (ended.outcome.code, ended.verdict.problems, ended.verdict.remarks) == (0, (), ()), (
+        ended.describe()
+    )
+    (event,) = ended.find_events("run.finished")
     assert ended.verdict.files == len(event.files) > 4
     return ended.run.run_dir
 
 
 @pytest.fixture
 def copied(written, tmp_path):
-    """A function that copies the run, to be tampered with."""
+    """Return a function that copies the run, so that a test may change the copy."""
     copies = count()
     return lambda: RunDir(shutil.copytree(written.root, tmp_path / f"copy-{next(copies)}"))
 
 
-def test_a_flipped_bit_or_a_missing_file_of_the_model_is_noticed(copied):
+def test_verification_finds_a_flipped_bit_or_a_missing_file_of_the_model(copied):
     names = [*sorted(path.name for path in copied().root.glob("*.safetensors*")), "environment.json"]
     for name in names:
         copy = copied()
@@ -121,12 +125,12 @@ def test_a_flipped_bit_or_a_missing_file_of_the_model_is_noticed(copied):
         (5, lambda line: line | {"skipped": True}, "norm"),
     ],
 )
-def test_a_line_that_contradicts_itself_is_noticed(copied, step, change, kind):
+def test_verification_finds_a_line_of_the_ledger_that_contradicts_itself(copied, step, change, kind):
     whole, tampered = read_run(copied()), copied()
     assert compare_runs(whole, read_run(copied())).equal
     lines = [json.loads(line) for line in tampered.ledger.read_text().splitlines()]
     lines[step - 1] = change(lines[step - 1])
     tampered.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert {(p.kind, p.step) for p in verify_run(read_run(tampered)).problems} >= {(kind, step)}
-    if kind != "shares":  # who computed what may differ between two runs
+    if kind != "shares":  # the shares of two equal runs may differ
         assert not compare_runs(whole, read_run(tampered)).equal

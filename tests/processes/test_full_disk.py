@@ -1,4 +1,4 @@
-"""Training outlives a full disk under the run directory, and its ledger is whole once there is room again."""
+"""Training continues while the disk of the run directory is full, and completes the ledger later."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def small_disk(small_disk_of):
     return small_disk_of(SIZE)
 
 
-def fill(where: Path) -> Path:
+def fill_disk(where: Path) -> Path:
     filler = where / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -28,34 +28,36 @@ def fill(where: Path) -> Path:
     return filler
 
 
-def test_lines_wait_in_memory_until_there_is_room(stage, assert_undisturbed, small_disk):
-    async def story(running):
-        await running.until_step(4)
+def test_lines_of_the_ledger_wait_in_memory_until_the_disk_has_room(
+    stage, assert_equals_reference, small_disk
+):
+    async def disturb(run):
+        await run.wait_for_step(4)
         for number in (0, 1):
-            (running.run_dir.root / f"gate-{5 + number}").touch()
+            (run.run_dir.root / f"gate-{5 + number}").touch()
         for step in range(7, 30):
-            running.open(f"gate-{step}")
-        filler = fill(small_disk)
-        await running.until_step(29)
-        ledger = running.run_dir.ledger.read_bytes()
+            run.touch(f"gate-{step}")
+        filler = fill_disk(small_disk)
+        await run.wait_for_step(29)
+        ledger = run.run_dir.ledger.read_bytes()
         assert ledger.count(b"\n") < 29
         filler.unlink()
-        running.go()
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=2, run_dir=small_disk / "run")
-    assert_undisturbed(ended)
-    assert len(ended.events("ledger.stalled")) >= 1
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2, run_dir=small_disk / "run")
+    assert_equals_reference(ended)
+    assert len(ended.find_events("ledger.stalled")) >= 1
 
 
-def test_a_model_that_cannot_be_saved_is_an_error_with_a_reason(stage, quiet, small_disk):
-    async def story(running):
-        await running.until_step(4)
-        running.go()
-        fill(small_disk)
+def test_a_model_that_cannot_be_saved_ends_the_run_with_the_reason(stage, play_reference, small_disk):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        run.stop_pacing()
+        fill_disk(small_disk)
 
-    ended = stage.play("--paced-from=5", story=story, start=2, run_dir=small_disk / "run")
-    assert ended.over.code == 1
-    assert "No space left on device" in ended.over.traceback, ended.story()
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2, run_dir=small_disk / "run")
+    assert ended.outcome.code == 1
+    assert "No space left on device" in ended.outcome.traceback, ended.describe()
     assert ended.verdict.problems == ()
     steps = len(ended.run.ledger)
-    assert ended.losses == quiet(30).losses[:steps]
+    assert ended.losses == play_reference(30).losses[:steps]

@@ -33,7 +33,7 @@ from elastane.observability.run_files import read_run
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
-from .stage import SCRIPTS, eventually
+from .stage import SCRIPTS, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -42,8 +42,8 @@ TRAINING = str(SCRIPTS / "training.py")
 
 
 @pytest.fixture
-def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
-    """A cluster of six devices; what is typed is answered by its controller."""
+def run_elastane(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
+    """Start a cluster of six devices and return a function that runs a command there."""
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
     store = Store(f"sqlite:///{tmp_path}/store.db")
@@ -53,7 +53,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
         token = make_first_token(tx, "ada", time.time())
     loop = Loop(
         store,
-        LocalEngine(home, agent=stage.program("elastane.attempts.__main__")),
+        LocalEngine(home, agent=stage.build_command("elastane.attempts.__main__")),
         Scheduler(plan=plan, explain=explain_decision),
     )
     api = build_application(Controller(store, wake=loop.wake, plan=plan, explain=explain_decision))
@@ -61,16 +61,16 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
     for thread in threads:
         thread.start()
-    eventually(lambda: server.started, "the API listens")
+    wait_until(lambda: server.started, "the API listens")
     port = server.servers[0].sockets[0].getsockname()[1]
     save_context(Context(url=f"http://127.0.0.1:{port}", token=token))
 
-    def answer(*words, code=0):
+    def run(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])
         assert result.exit_code == code, result.output
         return result
 
-    yield answer
+    yield run
     api.state.closing.set()
     server.should_exit = True
     loop.close()
@@ -82,22 +82,22 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
             os.kill(pid, signal.SIGKILL)
 
 
-def told(typed, *words):
-    return json.loads(typed(*words, "--json").stdout)
+def read_json(run_elastane, *words):
+    return json.loads(run_elastane(*words, "--json").stdout)
 
 
-def submitted(typed, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
-    # Whoever has not installed the package must name where it is.
+def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
+    # The package may not be installed, so the job needs its path.
     where = ("--env", f"PYTHONPATH={SOURCES}")
-    typed("submit", TRAINING, "--name", name, *where, *options, "--", *args)
+    run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)
 
 
-def trained_by(typed, name: str) -> set[int]:
-    """With how many workers it has been seen to train."""
-    return {workers for workers, _ in told(typed, "describe", name)["observed"].get("speeds", ())}
+def find_trained_sizes(run_elastane, name: str) -> set[int]:
+    """Return the numbers of workers with which a job has been observed to train."""
+    return {workers for workers, _ in read_json(run_elastane, "describe", name)["observed"].get("speeds", ())}
 
 
-def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
+def test_a_job_trains_with_the_options_it_was_submitted_with(run_elastane, tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text(
         f"command: [python, {TRAINING}, --steps=12]\n"
@@ -105,53 +105,59 @@ def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
         "elasticPolicy: {minReplicas: 2, maxReplicas: 2}\n"
         "training: {seed: 5, virtualRanks: 4, checkpoints: {every: never}}\n"
     )
-    answer = typed("submit", job, "--name", "asked", "--wait")
+    answer = run_elastane("submit", job, "--name", "asked", "--wait")
     assert "all 12 steps are made" in answer.stdout
     run = read_run(EngineDirectories(tmp_path / "home").run_dir("asked"))
     assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}
-    assert typed("logs", "asked", "agent", "--job").stdout.startswith("attempt 1 begins with 2 workers\n")
+    assert run_elastane("logs", "asked", "agent", "--job").stdout.startswith(
+        "attempt 1 begins with 2 workers\n"
+    )
 
 
-def test_what_can_be_asked_of_a_run_can_be_asked_of_a_job_where_it_trained(typed, tmp_path, monkeypatch):
-    submitted(typed, "known", "--wait", args=("--steps=6",))
+def test_commands_for_runs_work_for_a_job_on_the_machine_where_it_trained(
+    run_elastane, tmp_path, monkeypatch
+):
+    submit_training(run_elastane, "known", "--wait", args=("--steps=6",))
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    # As `elastane up` has it: jobs and the way to the controller in one home.
+    # `elastane up` has the jobs and the address of the controller in one home.
     shutil.copy(elsewhere / "cluster.json", home)
     monkeypatch.setenv("ELASTANE_HOME", str(home))
-    assert [run["name"] for run in told(typed, "list")] == ["known"]
-    assert told(typed, "verify", "known", "known")["equal"]
-    assert "known" in typed("report", "known").stdout
-    typed("export", "known", "--format", "torch", "--out", tmp_path / "exported")
+    assert [run["name"] for run in read_json(run_elastane, "list")] == ["known"]
+    assert read_json(run_elastane, "verify", "known", "known")["equal"]
+    assert "known" in run_elastane("report", "known").stdout
+    run_elastane("export", "known", "--format", "torch", "--out", tmp_path / "exported")
     assert any((tmp_path / "exported").iterdir())
-    assert "it has ended" in typed("ps", "known", code=3).output
-    # A run of this machine wins, but it is the cluster's controller that knows why a job has its size.
-    assert typed("explain", "known").stdout == typed("explain", "known", "--job").stdout
-    assert told(typed, "explain", "known")["job"] == "known"
+    assert "it has ended" in run_elastane("ps", "known", code=3).output
+    # A run of this machine comes first, but only the cluster's controller can explain a job's size.
+    assert run_elastane("explain", "known").stdout == run_elastane("explain", "known", "--job").stdout
+    assert read_json(run_elastane, "explain", "known")["job"] == "known"
 
 
-def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
-    submitted(typed, "stretched", "--workers", "1:2", args=("--seconds=0.02", "--steps=100000"))
-    eventually(lambda: 2 in trained_by(typed, "stretched"), "2 workers train")
-    typed("scale", "stretched", "4:5")
-    eventually(lambda: 5 in trained_by(typed, "stretched"), "5 workers train")
-    typed("pause", "stretched", "--wait")
-    typed("resume", "stretched")
-    # Another attempt, which begins with the limits as they are.
-    eventually(lambda: told(typed, "describe", "stretched")["observed"].get("held", {}), "it goes on")
-    typed("scale", "stretched", "1")
-    eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
-    typed("cancel", "stretched", "--wait")
-    lines = typed("events", "stretched", "--job", "--json").stdout.splitlines()
+def test_a_job_follows_new_limits_while_it_trains_and_after_a_pause(run_elastane):
+    submit_training(run_elastane, "stretched", "--workers", "1:2", args=("--seconds=0.02", "--steps=100000"))
+    wait_until(lambda: 2 in find_trained_sizes(run_elastane, "stretched"), "2 workers train")
+    run_elastane("scale", "stretched", "4:5")
+    wait_until(lambda: 5 in find_trained_sizes(run_elastane, "stretched"), "5 workers train")
+    run_elastane("pause", "stretched", "--wait")
+    run_elastane("resume", "stretched")
+    # The next attempt begins with the new limits.
+    wait_until(
+        lambda: read_json(run_elastane, "describe", "stretched")["observed"].get("held", {}), "it goes on"
+    )
+    run_elastane("scale", "stretched", "1")
+    wait_until(lambda: 1 in find_trained_sizes(run_elastane, "stretched"), "1 worker trains")
+    run_elastane("cancel", "stretched", "--wait")
+    lines = run_elastane("events", "stretched", "--job", "--json").stdout.splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
     assert kinds.count("job.cancelled") == 1
 
 
-def test_a_script_that_raises_is_the_jobs_failure_in_its_own_words(typed):
-    submitted(typed, "wrong", args=("--no-such-option",))
-    eventually(lambda: told(typed, "describe", "wrong")["state"] == "failed", "it has failed")
-    assert "unrecognized arguments: --no-such-option" in typed("logs", "wrong", "--job").stdout
-    assert "SystemExit(2)" in typed("explain", "wrong").stdout
+def test_a_job_fails_with_the_error_of_its_script(run_elastane):
+    submit_training(run_elastane, "wrong", args=("--no-such-option",))
+    wait_until(lambda: read_json(run_elastane, "describe", "wrong")["state"] == "failed", "it has failed")
+    assert "unrecognized arguments: --no-such-option" in run_elastane("logs", "wrong", "--job").stdout
+    assert "SystemExit(2)" in run_elastane("explain", "wrong").stdout

@@ -1,4 +1,4 @@
-"""``elastane up --run-as``: jobs of a team run as its system user, and reach nothing of anybody else's."""
+"""``elastane up --run-as``: jobs of a team run as its system user and cannot reach files of other users."""
 
 import json
 import os
@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from .other_users import Users, processes_of, why_not
-from .stage import eventually
+from .other_users import Users, explain_unavailable, find_user_processes
+from .stage import wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(explain_unavailable()), reason=explain_unavailable()),
+]
 
 HONEST = """
 import sys, time, torch
@@ -32,12 +35,12 @@ for step in run.steps(data, global_batch=8, microbatch=2, until=int(sys.argv[1])
 """
 
 HOSTILE = """
-import json, os, signal, socket, sys
+import json, os, signal, sys
 home, controller, other, worker, token = sys.argv[3:8]
 
-def attempt(what):
+def attempt(act):
     try:
-        return repr(what())
+        return repr(act())
     except OSError as error:
         return "refused: " + type(error).__name__
 
@@ -62,13 +65,13 @@ tried = {
     "to be root": lambda: os.setuid(0),
     "the groups of root": lambda: os.setgroups([0]),
 }
-told = {name: attempt(what) for name, what in tried.items()}
+results = {name: attempt(act) for name, act in tried.items()}
 held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd != "3"
         and os.path.exists(f"/proc/self/fd/{fd}")]
 secrets = [name for name, value in os.environ.items() if value and (value == token or "TOKEN" in name)]
 own = {"ids": [*os.getresuid(), *os.getresgid()], "groups": os.getgroups(), "umask": os.umask(0o077),
        "held": held, "secrets": secrets, "home": os.environ["HOME"], "user": os.environ["USER"]}
-print("TOLD " + json.dumps({"tried": told, "own": own}), flush=True)
+print("RESULTS " + json.dumps({"tried": results, "own": own}), flush=True)
 """
 
 LINKS = """
@@ -76,21 +79,21 @@ import os, sys, time
 home = sys.argv[3]
 logs = os.path.dirname(os.readlink("/proc/self/fd/1"))
 run_dir = os.path.dirname(logs)
-def lead(name, target):
+def link(name, target):
     if os.path.lexists(name):
         os.rename(name, name + ".was")
     os.symlink(target, name)
-lead(logs + "/fork-server.log", home + "/cluster.json")
-lead(logs + "/worker-7.log", home + "/cluster.json")
-lead(run_dir + "/secret", home + "/cluster.json")
-lead(run_dir + "/ledger.jsonl.new", home + "/cluster.json")
+link(logs + "/fork-server.log", home + "/cluster.json")
+link(logs + "/worker-7.log", home + "/cluster.json")
+link(run_dir + "/secret", home + "/cluster.json")
+link(run_dir + "/ledger.jsonl.new", home + "/cluster.json")
 os.rename(logs, logs + ".was")
 os.symlink(home, logs)
-print("led", flush=True)
+print("linked", flush=True)
 time.sleep(3)
 os.unlink(logs)
 os.rename(logs + ".was", logs)
-lead(run_dir + "/presence", "/dev/null")
+link(run_dir + "/presence", "/dev/null")
 """
 
 
@@ -105,59 +108,65 @@ def users() -> Iterator[Users]:
 
 @pytest.fixture(scope="module")
 def cluster(users: Users) -> Users:
-    users.honest = users.script("train.py", HONEST)
-    # A user who cannot pass through a umask of nobody's making: it is the widest on purpose.
-    users.printed = users.up(f"--run-as=red={users.red}", f"--run-as=blue={users.blue}", umask=0).stdout
+    users.honest = users.write_script("train.py", HONEST)
+    # The widest umask, so that only Elastane itself keeps other users out.
+    users.printed = users.start_controller(
+        f"--run-as=red={users.red}", f"--run-as=blue={users.blue}", umask=0
+    ).stdout
     return users
 
 
-def uid_of(user: str) -> int:
+def get_uid(user: str) -> int:
     return pwd.getpwnam(user).pw_uid
 
 
-def test_an_honest_job_trains_to_its_end_as_the_user_of_its_team(cluster: Users) -> None:
+def test_a_job_trains_as_the_user_of_its_team(cluster: Users) -> None:
     assert f"{cluster.red} (team red)" in cluster.printed
     cluster.submit("honest", "red", cluster.honest, "--", 12, 0)
-    assert cluster.ended("honest")["state"] == "finished"
+    assert cluster.wait_for_end("honest")["state"] == "finished"
     files = [cluster.run_dir("honest"), *cluster.run_dir("honest").rglob("*")]
-    assert {path.lstat().st_uid for path in files} == {uid_of(cluster.red)}
+    assert {path.lstat().st_uid for path in files} == {get_uid(cluster.red)}
     open_to_others = [path for path in files if path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
     assert open_to_others == []
     assert (cluster.run_dir("honest") / "model.safetensors").is_file()
 
 
-def test_operators_look_at_a_job_of_another_user_change_it_and_end_it(cluster: Users) -> None:
+def test_an_operator_inspects_scales_and_cancels_a_job_of_another_user(cluster: Users) -> None:
     cluster.submit("watched", "blue", cluster.honest, "--", 100000, 0.02)
-    eventually(lambda: cluster.steps("watched") > 2, "it trains")
-    rows = json.loads(cluster.elastane("ps", "watched", "--json").stdout)
-    # Agent, coordinators, fork server and workers, each of them that user's.
+    wait_until(lambda: cluster.count_steps("watched") > 2, "it trains")
+    rows = json.loads(cluster.run_elastane("ps", "watched", "--json").stdout)
+    # The agent, coordinators, fork server and workers all belong to that user.
     assert {"agent", "coordinator", "worker"} <= {row["role"] for row in rows}
     started = [row["pid"] for row in rows if row["pid"] is not None]
-    assert set(started) <= set(processes_of({uid_of(cluster.blue)}))
-    cluster.elastane("logs", "watched", "--job")
-    cluster.elastane("down")
-    assert cluster.up().stdout.count(cluster.blue) == 1, "the users of the last time are kept"
-    cluster.elastane("scale", "watched", "1:2")
-    eventually(lambda: len(cluster.workers("watched")) == 2, "it has grown")
-    cluster.elastane("cancel", "watched")
-    assert cluster.ended("watched")["state"] == "cancelled"
-    eventually(lambda: not processes_of({uid_of(cluster.blue)}), "its processes are gone")
+    assert set(started) <= set(find_user_processes({get_uid(cluster.blue)}))
+    cluster.run_elastane("logs", "watched", "--job")
+    cluster.run_elastane("down")
+    assert cluster.start_controller().stdout.count(cluster.blue) == 1, (
+        "the new controller knows the users of the one before"
+    )
+    cluster.run_elastane("scale", "watched", "1:2")
+    wait_until(lambda: len(cluster.list_workers("watched")) == 2, "it has grown")
+    cluster.run_elastane("cancel", "watched")
+    assert cluster.wait_for_end("watched")["state"] == "cancelled"
+    wait_until(lambda: not find_user_processes({get_uid(cluster.blue)}), "its processes are gone")
 
 
-def test_a_hostile_job_gets_at_nothing_that_is_not_its_own(cluster: Users) -> None:
+def test_a_hostile_job_reaches_nothing_beyond_its_own_files(cluster: Users) -> None:
     cluster.submit("victim", "blue", cluster.honest, "--", 100000, 0.02)
-    eventually(lambda: cluster.steps("victim") > 0, "the other team trains")
-    worker = cluster.workers("victim")[0]
+    wait_until(lambda: cluster.count_steps("victim") > 0, "the other team trains")
+    worker = cluster.list_workers("victim")[0]
     controller = json.loads((cluster.home / "controller.json").read_text())["pid"]
     token = json.loads((cluster.home / "cluster.json").read_text())["token"]
-    script = cluster.script("hostile.py", HOSTILE + HONEST)
+    script = cluster.write_script("hostile.py", HOSTILE + HONEST)
     where = (cluster.home, controller, cluster.run_dir("victim"), worker, token)
     cluster.submit("hostile", "red", script, "--", 3, 0, *where)
-    assert cluster.ended("hostile")["state"] == "finished"
-    line = next(line for line in cluster.words("hostile").splitlines() if line.startswith("TOLD "))
-    told = json.loads(line.removeprefix("TOLD "))
-    assert {name: said for name, said in told["tried"].items() if not said.startswith("refused")} == {}
-    own, user = told["own"], pwd.getpwnam(cluster.red)
+    assert cluster.wait_for_end("hostile")["state"] == "finished"
+    line = next(line for line in cluster.read_output("hostile").splitlines() if line.startswith("RESULTS "))
+    results = json.loads(line.removeprefix("RESULTS "))
+    assert {
+        name: result for name, result in results["tried"].items() if not result.startswith("refused")
+    } == {}
+    own, user = results["own"], pwd.getpwnam(cluster.red)
     assert own["ids"] == [user.pw_uid] * 3 + [user.pw_gid] * 3
     assert set(own["groups"]) <= {user.pw_gid}
     assert own["umask"] == 0o077
@@ -167,28 +176,28 @@ def test_a_hostile_job_gets_at_nothing_that_is_not_its_own(cluster: Users) -> No
     inherited = [name for name in own["held"] if name.startswith(str(cluster.home)) and mine not in name]
     assert inherited == []
     assert Path(f"/proc/{worker}").exists(), "the other team's worker lives"
-    cluster.elastane("cancel", "victim")
-    assert cluster.ended("victim")["state"] == "cancelled"
+    cluster.run_elastane("cancel", "victim")
+    assert cluster.wait_for_end("victim")["state"] == "cancelled"
 
 
-def test_links_in_a_run_directory_lead_the_controller_to_nothing_of_roots(cluster: Users) -> None:
+def test_links_in_a_run_directory_do_not_give_access_to_files_of_root(cluster: Users) -> None:
     token = json.loads((cluster.home / "cluster.json").read_text())["token"]
     before = {path: path.read_bytes() for path in cluster.home.glob("*.json")}
-    script = cluster.script("links.py", LINKS + HONEST)
+    script = cluster.write_script("links.py", LINKS + HONEST)
     cluster.submit("links", "red", script, "--", 30, 0.02, cluster.home)
     shown = ""
     deadline = time.monotonic() + 120
-    while cluster.job("links")["state"] not in {"finished", "failed"} and time.monotonic() < deadline:
+    while cluster.get_job("links")["state"] not in {"finished", "failed"} and time.monotonic() < deadline:
         for process in ("0", "7", "fork-server"):
-            shown += cluster.elastane("logs", "links", process, "--job", code=None).stdout
-    cluster.elastane("cancel", "links", code=None)
-    cluster.ended("links")
+            shown += cluster.run_elastane("logs", "links", process, "--job", code=None).stdout
+    cluster.run_elastane("cancel", "links", code=None)
+    cluster.wait_for_end("links")
     assert token not in shown
     assert {path: path.read_bytes() for path in cluster.home.glob("*.json")} == before
-    assert cluster.job("honest")["state"] == "finished", "the cluster answers"
+    assert cluster.get_job("honest")["state"] == "finished", "the cluster answers"
 
 
-def test_a_job_that_names_another_process_as_its_agent_does_not_get_it_killed(cluster: Users) -> None:
+def test_the_controller_kills_no_process_that_a_job_claims_as_its_agent(cluster: Users) -> None:
     naming = """
 import json, os, sys
 run_dir = os.path.dirname(os.path.dirname(os.readlink("/proc/self/fd/1")))
@@ -200,96 +209,98 @@ json.dump(attempt | {"pid": pid, "started": started}, open(beside, "w"))
 os.rename(beside, run_dir + "/attempt.json")
 """
     controller = json.loads((cluster.home / "controller.json").read_text())["pid"]
-    script = cluster.script("naming.py", naming + HONEST)
+    script = cluster.write_script("naming.py", naming + HONEST)
     cluster.submit("naming", "red", script, "--", 20, 0.05, controller)
-    cluster.elastane("cancel", "naming")
-    cluster.ended("naming")
+    cluster.run_elastane("cancel", "naming")
+    cluster.wait_for_end("naming")
     assert Path(f"/proc/{controller}").exists()
-    assert cluster.job("honest")["state"] == "finished", "the controller answers"
+    assert cluster.get_job("honest")["state"] == "finished", "the controller answers"
 
 
-def test_a_script_that_its_user_cannot_read_is_refused_by_name(cluster: Users) -> None:
-    script = cluster.script("private.py", HONEST)
+def test_a_job_fails_when_its_user_cannot_read_its_script(cluster: Users) -> None:
+    script = cluster.write_script("private.py", HONEST)
     script.chmod(0o600)
     cluster.submit("private", "red", script)
-    job = cluster.ended("private")
+    job = cluster.wait_for_end("private")
     assert job["state"] == "failed"
     assert str(script) in job["why"]
     assert cluster.red in job["why"]
-    hidden = cluster.place / "hidden"
+    hidden = cluster.folder / "hidden"
     hidden.mkdir(mode=0o700)
     (hidden / "train.py").write_text(HONEST)
     cluster.submit("hidden", "red", hidden / "train.py")
-    why = cluster.ended("hidden")["why"]
+    why = cluster.wait_for_end("hidden")["why"]
     assert cluster.red in why
     assert f"{hidden} is closed" in why
 
 
-def test_a_team_without_a_user_is_refused_when_it_submits(cluster: Users) -> None:
+def test_a_job_of_a_team_without_a_user_is_refused(cluster: Users) -> None:
     refused = cluster.submit("alien", "green", cluster.honest, code=2)
     assert "team green has no system user" in refused.stderr
     assert "--run-as" in refused.stderr
 
 
-def test_a_user_that_is_removed_costs_only_its_own_jobs(cluster: Users) -> None:
-    cluster.elastane("down")
+def test_a_removed_user_affects_only_its_own_jobs(cluster: Users) -> None:
+    cluster.run_elastane("down")
     gone = f"el-gone-{os.getpid()}"
     cluster.make_user(gone)
-    cluster.up(f"--run-as=red={cluster.red}", f"--run-as=blue={cluster.blue}", f"--run-as={gone}")
+    cluster.start_controller(
+        f"--run-as=red={cluster.red}", f"--run-as=blue={cluster.blue}", f"--run-as={gone}"
+    )
     cluster.submit("late", "green", cluster.honest, "--", 100000, 0.02)
-    cluster.elastane("pause", "late")
-    eventually(lambda: cluster.job("late")["state"] == "paused", "it is paused")
-    eventually(lambda: not processes_of({uid_of(gone)}), "its processes are gone")
+    cluster.run_elastane("pause", "late")
+    wait_until(lambda: cluster.get_job("late")["state"] == "paused", "it is paused")
+    wait_until(lambda: not find_user_processes({get_uid(gone)}), "its processes are gone")
     cluster.remove_user(gone)
-    cluster.elastane("resume", "late")
+    cluster.run_elastane("resume", "late")
     assert "no user" in cluster.submit("later", "green", cluster.honest, code=2).stderr
     cluster.submit("other", "blue", cluster.honest, "--", 3, 0)
-    assert cluster.ended("other")["state"] == "finished"
-    cluster.is_told("late", f"no user {gone}")
-    cluster.elastane("cancel", "late")
-    assert cluster.ended("late")["state"] == "cancelled"
+    assert cluster.wait_for_end("other")["state"] == "finished"
+    cluster.wait_for_event("late", f"no user {gone}")
+    cluster.run_elastane("cancel", "late")
+    assert cluster.wait_for_end("late")["state"] == "cancelled"
 
 
-def test_a_job_never_runs_as_root_in_a_directory_that_another_user_could_fill(cluster: Users) -> None:
+def test_a_job_never_runs_as_root_in_a_directory_of_another_user(cluster: Users) -> None:
     cluster.submit("moved", "blue", cluster.honest, "--", 100000, 0.02)
-    eventually(lambda: cluster.steps("moved") > 0, "it trains")
-    cluster.elastane("pause", "moved")
-    eventually(lambda: cluster.job("moved")["state"] == "paused", "it is paused")
-    eventually(lambda: not processes_of({uid_of(cluster.blue)}), "its processes are gone")
-    cluster.elastane("down")
-    printed = cluster.up("--no-run-as").stdout
+    wait_until(lambda: cluster.count_steps("moved") > 0, "it trains")
+    cluster.run_elastane("pause", "moved")
+    wait_until(lambda: cluster.get_job("moved")["state"] == "paused", "it is paused")
+    wait_until(lambda: not find_user_processes({get_uid(cluster.blue)}), "its processes are gone")
+    cluster.run_elastane("down")
+    printed = cluster.start_controller("--no-run-as").stdout
     assert "run as root" in printed
-    cluster.elastane("resume", "moved")
-    cluster.is_told("moved", "belongs to user")
-    cluster.elastane("cancel", "moved")
-    assert cluster.ended("moved")["state"] == "cancelled"
+    cluster.run_elastane("resume", "moved")
+    cluster.wait_for_event("moved", "belongs to user")
+    cluster.run_elastane("cancel", "moved")
+    assert cluster.wait_for_end("moved")["state"] == "cancelled"
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("option", "error"),
     [
         ("red=no-such-user", "no user no-such-user"),
         ("red=root", "uid 0"),
         ("=someone", "no team"),
     ],
 )
-def test_up_refuses_users_that_cannot_run_jobs(users: Users, word: str, said: str) -> None:
-    users.elastane("down", code=None)
-    refused = users.up(f"--run-as={word}", code=2)
-    assert said in refused.stderr
+def test_up_refuses_users_that_cannot_run_jobs(users: Users, option: str, error: str) -> None:
+    users.run_elastane("down", code=None)
+    refused = users.start_controller(f"--run-as={option}", code=2)
+    assert error in refused.stderr
 
 
-def test_up_refuses_when_it_is_not_root(users: Users) -> None:
-    users.elastane("down", code=None)
-    own = users.place / "of-red"
+def test_up_with_users_is_refused_to_other_users_than_root(users: Users) -> None:
+    users.run_elastane("down", code=None)
+    own = users.folder / "of-red"
     own.mkdir()
-    os.chown(own, uid_of(users.red), -1)
+    os.chown(own, get_uid(users.red), -1)
     users.home, before = own / "home", users.home
     try:
-        refused = users.up(f"--run-as=red={users.red}", code=2, user=users.red)
+        refused = users.start_controller(f"--run-as=red={users.red}", code=2, user=users.red)
         assert "needs root" in refused.stderr
         # Root refuses a home that the user could replace.
-        refused = users.up(f"--run-as=red={users.red}", code=2)
+        refused = users.start_controller(f"--run-as=red={users.red}", code=2)
         assert "can be changed by other users than root" in " ".join(refused.stderr.split())
     finally:
         users.home = before

@@ -1,10 +1,10 @@
-"""Workers come and go at commits; those who stay do not wait for them and compute nothing twice."""
+"""Workers join and leave at commits; the other workers do not wait and compute nothing twice."""
 
 import pytest
 
 from elastane.api.control import AskDrain
 
-from .stage import member_states, state_of
+from .stage import find_members, get_state
 
 pytestmark = pytest.mark.processes
 
@@ -17,155 +17,159 @@ WAYS = [
 
 
 def assert_nothing_computed_twice(ended):
-    # Those that the run begins with compute their first microbatch twice before.
-    rehearsals = sum(2 if worker < ended.run.record.spec.start else 1 for worker in ended.dealt)
+    # The workers of the first step compute their first microbatch twice before it.
+    rehearsals = sum(2 if worker < ended.run.record.spec.start else 1 for worker in ended.assignments)
     steps = len(ended.run.ledger)
-    assert sum(sum(dealt.values()) for dealt in ended.dealt.values()) == steps * 8 + rehearsals
+    assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == steps * 8 + rehearsals
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_joins(stage, assert_undisturbed, way):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(3)
-        await running.until_event("worker.ready", "worker 2")
-        await running.pace(lambda answer: 2 in member_states(answer))
-        running.go()
+def test_a_worker_joins(stage, assert_equals_reference, way):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.resize(3)
+        await run.wait_for_event("worker.ready", "worker 2")
+        await run.step_until(lambda answer: 2 in find_members(answer))
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=2, **way)
-    assert_undisturbed(ended)
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2, **way)
+    assert_equals_reference(ended)
     assert_nothing_computed_twice(ended)
-    assert sorted(ended.who("worker.joined")) == ["worker 0", "worker 1", "worker 2"]
-    assert ended.shares(30).keys() == {0, 1, 2}
+    assert sorted(ended.find_subjects("worker.joined")) == ["worker 0", "worker 1", "worker 2"]
+    assert ended.get_shares(30).keys() == {0, 1, 2}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_leaves(stage, assert_undisturbed, way):
-    async def story(running):
-        await running.until_step(4)
-        answer = await running.ask(AskDrain(worker=1))
+def test_a_worker_leaves(stage, assert_equals_reference, way):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        answer = await run.ask(AskDrain(worker=1))
         assert answer.ok
-        await running.pace(lambda answer: state_of(answer, 1) == "")
-        running.go()
+        await run.step_until(lambda answer: get_state(answer, 1) == "")
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=3, **way)
-    assert_undisturbed(ended)
+    ended = stage.play("--paced-from=5", disturb=disturb, start=3, **way)
+    assert_equals_reference(ended)
     assert_nothing_computed_twice(ended)
-    assert ended.who("worker.left")[0] == "worker 1"
-    assert ended.events("worker.died") == []
-    assert 1 not in ended.shares(30)
+    assert ended.find_subjects("worker.left")[0] == "worker 1"
+    assert ended.find_events("worker.died") == []
+    assert 1 not in ended.get_shares(30)
 
 
-def test_one_worker_grows_to_eight_and_shrinks_to_two(stage, assert_undisturbed):
-    async def story(running):
-        await running.until_step(2)
-        await running.resize(8)
+def test_one_worker_grows_to_eight_and_shrinks_to_two(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(2)
+        await run.resize(8)
         for joiner in range(1, 8):
-            await running.until_event("worker.ready", f"worker {joiner}")
-        await running.pace(lambda answer: member_states(answer) == set(range(8)))
-        await running.resize(2)
-        await running.pace(lambda answer: member_states(answer) == {0, 1})
-        running.go()
+            await run.wait_for_event("worker.ready", f"worker {joiner}")
+        await run.step_until(lambda answer: find_members(answer) == set(range(8)))
+        await run.resize(2)
+        await run.step_until(lambda answer: find_members(answer) == {0, 1})
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=3", story=story, start=1)
-    assert_undisturbed(ended)
+    ended = stage.play("--paced-from=3", disturb=disturb, start=1)
+    assert_equals_reference(ended)
     assert_nothing_computed_twice(ended)
-    assert len(ended.shares(30)) == 2
+    assert len(ended.get_shares(30)) == 2
 
 
-def test_the_last_worker_but_one_leaves(stage, assert_undisturbed):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(1)
-        await running.pace(lambda answer: member_states(answer) == {0} and state_of(answer, 1) == "")
-        running.go()
+def test_one_of_the_last_two_workers_leaves(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.resize(1)
+        await run.step_until(lambda answer: find_members(answer) == {0} and get_state(answer, 1) == "")
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, start=2, copies=2)
-    assert_undisturbed(ended)
+    ended = stage.play("--paced-from=5", disturb=disturb, start=2, copies=2)
+    assert_equals_reference(ended)
     assert_nothing_computed_twice(ended)
 
 
-def test_the_healthy_train_on_while_a_joiner_takes_its_time(stage, assert_undisturbed):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(3)
-        await running.until_event("worker.started", "worker 2")
-        answer = await running.pace(lambda answer: answer.step >= 10)
-        assert state_of(answer, 2) == "starting"
-        running.open("late")
-        await running.until_event("worker.ready", "worker 2")
-        await running.pace(lambda answer: 2 in member_states(answer))
-        running.go()
+def test_members_train_on_while_a_slow_worker_starts(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.resize(3)
+        await run.wait_for_event("worker.started", "worker 2")
+        answer = await run.step_until(lambda answer: answer.step >= 10)
+        assert get_state(answer, 2) == "starting"
+        run.touch("late")
+        await run.wait_for_event("worker.ready", "worker 2")
+        await run.step_until(lambda answer: 2 in find_members(answer))
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", "--late=2", story=story, start=2)
-    assert_undisturbed(ended)
-    assert ended.shares(10).keys() == {0, 1}
-    assert ended.generation(10) == ended.generation(1)
+    ended = stage.play("--paced-from=5", "--late=2", disturb=disturb, start=2)
+    assert_equals_reference(ended)
+    assert ended.get_shares(10).keys() == {0, 1}
+    assert ended.get_generation(10) == ended.get_generation(1)
 
 
-# -- one join after the other ----------------------------------------------------------------------------
+# -- overlapping joins ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_join_is_proposed_while_the_state_of_another_is_on_its_way(stage, assert_undisturbed, copies):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(3)
-        await running.until_event("worker.ready", "worker 2")
-        running.go()
-        await running.resize(4)
-        await running.until_event("worker.ready", "worker 3")
-        running.open("load")
+def test_a_worker_joins_while_another_one_still_receives_its_state(stage, assert_equals_reference, copies):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.resize(3)
+        await run.wait_for_event("worker.ready", "worker 2")
+        run.stop_pacing()
+        await run.resize(4)
+        await run.wait_for_event("worker.ready", "worker 3")
+        run.touch("load")
 
-    ended = stage.play("--load-late=2", "--paced-from=5", "--steps=300", story=story, start=2, copies=copies)
-    assert_undisturbed(ended)
-    assert ended.events("worker.died") == ended.events("worker.hung") == []
-    assert ended.shares(300).keys() == {0, 1, 2, 3}
+    ended = stage.play(
+        "--load-late=2", "--paced-from=5", "--steps=300", disturb=disturb, start=2, copies=copies
+    )
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == ended.find_events("worker.hung") == []
+    assert ended.get_shares(300).keys() == {0, 1, 2, 3}
 
 
-# -- faults while state changes hands --------------------------------------------------------------------
+# -- faults while workers send state ---------------------------------------------------------------------
 
 
-async def third_joins(running):
-    await running.until_step(4)
-    await running.resize(3)
-    await running.until_event("worker.ready", "worker 2")
-    running.go()
+async def add_worker_2(run):
+    await run.wait_for_step(4)
+    await run.resize(3)
+    await run.wait_for_event("worker.ready", "worker 2")
+    run.stop_pacing()
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", ["joiner-after-status", "joiner-after-fetch", "joiner-before-loading"])
-def test_the_joiner_dies_on_its_way_in(stage, assert_undisturbed, moment, way):
-    ended = stage.play(f"--fault=2:0:{moment}", "--paced-from=5", story=third_joins, start=2, **way)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 2"], ended.story()
+def test_a_worker_may_die_while_it_joins(stage, assert_equals_reference, moment, way):
+    ended = stage.play(f"--fault=2:0:{moment}", "--paced-from=5", disturb=add_worker_2, start=2, **way)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 2"], ended.describe()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_donor_dies_with_a_request_at_hand(stage, assert_undisturbed, way):
+def test_a_worker_may_die_before_it_answers_a_request_for_state(stage, assert_equals_reference, way):
     ended = stage.play(
         "--fault=1:0:donor-before-serving",
         "--paced-from=5",
         "--steps=60",
-        story=third_joins_once_all_is_shared,
+        disturb=add_worker_2_once_both_have_all_state,
         start=2,
         **way,
     )
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 1"], ended.story()
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
 
 
-async def third_joins_once_all_is_shared(running):
-    """Both members could give everything, so one may die."""
-    await running.until_step(4)
-    await running.pace(lambda answer: all(row.blocks for row in answer.processes if row.role == "worker"))
-    await running.resize(3)
-    await running.until_event("worker.ready", "worker 2")
-    running.go()
+async def add_worker_2_once_both_have_all_state(run):
+    """Add worker 2 once both members have all the state, so that one of them may die."""
+    await run.wait_for_step(4)
+    await run.step_until(lambda answer: all(row.blocks for row in answer.processes if row.role == "worker"))
+    await run.resize(3)
+    await run.wait_for_event("worker.ready", "worker 2")
+    run.stop_pacing()
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_member_dies_while_another_joins(stage, assert_undisturbed, copies):
-    ended = stage.play("--fault=1:6:in-backward", "--paced-from=5", story=third_joins, start=2, copies=copies)
-    assert_undisturbed(ended)
-    assert ended.who("worker.died") == ["worker 1"]
+def test_a_member_may_die_while_another_worker_joins(stage, assert_equals_reference, copies):
+    ended = stage.play(
+        "--fault=1:6:in-backward", "--paced-from=5", disturb=add_worker_2, start=2, copies=copies
+    )
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"]

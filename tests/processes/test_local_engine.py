@@ -1,4 +1,4 @@
-"""The local engine and the loop's pure parts, with real agents and workers."""
+"""The local engine and the pure parts of the controller's loop, with real agents and workers."""
 
 import asyncio
 import os
@@ -24,28 +24,28 @@ from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.job_lifecycles import cancel_lifecycle, grant_workers
 
-from .stage import SCRIPTS, WAIT_S, told
+from .stage import SCRIPTS, WAIT_S, describe_run
 
 pytestmark = pytest.mark.processes
 
-LOOK_S = 0.05
+TURN_S = 0.05
 SOURCES = Path(elastane.__file__).parents[1]
 
 
-def job(name: str = "j", *args: str, script: str = "training.py", **env: str) -> JobSpec:
+def build_spec(name: str = "j", *args: str, script: str = "training.py", **env: str) -> JobSpec:
     return JobSpec(
         name=name,
         team="t",
         script=str(SCRIPTS / script) if "/" not in script else script,
         args=args,
-        # Whoever has not installed the package must name where it is.
+        # The package may not be installed, so the job needs its path.
         env={"PYTHONPATH": str(SOURCES)} | env,
         elastic_policy=ElasticPolicy(max_replicas=4),
     )
 
 
 class Loop:
-    """The controller's loop around one job: what the real one does, without its store and its plan."""
+    """The controller's loop around one job, without its store and its plan."""
 
     def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
         self.engine = engine
@@ -53,294 +53,296 @@ class Loop:
         self.run_dir = EngineDirectories(home).run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
-    async def turn(self) -> None:
+    async def take_turn(self) -> None:
         self.seen = (await self.engine.observe([self.lifecycle.job]))[self.lifecycle.job]
         self.lifecycle = apply_observation(self.lifecycle, self.seen, time.time())
         order = choose_order(self.lifecycle, self.seen, time.time())
         if order is not None:
             await self.engine.carry_out([order])
 
-    async def until(self, done) -> None:
+    async def wait_until(self, done) -> None:
         try:
             async with asyncio.timeout(WAIT_S):
                 while not done(self):
-                    await self.turn()
-                    await asyncio.sleep(LOOK_S)
+                    await self.take_turn()
+                    await asyncio.sleep(TURN_S)
         except TimeoutError:
             log = self.run_dir.log("agent")
-            said = log.read_text() if log.exists() else ""
+            output = log.read_text() if log.exists() else ""
             raise AssertionError(
-                f"{self.lifecycle}\n{self.seen}\n{said}\n{told(read_run(self.run_dir))}"
+                f"{self.lifecycle}\n{self.seen}\n{output}\n{describe_run(read_run(self.run_dir))}"
             ) from None
 
-    async def until_over(self) -> None:
-        await self.until(lambda loop: loop.lifecycle.ended is not None)
+    async def wait_for_end(self) -> None:
+        await self.wait_until(lambda loop: loop.lifecycle.ended is not None)
 
-    async def until_step(self, step: int) -> None:
-        await self.until(lambda loop: loop.seen.progress is not None and loop.seen.progress.step >= step)
+    async def wait_for_step(self, step: int) -> None:
+        await self.wait_until(lambda loop: loop.seen.progress is not None and loop.seen.progress.step >= step)
 
     def grant(self, workers: int) -> None:
         self.lifecycle = grant_workers(self.lifecycle, workers, time.time())
 
-    def open(self, name: str) -> None:
+    def touch(self, name: str) -> None:
         (self.run_dir.root / name).touch()
 
 
 @pytest.fixture
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
-    warm = stage.program("elastane.attempts.__main__")
+    warm = stage.build_command("elastane.attempts.__main__")
     yield LocalEngine(tmp_path, agent=warm)
     for run_dir in map(EngineDirectories(tmp_path).run_dir, EngineDirectories(tmp_path).list_unsettled()):
         for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 
 
-def assert_proved(loop: Loop) -> None:
-    """Every step, virtual rank and sample was there once."""
+def assert_verified(loop: Loop) -> None:
+    """Assert that the run trained each step, virtual rank and sample once."""
     run = read_run(loop.run_dir)
-    assert verify_run(run).problems == (), told(run)
+    assert verify_run(run).problems == (), describe_run(run)
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
 
 
-def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
-    async def story():
-        loop = Loop(engine, tmp_path, job(), workers=2)
-        await loop.until_over()
-        await loop.turn()
+def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, play_reference):
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec(), workers=2)
+        await loop.wait_for_end()
+        await loop.take_turn()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "finished", loop.lifecycle
     assert (loop.lifecycle.over, loop.lifecycle.crashes, loop.lifecycle.uses) == (1, 0, 0)
     assert EngineDirectories(tmp_path).list_unsettled() == set()
     assert loop.run_dir.report.exists()
     assert loop.run_dir.card.exists()
-    assert_proved(loop)
+    assert_verified(loop)
     assert {len(line.workers) for line in read_run(loop.run_dir).ledger} == {2}
     assert loop.seen.progress.step == loop.seen.progress.steps == 30
     assert loop.seen.progress.remaining == 0
     assert dict(loop.seen.progress.speeds)[2] > 0
 
 
-def test_a_job_knows_only_what_it_names(tmp_path, home, monkeypatch):
-    """Started as users will: no warm process that has an environment already."""
+def test_a_job_sees_only_the_environment_variables_that_it_names(tmp_path, home, monkeypatch):
+    """The job starts without the warm process, which has an environment of its own."""
     monkeypatch.setenv("ELASTANE_TOKEN", "the controller's own")
     script = tmp_path / "says.py"
     script.write_text("import os; raise SystemExit(repr(dict(os.environ)))")
-    spec = job("j", script=str(script), COLOUR="red; touch /tmp/never")
+    spec = build_spec("j", script=str(script), COLOUR="red; touch /tmp/never")
 
-    async def story():
+    async def drive():
         loop = Loop(LocalEngine(tmp_path), tmp_path, spec)
-        await loop.until_over()
+        await loop.wait_for_end()
         return loop
 
-    said = asyncio.run(story()).lifecycle.ended.traceback
-    assert "'COLOUR': 'red; touch /tmp/never'" in said
-    assert "controller's own" not in said
+    variables = asyncio.run(drive()).lifecycle.ended.traceback
+    assert "'COLOUR': 'red; touch /tmp/never'" in variables
+    assert "controller's own" not in variables
 
 
-def test_the_users_error_ends_the_job_with_its_traceback(engine, tmp_path):
+def test_an_error_of_the_script_ends_the_job_with_its_traceback(engine, tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text("import elastane\nraise ValueError('no such column')\n")
 
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", script=str(script)))
-        await loop.until_over()
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", script=str(script)))
+        await loop.wait_for_end()
         return loop
 
-    ended = asyncio.run(story()).lifecycle.ended
+    ended = asyncio.run(drive()).lifecycle.ended
     assert ended.how == "failed"
     assert "ValueError: no such column" in ended.traceback
 
 
-def test_a_job_grows_shrinks_pauses_and_goes_on(engine, tmp_path):
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--paced-from=5", "--steps=60"))
-        await loop.until_step(4)
+def test_a_job_grows_pauses_and_resumes(engine, tmp_path):
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--paced-from=5", "--steps=60"))
+        await loop.wait_for_step(4)
         loop.grant(2)
-        await loop.until(lambda loop: loop.seen.workers == 2)
-        loop.open("gates")
-        await loop.until(lambda loop: 2 in dict(loop.seen.progress.speeds))
+        await loop.wait_until(lambda loop: loop.seen.workers == 2)
+        loop.touch("gates")
+        await loop.wait_until(lambda loop: 2 in dict(loop.seen.progress.speeds))
         loop.grant(0)
         assert loop.lifecycle.uses == 2
-        await loop.until(lambda loop: loop.lifecycle.uses == 0)
+        await loop.wait_until(lambda loop: loop.lifecycle.uses == 0)
         assert loop.lifecycle.over == 1
         assert not is_any_process_present(loop.run_dir)
         loop.grant(3)
-        await loop.until_over()
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "finished", loop.lifecycle
     assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 0)
-    assert_proved(loop)
+    assert_verified(loop)
 
 
-def test_a_cancelled_job_holds_nothing(engine, tmp_path):
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--seconds=0.01", "--steps=10000"), workers=2)
-        await loop.until_step(2)
+def test_a_cancelled_job_leaves_no_process(engine, tmp_path):
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--seconds=0.01", "--steps=10000"), workers=2)
+        await loop.wait_for_step(2)
         loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
-        await loop.until_over()
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
 @pytest.mark.parametrize("moment", ["ordered", "living", "answering"])
-def test_a_job_that_is_cancelled_while_it_begins_holds_nothing(engine, tmp_path, moment):
+def test_a_job_that_is_cancelled_while_it_begins_leaves_no_process(engine, tmp_path, moment):
     moments = {
         "ordered": lambda loop: loop.seen.present,
         "living": lambda loop: loop.seen.agent,
         "answering": lambda loop: loop.seen.target is not None,
     }
 
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--seconds=0.05", "--steps=10000"), workers=2)
-        await loop.until(moments[moment])
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--seconds=0.05", "--steps=10000"), workers=2)
+        await loop.wait_until(moments[moment])
         loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
         assert loop.lifecycle.uses == 2
-        await loop.until_over()
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
-def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine, tmp_path):
-    spec = job("j", "--paced-from=3")
+def test_a_cancelled_job_that_never_ends_its_step_is_killed_after_the_timeout(engine, tmp_path):
+    spec = build_spec("j", "--paced-from=3")
     policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
     spec = msgspec.structs.replace(spec, elastic_policy=policy)
 
-    async def story():
+    async def drive():
         loop = Loop(engine, tmp_path, spec)
-        await loop.until_step(2)
+        await loop.wait_for_step(2)
         loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
-        await loop.until_over()
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
 
 
-def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engine, tmp_path):
-    spec = job("j", "--paced-from=5")
+def test_a_worker_that_does_not_leave_in_time_is_killed_and_the_job_trains_on(engine, tmp_path):
+    spec = build_spec("j", "--paced-from=5")
     policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
     spec = msgspec.structs.replace(spec, elastic_policy=policy)
 
-    async def story():
+    async def drive():
         loop = Loop(engine, tmp_path, spec, workers=2)
-        await loop.until_step(4)
-        # It can only leave at a commit, and there is none.
+        await loop.wait_for_step(4)
+        # A worker leaves only at a commit, and the job makes none.
         loop.grant(1)
-        await loop.until(lambda loop: loop.lifecycle.uses == 1)
-        loop.open("gates")
-        await loop.until_over()
+        await loop.wait_until(lambda loop: loop.lifecycle.uses == 1)
+        loop.touch("gates")
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "finished", loop.lifecycle
     assert (loop.lifecycle.over, loop.lifecycle.crashes) == (1, 0)
     assert any("did not leave in time" in event.why for event in read_run(loop.run_dir).events)
-    assert_proved(loop)
+    assert_verified(loop)
 
 
-def test_an_agent_that_is_killed_is_followed_by_an_attempt_that_goes_on(engine, tmp_path):
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
-        await loop.until_step(4)
+def test_the_next_attempt_resumes_a_job_when_its_agent_is_killed(engine, tmp_path):
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--paced-from=5"), workers=2)
+        await loop.wait_for_step(4)
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
-        loop.open("gates")
-        await loop.until_over()
+        loop.touch("gates")
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "finished", loop.lifecycle
     assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 1)
-    assert_proved(loop)
+    assert_verified(loop)
 
 
-def test_an_agent_that_is_told_to_end_leaves_a_checkpoint_and_the_job_goes_on(engine, tmp_path):
-    """A machine that shuts down tells every process so; that is nobody's crash."""
+def test_an_agent_that_gets_sigterm_leaves_a_checkpoint_and_the_job_resumes(engine, tmp_path):
+    """A machine that shuts down sends SIGTERM to every process; the job has not crashed."""
 
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
-        await loop.until_step(4)
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--paced-from=5"), workers=2)
+        await loop.wait_for_step(4)
         os.kill(read_attempt(loop.run_dir).pid, signal.SIGTERM)
-        loop.open("gates")
-        await loop.until_over()
+        loop.touch("gates")
+        await loop.wait_for_end()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "finished", loop.lifecycle
     assert (loop.lifecycle.over, loop.lifecycle.crashes) == (2, 0)
     resumed = read_run(loop.run_dir).record.resumed
     assert resumed.step >= 4
-    assert_proved(loop)
+    assert_verified(loop)
 
 
 def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_path):
-    async def story():
-        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
-        await loop.until_step(4)
-        os.kill(worker_pid(loop), signal.SIGSTOP)
+    async def drive():
+        loop = Loop(engine, tmp_path, build_spec("j", "--paced-from=5"), workers=2)
+        await loop.wait_for_step(4)
+        os.kill(find_worker_pid(loop), signal.SIGSTOP)
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
-        await loop.until(lambda loop: not loop.seen.agent)
+        await loop.wait_until(lambda loop: not loop.seen.agent)
         await asyncio.sleep(0.5)
-        await loop.turn()
+        await loop.take_turn()
         assert loop.seen.present
         assert loop.lifecycle.uses == 2
         assert loop.lifecycle.over == 0
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
-        await loop.until(lambda loop: loop.lifecycle.over == 1)
+        await loop.wait_until(lambda loop: loop.lifecycle.over == 1)
         loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
-        await loop.until_over()
+        await loop.wait_for_end()
 
-    asyncio.run(story())
-
-
-def worker_pid(loop: Loop) -> int:
-    return next(pid for pid in list_present_processes(loop.run_dir) if b"worker-1" in logs_of(pid))
+    asyncio.run(drive())
 
 
-def logs_of(pid: int) -> bytes:
+def find_worker_pid(loop: Loop) -> int:
+    return next(pid for pid in list_present_processes(loop.run_dir) if b"worker-1" in read_log_path(pid))
+
+
+def read_log_path(pid: int) -> bytes:
     return os.fsencode(Path(f"/proc/{pid}/fd/1").readlink())
 
 
-def test_an_attempt_is_begun_once_however_often_and_late_it_is_ordered(engine, tmp_path, stage):
-    spec = job()
+def test_an_attempt_begins_once_however_often_and_late_it_is_ordered(engine, tmp_path, stage):
+    spec = build_spec()
 
-    async def story():
+    async def drive():
         loop = Loop(engine, tmp_path, spec)
         order = StartAttempt(job="j", attempt=1, workers=1, spec=spec)
         others = [LocalEngine(tmp_path, agent=engine._agent) for _ in range(3)]
         await asyncio.gather(*(other.carry_out([order, order]) for other in others))
-        await loop.until_over()
+        await loop.wait_for_end()
         for other in others:
             await other.carry_out([order])
             await other.close()
         return loop
 
-    loop = asyncio.run(story())
+    loop = asyncio.run(drive())
     assert (loop.lifecycle.ended.how, loop.lifecycle.over) == ("finished", 1)
     begun = loop.run_dir.log("agent").read_text().count("attempt 1 begins")
     assert begun == 1
-    assert_proved(loop)
+    assert_verified(loop)
 
 
-def test_what_cannot_be_started_is_an_attempt_that_failed(engine, tmp_path):
-    async def story(spec):
+def test_an_attempt_that_cannot_be_started_has_failed(engine, tmp_path):
+    async def drive(spec):
         loop = Loop(engine, tmp_path, spec)
-        await loop.until(lambda loop: loop.lifecycle.over == 1)
+        await loop.wait_until(lambda loop: loop.lifecycle.over == 1)
         return loop.lifecycle
 
-    lifecycle = asyncio.run(story(job("a", script=str(tmp_path / "none.py"))))
+    lifecycle = asyncio.run(drive(build_spec("a", script=str(tmp_path / "none.py"))))
     assert (lifecycle.ended.how, lifecycle.crashes) == ("failed", 0)
     assert "there is no script" in lifecycle.ended.why
-    lifecycle = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
+    lifecycle = asyncio.run(
+        drive(msgspec.structs.replace(build_spec("b"), script="", command=("sh", "-c", "x")))
+    )
     assert lifecycle.ended.how == "failed"
     assert "starts sh" in lifecycle.ended.why

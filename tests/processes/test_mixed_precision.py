@@ -1,4 +1,4 @@
-"""fp16, a plateau and patience: what scripts keep and decide is the same for every history of workers."""
+"""fp16, a plateau schedule and early stopping: scripts keep and decide the same, whichever workers train."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ import pytest
 
 from elastane.api.control import AskStop
 
-from .stage import one_joins_and_one_leaves
+from .stage import add_worker_2_and_drain_worker_0
 
 pytestmark = pytest.mark.processes
 
@@ -18,25 +18,25 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def alone(stage):
-    """One worker to which nothing happens, once per way to end."""
+def play_undisturbed(stage):
+    """Return a function that trains one undisturbed worker, once for each way to end."""
 
     @cache
     def play(end="patience"):
         ended = stage.play(f"--end={end}", script="mixed.py")
         skipped = [line.step for line in ended.run.ledger if line.skipped]
         assert 1 in skipped
-        assert 3 <= len(skipped) < LAST - 3, ended.story()
+        assert 3 <= len(skipped) < LAST - 3, ended.describe()
         return ended
 
     return play
 
 
 @pytest.fixture
-def assert_as_alone(alone):
+def assert_equals_undisturbed(play_undisturbed):
     def check(ended, end="patience"):
-        expected = alone(end)
-        assert ended.over.code == 0, ended.story()
+        expected = play_undisturbed(end)
+        assert ended.outcome.code == 0, ended.describe()
         assert len(ended.run.ledger) == LAST
         assert ended.losses == expected.losses
         assert [line.skipped for line in ended.run.ledger] == [line.skipped for line in expected.run.ledger]
@@ -44,38 +44,42 @@ def assert_as_alone(alone):
             line.grad_norm for line in expected.run.ledger
         ]
         assert ended.digests == expected.digests
-        assert ended.said == expected.said
-        assert ended.model == expected.model
+        assert ended.messages == expected.messages
+        assert ended.model_digest == expected.model_digest
         assert ended.verdict.problems == ()
 
     return check
 
 
-def test_a_run_that_its_script_ends_has_finished(alone):
-    ended = alone()
-    (finished,) = ended.events("run.finished")
-    assert ended.over.code == 0
+def test_a_run_that_its_script_ends_has_finished(play_undisturbed):
+    ended = play_undisturbed()
+    (finished,) = ended.find_events("run.finished")
+    assert ended.outcome.code == 0
     assert (finished.who, finished.step) == ("script", LAST)
     assert "early stopping: nothing better than" in finished.why
     assert ended.run.run_dir.model_files.weights.exists()
     assert ended.verdict.problems == ()
-    (digest,) = ended.events("digest")
+    (digest,) = ended.find_events("digest")
     assert digest.step == LAST
 
 
 @pytest.mark.parametrize("end", ["break", "return"])
-def test_leaving_the_loop_ends_the_run_too(stage, alone, assert_as_alone, end):
+def test_leaving_the_loop_ends_the_run_too(stage, play_undisturbed, assert_equals_undisturbed, end):
     ended = stage.play(f"--end={end}", script="mixed.py", start=2)
-    assert_as_alone(ended, end)
-    assert "left the loop after step 15" in ended.events("run.finished")[0].why
-    assert ended.model == alone().model
+    assert_equals_undisturbed(ended, end)
+    assert "left the loop after step 15" in ended.find_events("run.finished")[0].why
+    assert ended.model_digest == play_undisturbed().model_digest
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_joins_another_leaves_and_all_stop_at_the_same_step(stage, assert_as_alone, way):
-    ended = stage.play("--paced-from=5", story=one_joins_and_one_leaves, script="mixed.py", start=2, **way)
-    assert_as_alone(ended)
-    assert ended.shares(LAST).keys() == {1, 2}
+def test_all_workers_stop_at_the_same_step_when_workers_have_joined_and_left(
+    stage, assert_equals_undisturbed, way
+):
+    ended = stage.play(
+        "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, script="mixed.py", start=2, **way
+    )
+    assert_equals_undisturbed(ended)
+    assert ended.get_shares(LAST).keys() == {1, 2}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -83,19 +87,19 @@ def test_a_worker_joins_another_leaves_and_all_stop_at_the_same_step(stage, asse
     ("moment", "step"),
     [("after-one-vote-that-counted", 2), ("in-backward", 6), ("before-apply", 7), ("in-backward", LAST)],
 )
-def test_a_worker_dies_in_a_step(stage, assert_as_alone, way, moment, step):
+def test_a_worker_may_die_in_a_step(stage, assert_equals_undisturbed, way, moment, step):
     ended = stage.play(f"--fault=1:{step}:{moment}", script="mixed.py", start=3, **way)
-    assert_as_alone(ended)
-    assert "worker 1" in ended.who("worker.died")
+    assert_equals_undisturbed(ended)
+    assert "worker 1" in ended.find_subjects("worker.died")
 
 
-def test_a_user_who_stops_the_run_first_has_stopped_it(stage):
-    async def story(running):
-        await running.until_step(4)
-        await running.ask(AskStop())
-        running.go()
+def test_a_run_that_a_user_stops_before_its_script_does_is_stopped(stage):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        await run.ask(AskStop())
+        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", story=story, script="mixed.py", start=2)
-    assert ended.over.code == 130, ended.story()
-    assert len(ended.events("run.stopped")) == 1
+    ended = stage.play("--paced-from=5", disturb=disturb, script="mixed.py", start=2)
+    assert ended.outcome.code == 130, ended.describe()
+    assert len(ended.find_events("run.stopped")) == 1
     assert ended.verdict.problems == ()

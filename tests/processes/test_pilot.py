@@ -1,4 +1,4 @@
-"""The joined cluster, as ``make pilot`` lives through it: from the API down to the workers."""
+"""The shared cluster of ``make pilot``, from the API to the workers."""
 
 import json
 import os
@@ -16,8 +16,8 @@ PILOT = Path(__file__).parents[2] / "benchmarks" / "shared_cluster.py"
 SMALL = Path(__file__).parent / "scripts" / "small_cluster.yaml"
 
 
-def pilot(tmp_path):
-    """Everything it keeps is below ``tmp_path``, so that what it leaves running can be found."""
+def start_pilot(tmp_path):
+    """Start the pilot with all its files below ``tmp_path``, so that its processes can be found."""
     return subprocess.Popen(
         [sys.executable, str(PILOT), str(SMALL), f"--out={tmp_path / 'out'}", "--keep"],
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -27,8 +27,8 @@ def pilot(tmp_path):
     )
 
 
-def left_running(tmp_path):
-    """Processes of the pilot's: each names its home among its arguments."""
+def list_processes(tmp_path):
+    """Return the commands of the pilot's processes; each names the home among its arguments."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -42,31 +42,31 @@ def left_running(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_jobs_stretch_give_way_fail_and_live_on_and_train_the_same_bytes(tmp_path):
-    process = pilot(tmp_path)
-    said, _ = process.communicate()
-    assert process.returncode == 0, said
+def test_jobs_grow_shrink_fail_and_resume_and_train_the_same_bytes(tmp_path):
+    process = start_pilot(tmp_path)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert all(check["good"] for check in report["checks"])
     elastic = report["arms"]["elastic"]["jobs"]
     sizes = [workers for _, workers in elastic["stretches"]["sizes"]]
     assert sizes[:2] == [0, 2] or sizes[0] == 2, sizes
-    assert 1 in sizes[sizes.index(2) :], "it gives a device back to the owner"
+    assert 1 in sizes[sizes.index(2) :], "the job gives a device back to its owner"
     assert elastic["stretches"]["crashes"] == 1
     assert elastic["typo"]["state"] == "failed"
     assert "<svg" in (tmp_path / "out" / "report.html").read_text()
-    assert left_running(tmp_path) == []
+    assert list_processes(tmp_path) == []
 
 
-def test_an_interrupted_pilot_ends_all_it_has_started(tmp_path):
-    process = pilot(tmp_path)
+def test_an_interrupted_pilot_ends_all_processes_that_it_has_started(tmp_path):
+    process = start_pilot(tmp_path)
     for line in process.stdout:
         if "stretches running" in line:
             break
     # Some of its processes are only just coming.
     time.sleep(2)
-    assert left_running(tmp_path)
+    assert list_processes(tmp_path)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert left_running(tmp_path) == []
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert list_processes(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Whoever does not know the run's secret is not listened to, and nothing listens beyond this machine."""
+"""Connections without the run's secret are refused, and no process listens beyond this machine."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from websockets.sync.client import connect
 
 from elastane.runtime.links.frames import HEADER
 
-from .stage import Running
+from .stage import LiveRun
 
 pytestmark = pytest.mark.processes
 
@@ -18,8 +18,8 @@ LOOPBACK = "0100007F"
 LISTENING = "0A"
 
 
-def listening(pid: int) -> set[tuple[str, int]]:
-    """Addresses, in the kernel's hexadecimal, and ports a process listens on, IPv4 and IPv6."""
+def find_listening_ports(pid: int) -> set[tuple[str, int]]:
+    """Return the addresses, in hexadecimal, and the ports on which a process listens, IPv4 and IPv6."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -39,25 +39,27 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def visited(stage):
-    """One run, visited by strangers in the middle of its training; what they met."""
-    met: dict[str, object] = {}
+def probed(stage):
+    """Connect to each port of a run without its secret; return the results and the run."""
+    results: dict[str, object] = {}
 
-    async def story(running: Running) -> None:
-        answer = await running.until_step(4)
+    async def disturb(run: LiveRun) -> None:
+        answer = await run.wait_for_step(4)
         rows = [row for row in answer.processes if row.role != "agent"]
-        met["listening"] = {f"{row.role} {row.worker}": listening(row.pid) for row in rows}
-        endpoint = json.loads(running.run_dir.endpoint.read_text())
+        results["listening"] = {f"{row.role} {row.worker}": find_listening_ports(row.pid) for row in rows}
+        endpoint = json.loads(run.run_dir.endpoint.read_text())
         url = f"ws://{endpoint['host']}:{endpoint['port']}"
-        met["websocket"] = [refused(url, secret) for secret in (None, "", "guess")]
-        workers = [addresses for who, addresses in met["listening"].items() if who.startswith("worker")]
-        met["mesh"] = [hung_up_on(port) for addresses in workers for _, port in addresses]
-        running.go()
+        results["websocket"] = [connect_to_coordinator(url, secret) for secret in (None, "", "guess")]
+        workers = [
+            addresses for process, addresses in results["listening"].items() if process.startswith("worker")
+        ]
+        results["mesh"] = [is_dropped(port) for addresses in workers for _, port in addresses]
+        run.stop_pacing()
 
-    return met, stage.play("--paced-from=5", story=story, start=2)
+    return results, stage.play("--paced-from=5", disturb=disturb, start=2)
 
 
-def refused(url: str, secret: str | None) -> int:
+def connect_to_coordinator(url: str, secret: str | None) -> int:
     headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
     try:
         connect(url, additional_headers=headers, proxy=None).close()
@@ -66,45 +68,45 @@ def refused(url: str, secret: str | None) -> int:
     return 200
 
 
-def hung_up_on(port: int) -> bool:
-    """A worker drops whoever answers its greeting with noise."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
-        stranger.sendall(HEADER.pack(5, 0) + b"noise")
+def is_dropped(port: int) -> bool:
+    """Answer a worker's greeting with noise and wait until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(HEADER.pack(5, 0) + b"noise")
         try:
-            while stranger.recv(4096):
+            while connection.recv(4096):
                 pass
         except ConnectionResetError:
             pass
         return True
 
 
-def test_a_connection_without_the_secret_is_unauthorised(visited):
-    met, _ = visited
-    assert met["websocket"] == [401, 401, 401]
+def test_the_coordinator_refuses_connections_without_the_secret(probed):
+    results, _ = probed
+    assert results["websocket"] == [401, 401, 401]
 
 
-def test_a_stranger_is_dropped_by_every_worker(visited):
-    met, _ = visited
-    assert met["mesh"] == [True, True]
+def test_every_worker_drops_connections_without_the_secret(probed):
+    results, _ = probed
+    assert results["mesh"] == [True, True]
 
 
-def test_everything_listens_on_loopback_only(visited):
-    met, _ = visited
-    assert {address for addresses in met["listening"].values() for address, _ in addresses} == {LOOPBACK}
-    assert {who for who, addresses in met["listening"].items() if addresses} == {
+def test_all_processes_listen_on_loopback_only(probed):
+    results, _ = probed
+    assert {address for addresses in results["listening"].values() for address, _ in addresses} == {LOOPBACK}
+    assert {process for process, addresses in results["listening"].items() if addresses} == {
         "coordinator None",
         "worker 0",
         "worker 1",
     }
 
 
-def test_the_training_does_not_notice(visited, assert_undisturbed):
-    _, ended = visited
-    assert_undisturbed(ended)
+def test_refused_connections_change_no_byte(probed, assert_equals_reference):
+    _, ended = probed
+    assert_equals_reference(ended)
 
 
-def test_the_secret_is_its_owners_alone(visited):
-    _, ended = visited
+def test_only_its_owner_can_read_the_secret_and_no_file_repeats_it(probed):
+    _, ended = probed
     secret = ended.run.run_dir.secret
     assert secret.stat().st_mode & 0o777 == 0o600
     assert len(bytes.fromhex(secret.read_text())) == 32

@@ -1,4 +1,4 @@
-"""Nobody but their owner writes to the files that Elastane makes, whatever the umask."""
+"""Only their owner can write to the files that Elastane creates, under any umask."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ for step in run.steps(data, global_batch=8, microbatch=2, until=6):
 """
 
 
-def elastane_with(umask: int, home: Path, *words: str) -> None:
+def run_elastane(umask: int, home: Path, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "elastane", *words],
         capture_output=True,
@@ -40,8 +40,8 @@ def elastane_with(umask: int, home: Path, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def modes_in(folder: Path) -> dict[str, int]:
-    """The modes of a folder and all in it, but links, which have none of their own."""
+def read_modes(folder: Path) -> dict[str, int]:
+    """Return the modes of a folder and of all files in it; links have no mode of their own."""
     found = (path for path in (folder, *folder.rglob("*")) if not path.is_symlink())
     return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in found}
 
@@ -49,30 +49,30 @@ def modes_in(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("umask", "closed"),
     [
-        # An oversight of a container; what a user chose; what a user chose.
+        # The first is an oversight of some containers, the others are choices of users.
         (0o000, 0o022),
         (0o002, 0o002),
         (0o077, 0o077),
     ],
 )
-def test_a_run_is_as_closed_as_its_umask_says_and_never_open_to_everybody(tmp_path, umask, closed) -> None:
+def test_files_of_a_run_follow_the_umask_and_are_never_writable_for_others(tmp_path, umask, closed) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     home = tmp_path / "home"
     options = ("--workers=1", "--name=closed", "--checkpoint-every=2 steps")
-    elastane_with(umask, home, "run", *options, str(script))
-    modes = modes_in(home)
+    run_elastane(umask, home, "run", *options, str(script))
+    modes = read_modes(home)
     assert any(name.startswith("runs/closed/checkpoints/") for name in modes)
     assert {name: oct(mode) for name, mode in modes.items() if mode & closed} == {}
     assert modes["runs/closed/secret"] == 0o600
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_a_controllers_home_is_its_owners_alone(tmp_path, umask) -> None:
+def test_only_its_owner_can_read_the_home_of_a_controller(tmp_path, umask) -> None:
     home = tmp_path / "home"
-    elastane_with(umask, home, "up", "--detach", "--listen=127.0.0.1:0", "--devices=1")
-    elastane_with(umask, home, "down")
+    run_elastane(umask, home, "up", "--detach", "--listen=127.0.0.1:0", "--devices=1")
+    run_elastane(umask, home, "down")
     assert home.stat().st_mode & 0o777 == 0o700
-    assert {name: oct(mode) for name, mode in modes_in(home).items() if mode & 0o022} == {}
+    assert {name: oct(mode) for name, mode in read_modes(home).items() if mode & 0o022} == {}
     secrets = ("cluster.json", "controller.db", "controller.log", "controller.json", "run-as.json")
-    assert {modes_in(home)[name] for name in secrets} == {0o600}
+    assert {read_modes(home)[name] for name in secrets} == {0o600}

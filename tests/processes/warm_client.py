@@ -1,7 +1,7 @@
-"""What an agent starts instead of a cold fork server; needs nothing but the standard library.
+"""The command that an agent starts instead of a fork server; it imports only the standard library.
 
-Passes its own descriptors on to ``warm_process.py`` and lives as long as the server it gets for them. Killed,
-it takes the server with it: the agent closes the server's standard input.
+It passes its own descriptors to ``warm_process.py``, which forks a server, and it ends when that server ends.
+When the agent kills this process, the server ends too, because the agent closes the server's standard input.
 """
 
 import json
@@ -16,7 +16,7 @@ def main() -> None:
     path, _, run_dir, _, lifeline = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        # Where an object store is, the forked server would not know: its environment is the session's.
+        # The forked server has the session's environment, which does not name the object store of this test.
         stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         socket.send_fds(connection, [json.dumps([run_dir, stores]).encode()], [0, 1, 2, int(lifeline)])
         pid = int(connection.recv(64))

@@ -1,7 +1,7 @@
-"""Imports torch once for the whole test session; each run's fork server is forked from here.
+"""The warm process: it imports torch once for the test session, and each run's fork server is forked from it.
 
-Started with the path of a Unix socket. A client (``warm_client.py``) sends its command line and four
-descriptors, gets the process id of its server, and lives as long as that does.
+Its argument is the path of a Unix socket. A client (``warm_client.py``) sends its command line and four
+descriptors, and receives the process id of its server.
 """
 
 import gc
@@ -24,7 +24,7 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    # Nobody here asks how a server ended.
+    # This process does not need the exit codes of servers.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
@@ -40,9 +40,9 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, listener: socket.socket) -> None:
-    """Answer in a forked process: only that one ever has a file of the run open, as its own servers do.
+    """Answer in a forked process, so that this process never has a file of a run open.
 
-    Whoever ends all that belongs to a run finds it by such files, and would end the whole session.
+    Tests kill each process that has a file of the run open, and would end the whole session.
     """
     if os.fork():
         return
@@ -56,7 +56,7 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
 
 
 def become(run_dir: Path, requests: int, answers: int, log: int, lifeline: int) -> None:
-    """In the forked process: what ``python -m elastane.runtime.fork_server`` is once it has imported all."""
+    """Continue as ``python -m elastane.runtime.fork_server`` does once it has imported its modules."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

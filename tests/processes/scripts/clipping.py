@@ -1,6 +1,6 @@
-"""A model whose optimizer state takes a joiner several steps to get, and a script that changes it all.
+"""A model with more optimizer state than a new worker receives in one step; the script changes all values.
 
-60 MB of AdamW's state, where 16 MiB come in each step.
+AdamW has 60 MB of state, and a worker receives 16 MiB per step.
 """
 
 import argparse
@@ -17,7 +17,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 options = parser.parse_args()
 
-faults.witness()
+faults.record_work()
 faults.pace(options.paced_from)
 run = elastane.join()
 model = nn.Sequential(

@@ -1,4 +1,4 @@
-"""A training with a breakpoint where the first argument says: "loop", "between" or nowhere."""
+"""A training with a breakpoint in the loop of a step ("loop"), between two steps ("between"), or nowhere."""
 
 import argparse
 
@@ -23,9 +23,9 @@ rounds = 0
 for step in run.steps(data, global_batch=8, microbatch=2, until=options.steps):
     for batch, targets in step:
         rounds += 1
-        # The seventh: two of the rehearsal, and the first step's four.
+        # The rehearsal has two rounds and the first step four, so the seventh is in the second step.
         if options.where == "loop" and rounds == 7:
-            breakpoint()  # noqa: T100 - what is tested
+            breakpoint()  # noqa: T100 - the test is about it
         step.backward(functional.cross_entropy(model(batch), targets))
     if options.where == "between" and step.number == 3:
         breakpoint()  # noqa: T100 - likewise

@@ -1,10 +1,10 @@
-"""Faults at exact moments, from within the worker they strike; elastane itself knows nothing of them.
+"""Faults at exact moments, made inside the worker by replacing functions of Elastane.
 
-``WORKER:STEP:MOMENT[:SIGNAL]`` sends the worker with that number that signal (KILL by default) at that moment
-of that step; for moments of a joiner the step is not looked at.
+The fault ``WORKER:STEP:MOMENT[:SIGNAL]`` sends a signal, SIGKILL by default, to this worker at this moment of
+this step. Moments of a worker that joins ignore the step.
 
-``MOMENT[:STEP]`` as a hold makes whichever worker gets to that moment, of a checkpoint of that step or a
-later one, wait there until the test has made the file ``release``; it says so by the file ``held``.
+The hold ``MOMENT[:STEP]`` stops the first worker that reaches this moment of a checkpoint of this step or a
+later one. The worker creates the file ``held`` and waits until the test creates the file ``release``.
 """
 
 import faulthandler
@@ -42,14 +42,14 @@ def _run_dir():
 
 
 def wait_for(*names: str) -> None:
-    """Until the test has made one of these files in the run directory; alone, not at all."""
+    """Wait for one of these files in the run directory; without a run directory, do not wait."""
     root = _run_dir()
     while root is not None and not any((root / name).exists() for name in names):
         time.sleep(POLL_S)
 
 
 def pace(first: int) -> None:
-    """Begin no step from ``first`` on before the test has made the file ``gate-STEP``, or ``gates``."""
+    """Let each step from ``first`` on wait for the file ``gate-STEP`` or ``gates``."""
 
     def wait(training: Trainer) -> None:
         if training.step + 1 >= first:
@@ -58,13 +58,13 @@ def pace(first: int) -> None:
     _around(Trainer, "take_script_changes", before=wait)
 
 
-def wait_as(number: int, name: str) -> None:
+def wait_if_worker(number: int, name: str) -> None:
     if worker_settings.get_settings().worker == number:
         wait_for(name)
 
 
-def load_late(number: int) -> None:
-    """This worker has its state sent as it joins, and does not take it before the file ``load`` is there."""
+def delay_loading(number: int) -> None:
+    """Let a worker that joins wait for the file ``load`` before it loads the state that peers have sent."""
 
     def wait(_reactor: Reactor, action: object) -> None:
         if isinstance(action, actions.LoadState):
@@ -74,8 +74,8 @@ def load_late(number: int) -> None:
         _around(Reactor, "_act", before=wait)
 
 
-def apply_late(number: int, step: int) -> None:
-    """This worker does not apply the step before the file ``apply`` is there."""
+def delay_applying(number: int, step: int) -> None:
+    """Let a worker wait for the file ``apply`` before it applies a step."""
 
     def wait(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
@@ -86,7 +86,7 @@ def apply_late(number: int, step: int) -> None:
 
 
 def corrupt(number: int, step: int) -> None:
-    """After the step this worker's own optimizer state is no longer what was computed."""
+    """Change the optimizer state of a worker after a step."""
 
     def spoil(state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
@@ -98,7 +98,7 @@ def corrupt(number: int, step: int) -> None:
 
 
 def corrupt_values(number: int, step: int) -> None:
-    """From the step on this worker has another value of a block than its owner."""
+    """Change a value of a block in each step from ``step`` on, in a worker that does not own the block."""
 
     def spoil(training: Trainer, at: int) -> None:
         member = training.reactor.member
@@ -110,28 +110,30 @@ def corrupt_values(number: int, step: int) -> None:
         _around(Trainer, "open_to_script", before=spoil)
 
 
-def slowness() -> float:
-    """Worker 1 is ten times slower than the others."""
+def get_slowdown() -> float:
+    """Return the factor of a step's time: worker 1 is ten times slower than the others."""
     return 10.0 if worker_settings.get_settings().worker == 1 else 1.0
 
 
-def witness() -> None:
-    """Note every virtual rank that is dealt and every step that is applied, so that others see it."""
+def record_work() -> None:
+    """Write each virtual rank that begins and each step that is applied to files, for tests and peers."""
     root, number = _run_dir(), worker_settings.get_settings().worker
     if root is None:
         return
     faulthandler.register(signal.SIGUSR1)
-    notes = os.open(root / f"dealt-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    notes = os.open(root / f"assigned-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def note(_source: BatchSource, step: int, rank: int) -> None:
+    def record_rank(_source: BatchSource, step: int, rank: int) -> None:
         os.write(notes, f"{step} {rank}\n".encode())
 
-    _around(BatchSource, "load", before=note)
+    _around(BatchSource, "load", before=record_rank)
 
-    def applied(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
+    def record_step(
+        _state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any
+    ) -> None:
         (root / f"applied-{outcome.step}-{number}").touch()
 
-    _around(TrainingState, "apply", after=applied)
+    _around(TrainingState, "apply", after=record_step)
 
 
 def arm(text: str) -> None:
@@ -164,7 +166,7 @@ def _around(owner: type, name: str, *, before: Callable | None = None, after: Ca
 
 
 def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
-    """Strike at the first of those moments that lies in the step."""
+    """Return a function that strikes at its first call in the step."""
 
     def at(now: int) -> None:
         if now == step:
@@ -174,7 +176,7 @@ def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
 
 
 def data_late(step: int, _strike: Strike) -> None:
-    """Its samples come when the file ``data`` is there."""
+    """Let the samples of a step wait for the file ``data``."""
     at = _in_step(step, lambda: wait_for("data"))
     _around(MapBatchSource, "_load_batch", before=lambda _source, now, _rank: at(now))
 
@@ -185,19 +187,19 @@ def before_compute(step: int, strike: Strike) -> None:
 
 
 def in_backward(step: int, strike: Strike) -> None:
-    """Of its second virtual rank in the step, with some gradients in the slots and some not."""
-    dealt: list[int] = []
+    """Strike in the second virtual rank of the step, when some gradients are written and others are not."""
+    loaded: list[int] = []
     added: list[int] = []
-    # The rehearsals of a worker that the run begins with are of step 1.
+    # The rehearsals of a worker that starts with the run belong to step 1.
     second = 4 if step == 1 else 2
 
     def load(_source: BatchSource, now: int, _rank: int) -> None:
-        dealt.append(now)
+        loaded.append(now)
         added.clear()
 
     def add(_leaf: object, number: int, _gradient: object) -> None:
         added.append(number)
-        if dealt.count(step) == second and len(added) == 3:
+        if loaded.count(step) == second and len(added) == 3:
             strike()
 
     _around(BatchSource, "load", before=load)
@@ -205,10 +207,13 @@ def in_backward(step: int, strike: Strike) -> None:
         _around(kind, "add", after=add)
 
 
-def _message(kind: type, *, sent: int | None, applied: int = 0) -> Moment:
-    """Around a message of this kind: instead of the first one (``sent`` None), or after so many.
+def _at_message(kind: type, *, sent: int | None, applied: int = 0) -> Moment:
+    """Return the moment of a message of this kind.
 
-    With ``applied``, once so many of the other workers have applied the step.
+    Args:
+        kind: the type of the message.
+        sent: strike after this number of messages; None: strike in place of the first one.
+        applied: before that, wait until this number of other workers have applied the step.
     """
 
     def moment(step: int, strike: Strike) -> None:
@@ -241,8 +246,8 @@ def _wait_for_others(step: int, count: int) -> None:
         time.sleep(POLL_S)
 
 
-def _action(kind: type, *, done: bool) -> Moment:
-    """Before an action of this kind, or after it."""
+def _at_action(kind: type, *, done: bool) -> Moment:
+    """Return the moment before an action of this kind, or after it."""
 
     def moment(step: int, strike: Strike) -> None:
         def look(reactor: Reactor, action: object) -> None:
@@ -257,7 +262,7 @@ def _action(kind: type, *, done: bool) -> Moment:
 
 
 def before_apply(step: int, strike: Strike) -> None:
-    """Committed by all, and applied by two others."""
+    """Strike when all have committed the step and two others have applied it."""
 
     def at(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
@@ -268,12 +273,12 @@ def before_apply(step: int, strike: Strike) -> None:
 
 
 def in_evaluation(_step: int, strike: Strike) -> None:
-    """With its first batch judged and not yet reported."""
+    """Strike after the first batch, before its result is reported."""
     _around(Evaluation, "add", after=lambda _evaluation, **_values: strike())
 
 
-def _vote_in(kind: events.RoundKind, *, sent: int | None) -> Moment:
-    """Around a vote in the first round of this kind: instead of it (``sent`` None), or after so many."""
+def _at_vote(kind: events.RoundKind, *, sent: int | None) -> Moment:
+    """Return the moment of a vote in the first round of this kind; ``sent`` as in `_at_message`."""
 
     def moment(_step: int, strike: Strike) -> None:
         entered: list[events.RoundKind] = []
@@ -325,7 +330,7 @@ def between_moving_models_files(_step: int, strike: Strike) -> None:
 
 
 def _in_thread(name: str | None) -> Moment:
-    """Not the worker: a thread in it dies."""
+    """Return a moment at which a thread of the worker dies, not the worker."""
 
     def moment(step: int, _strike: Strike) -> None:
         def die() -> None:
@@ -340,31 +345,31 @@ def _in_thread(name: str | None) -> Moment:
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
-    "before-first-ready": _message(messages.PartialSumsReady, sent=None),
-    "after-first-ready": _message(messages.PartialSumsReady, sent=1),
-    "after-first-sum": _action(actions.Reduce, done=True),
-    "after-first-summed": _message(messages.SumsReady, sent=1),
-    "before-vote": _message(messages.Vote, sent=None),
-    "after-one-vote": _message(messages.Vote, sent=1),
-    "after-one-vote-that-counted": _message(messages.Vote, sent=1, applied=1),
-    "after-both-votes": _message(messages.Vote, sent=2, applied=2),
+    "before-first-ready": _at_message(messages.PartialSumsReady, sent=None),
+    "after-first-ready": _at_message(messages.PartialSumsReady, sent=1),
+    "after-first-sum": _at_action(actions.Reduce, done=True),
+    "after-first-summed": _at_message(messages.SumsReady, sent=1),
+    "before-vote": _at_message(messages.Vote, sent=None),
+    "after-one-vote": _at_message(messages.Vote, sent=1),
+    "after-one-vote-that-counted": _at_message(messages.Vote, sent=1, applied=1),
+    "after-both-votes": _at_message(messages.Vote, sent=2, applied=2),
     "data-late": data_late,
     "a-thread-of-ours-dies": _in_thread("elastane-reports"),
     "a-thread-of-the-script-dies": _in_thread(None),
     "before-apply": before_apply,
     "in-evaluation": in_evaluation,
-    "before-vote-on-evaluation": _vote_in("evaluate", sent=None),
-    "after-one-vote-on-evaluation": _vote_in("evaluate", sent=1),
-    "before-vote-on-the-end": _vote_in("settle", sent=None),
-    "after-one-vote-on-the-end": _vote_in("settle", sent=1),
+    "before-vote-on-evaluation": _at_vote("evaluate", sent=None),
+    "after-one-vote-on-evaluation": _at_vote("evaluate", sent=1),
+    "before-vote-on-the-end": _at_vote("settle", sent=None),
+    "after-one-vote-on-the-end": _at_vote("settle", sent=1),
     "before-writing-model": before_writing_model,
     "between-moving-models-files": between_moving_models_files,
-    "before-publish": _message(messages.Published, sent=None, applied=2),
-    "after-one-published": _message(messages.Published, sent=1, applied=2),
-    "donor-before-serving": _action(actions.SendState, done=False),
-    "joiner-after-status": _message(messages.Status, sent=1),
-    "joiner-after-fetch": _message(messages.Fetch, sent=1),
-    "joiner-before-loading": _action(actions.LoadState, done=False),
+    "before-publish": _at_message(messages.Published, sent=None, applied=2),
+    "after-one-published": _at_message(messages.Published, sent=1, applied=2),
+    "donor-before-serving": _at_action(actions.SendState, done=False),
+    "joiner-after-status": _at_message(messages.Status, sent=1),
+    "joiner-after-fetch": _at_message(messages.Fetch, sent=1),
+    "joiner-before-loading": _at_action(actions.LoadState, done=False),
 }
 
 
@@ -372,30 +377,30 @@ MOMENTS: dict[str, Moment] = {
 
 
 def hold(text: str) -> None:
-    """Wait at a moment, see above; in the first attempt that gets there, and not in those after it."""
+    """Wait at a moment in the first attempt that reaches it, and not in later attempts."""
     moment, _, step = text.partition(":")
     root = _run_dir()
     if root is not None and not (root / "held").exists():
         HOLDS[moment](int(step or 0))
 
 
-def _held() -> None:
+def _wait_for_release() -> None:
     root = _run_dir()
-    assert root is not None, "alone nothing is held"
+    assert root is not None, "a hold needs a run directory"
     (root / "held").touch()
     wait_for("release")
 
 
-def _while_copying(step: int) -> None:
+def _hold_while_copying(step: int) -> None:
     def copying(_copier: StateCopier, job: Any) -> None:
         if job.snapshot.blocks and job.snapshot.step >= step:
-            _held()
+            _wait_for_release()
 
     _around(StateCopier, "_copy", before=copying)
 
 
-def _file(pattern: str, where: str, step: int) -> None:
-    """``before``, ``within`` or ``after`` the writing of a file of a checkpoint."""
+def _hold_at_file(pattern: str, where: str, step: int) -> None:
+    """Wait ``before``, ``within`` or ``after`` the writing of a file of a checkpoint."""
     writing = threading.local()
 
     def is_it(name: str) -> bool:
@@ -406,11 +411,11 @@ def _file(pattern: str, where: str, step: int) -> None:
     def before(_place: LocalStorage, name: str, _buffers: object) -> None:
         writing.it = is_it(name)
         if where == "before" and writing.it:
-            _held()
+            _wait_for_release()
 
     def after(_place: LocalStorage, _name: str, _buffers: object) -> None:
         if where == "after" and writing.it:
-            _held()
+            _wait_for_release()
 
     inner = local._SyncingFile.write
 
@@ -418,7 +423,7 @@ def _file(pattern: str, where: str, step: int) -> None:
         if where == "within" and writing.it:
             half = sum(map(len, batch)) // 2
             inner(file, [memoryview(b"".join(batch))[:half]])
-            _held()
+            _wait_for_release()
             batch = local._skip_bytes(batch, half)
         inner(file, batch)
 
@@ -426,36 +431,36 @@ def _file(pattern: str, where: str, step: int) -> None:
     _around(LocalStorage, "write", before=before, after=after)
 
 
-def _while_tidying_up(step: int) -> None:
-    """The marker of an older checkpoint is deleted, and the rest of it not."""
+def _hold_while_deleting(step: int) -> None:
+    """Wait when the marker of an older checkpoint is deleted and its other files are not."""
 
     def deleting(_place: LocalStorage, directory: str) -> None:
         age = parse_checkpoint_age(directory)
         if age is not None and age[1] >= step:
-            _held()
+            _wait_for_release()
 
     _around(LocalStorage, "delete_directory", before=deleting)
 
 
-def _before_the_model(_step: int) -> None:
+def _hold_before_model(_step: int) -> None:
     inner = worker.write_finished
 
     def outer(*args: Any) -> None:
-        _held()
+        _wait_for_release()
         inner(*args)
 
     worker.write_finished = outer
 
 
 HOLDS: dict[str, Callable[[int], None]] = {
-    "copying": _while_copying,
-    "within-part": partial(_file, "part-*.distcp", "within"),
-    "before-record": partial(_file, "part-*.json", "before"),
-    "before-metadata": partial(_file, ".metadata", "before"),
-    "within-manifest": partial(_file, "manifest.json", "within"),
-    "before-marker": partial(_file, "COMPLETE", "before"),
-    "within-marker": partial(_file, "COMPLETE", "within"),
-    "after-marker": partial(_file, "COMPLETE", "after"),
-    "tidying-up": _while_tidying_up,
-    "before-model": _before_the_model,
+    "copying": _hold_while_copying,
+    "within-part": partial(_hold_at_file, "part-*.distcp", "within"),
+    "before-record": partial(_hold_at_file, "part-*.json", "before"),
+    "before-metadata": partial(_hold_at_file, ".metadata", "before"),
+    "within-manifest": partial(_hold_at_file, "manifest.json", "within"),
+    "before-marker": partial(_hold_at_file, "COMPLETE", "before"),
+    "within-marker": partial(_hold_at_file, "COMPLETE", "within"),
+    "after-marker": partial(_hold_at_file, "COMPLETE", "after"),
+    "deleting": _hold_while_deleting,
+    "before-model": _hold_before_model,
 }

@@ -20,7 +20,7 @@ parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
 parser.add_argument("--end", choices=["patience", "break", "return"], default="patience")
 options = parser.parse_args()
 
-faults.witness()
+faults.record_work()
 for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:
@@ -35,7 +35,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 plateau = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=2)
 model, optimizer = run.prepare(model, optimizer, scheduler=plateau, scaler=scaler, clip_grad_norm=0.5)
-# Nothing improves by as much as that, so its patience ends after (1 + 4) * EVERY steps.
+# The loss never improves by min_delta, so the patience ends after (1 + 4) * EVERY steps.
 stopper = elastane.EarlyStopping(run, patience=4, min_delta=100.0)
 run.keep["skipped"] = 0
 

@@ -1,4 +1,4 @@
-"""Logs values of each step in the inner loop and after it, and writes files between steps."""
+"""A training that logs values in the inner loop and after it, and writes files between steps."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ parser.add_argument("--differ-in-file", type=int, help="at this step each worker
 parser.add_argument("--raise-after", type=int, help="the script fails once it has logged this step")
 options = parser.parse_args()
 
-faults.witness()
+faults.record_work()
 for fault in options.fault:
     faults.arm(fault)
 faults.pace(options.paced_from)
@@ -34,7 +34,7 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=20):
         outputs = model(batch)
         right = (outputs.argmax(1) == targets).float()
         step.backward(functional.cross_entropy(outputs, targets))
-        # The second is not a number where none is right.
+        # The second value is not a number if no prediction is right.
         run.log(accuracy=right.mean(), of_right=right.sum() / right.sum())
         if right.any():
             run.log(some_right=1.0)

@@ -1,4 +1,4 @@
-"""What every scenario trains: in little, all that could make bits differ.
+"""The small training of most tests, with everything that could make bits differ.
 
 Dropout, batch norm, AdamW in two groups, clipping, a schedule, bf16 autocast, epochs with a short last step.
 """
@@ -24,7 +24,7 @@ parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
-parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
+parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
@@ -35,7 +35,7 @@ parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 options = parser.parse_args()
 
-faults.witness()
+faults.record_work()
 for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:
@@ -43,15 +43,15 @@ for hold in options.hold:
 if options.mirrored:
     assembly.choose_placement = Mirrored
 if options.load_late is not None:
-    faults.load_late(options.load_late)
+    faults.delay_loading(options.load_late)
 if options.corrupt is not None:
     faults.corrupt(*map(int, options.corrupt.split(":")))
 if options.corrupt_values:
     faults.corrupt_values(*map(int, options.corrupt_values.split(":")))
 if options.apply_late is not None:
-    faults.apply_late(*map(int, options.apply_late.split(":")))
+    faults.delay_applying(*map(int, options.apply_late.split(":")))
 if options.late is not None:
-    faults.wait_as(options.late, "late")
+    faults.wait_if_worker(options.late, "late")
 
 faults.pace(options.paced_from)
 run = elastane.join()
@@ -78,7 +78,7 @@ data = TensorDataset(inputs, inputs[:, :4].argmax(1))
 for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
     for batch, targets in step:
         if options.seconds:
-            time.sleep(options.seconds * faults.slowness())
+            time.sleep(options.seconds * faults.get_slowdown())
         with torch.autocast(options.device, dtype=torch.bfloat16):
             loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
         step.backward(loss)
@@ -87,8 +87,8 @@ for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, un
         model.eval()
         with torch.no_grad():
             for batch, targets in score:
-                guessed = model(batch.to(options.device)).argmax(1).cpu()
-                score.add(right=(guessed == targets).sum(), seen=len(targets))
+                predicted = model(batch.to(options.device)).argmax(1).cpu()
+                score.add(right=(predicted == targets).sum(), seen=len(targets))
         model.train()
         run.print("evaluated", score.sums["right"], score.sums["seen"])
     if step.number == options.keep_at:

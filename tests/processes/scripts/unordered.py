@@ -1,4 +1,4 @@
-"""A vocabulary and parameter groups in the order of a set, as many scripts have them."""
+"""A training with a vocabulary and parameter groups in the order of a set, as in many scripts."""
 
 import argparse
 from itertools import pairwise

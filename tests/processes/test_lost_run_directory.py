@@ -1,4 +1,4 @@
-"""A run whose directory is removed, moved or replaced ends at once and says so; nothing takes its place."""
+"""A run ends at once with an error when its directory is removed, moved or replaced, and writes no other."""
 
 import os
 import shutil
@@ -11,21 +11,21 @@ import pytest
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_run
 
-from .stage import SCRIPTS, eventually
+from .stage import SCRIPTS, wait_until
 
 pytestmark = pytest.mark.processes
 
 AT_ONCE_S = 40
-"""Generous, for a busy machine; it takes a second."""
+"""The end takes about a second; a busy machine may need longer."""
 
 
 @pytest.fixture
-def running(stage, tmp_path):
-    """`elastane run` in mid-run, which takes a checkpoint all the time."""
+def started(stage, tmp_path):
+    """Start `elastane run` with frequent checkpoints; return its process and its directory."""
     directory = tmp_path / "run"
     process = subprocess.Popen(
         [
-            *stage.program("elastane.cli.main"),
+            *stage.build_command("elastane.cli.main"),
             "run",
             "--workers=2",
             "--checkpoint-every=20 steps",
@@ -40,13 +40,13 @@ def running(stage, tmp_path):
     )
     with process:
         try:
-            eventually(lambda: any(directory.glob("checkpoints/*/COMPLETE")), "a checkpoint exists")
+            wait_until(lambda: any(directory.glob("checkpoints/*/COMPLETE")), "a checkpoint exists")
             yield process, directory
         finally:
             process.kill()
 
 
-def end_of(process):
+def read_error(process):
     out, error = process.communicate(timeout=AT_ONCE_S)
     assert process.returncode == 1, out + error
     assert "means:" in error
@@ -55,27 +55,27 @@ def end_of(process):
     return error
 
 
-def workers_of(directory: Path) -> set[int]:
+def list_worker_pids(directory: Path) -> set[int]:
     events = read_run(RunDir(directory)).events
     return {int(event.detail["pid"]) for event in events if event.kind == "worker.started"}
 
 
-def test_removed(running):
-    process, directory = running
-    workers = workers_of(directory)
+def test_a_run_ends_when_its_directory_is_removed(started):
+    process, directory = started
+    workers = list_worker_pids(directory)
     while directory.exists():
         shutil.rmtree(directory, ignore_errors=True)
-    error = end_of(process)
+    error = read_error(process)
     assert f"{directory} was removed" in error or f"{directory}/" in error
     assert not directory.exists()
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
-def test_moved(running, tmp_path):
-    process, directory = running
+def test_a_run_ends_when_its_directory_is_moved(started, tmp_path):
+    process, directory = started
     elsewhere = tmp_path / "elsewhere"
     directory.rename(elsewhere)
-    error = end_of(process)
+    error = read_error(process)
     assert f"moved to {elsewhere}" in error
     assert f"elastane run --resume {elsewhere}" in error
     assert not directory.exists()
@@ -88,8 +88,8 @@ def test_moved(running, tmp_path):
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
 
 
-def test_replaced_by_another(running, tmp_path):
-    process, directory = running
+def test_a_run_ends_when_another_directory_replaces_its_own(started, tmp_path):
+    process, directory = started
     another = tmp_path / "another"
     another.mkdir()
     for name in ("run.json", "endpoint.json", "lock", "ledger.jsonl", "events.jsonl"):
@@ -97,14 +97,14 @@ def test_replaced_by_another(running, tmp_path):
     before = {path.name: path.read_bytes() for path in another.iterdir()}
     directory.rename(tmp_path / "elsewhere")
     another.rename(directory)
-    assert "another directory is in its place" in end_of(process)
+    assert "another directory is in its place" in read_error(process)
     time.sleep(1)
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_a_ledger_that_is_removed(running):
-    process, directory = running
+def test_a_run_ends_when_its_ledger_is_removed(started):
+    process, directory = started
     time.sleep(1)  # the agent has seen it
     (directory / "ledger.jsonl").unlink()
-    assert "ledger.jsonl was removed" in end_of(process)
+    assert "ledger.jsonl was removed" in read_error(process)
     assert not (directory / "ledger.jsonl").exists()

@@ -1,4 +1,4 @@
-"""A small training fed in one of several ways, with random numbers drawn wherever that is possible."""
+"""A small training with one of several data sources, which draw random numbers wherever that is possible."""
 
 import argparse
 import random
@@ -56,7 +56,7 @@ class Streamed(IterableDataset):
         self.at = state["at"]
 
 
-faults.witness()
+faults.record_work()
 for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:

@@ -1,4 +1,4 @@
-"""training.py, but from step 6 on worker 1 sends its peers what no worker sends."""
+"""training.py, but from step 6 on worker 1 sends malformed messages to its peers."""
 
 import os
 import runpy
@@ -9,21 +9,21 @@ from elastane.protocol.messages import PartialSumsReady, State, SumsReady, Vote
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.mesh import Mesh
 
-BABBLER, FROM_ROUND = 1, 6
+SENDER, FROM_ROUND = 1, 6
 kind = argv.pop(1)
 send = Mesh.send
 
 
-def babble(mesh, peer, message, payload=None):
-    if mesh.worker != BABBLER or not isinstance(message, Vote) or message.round < FROM_ROUND:
+def send_malformed(mesh, peer, message, payload=None):
+    if mesh.worker != SENDER or not isinstance(message, Vote) or message.round < FROM_ROUND:
         return send(mesh, peer, message, payload)
     generation = message.generation
     match kind:
         case "noise":
             mesh._peers[peer].stream.put([memoryview(os.urandom(1000))])
         case "nested":
-            deep = b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0"
-            mesh._peers[peer].stream.put([memoryview(HEADER.pack(len(deep), 0) + deep)])
+            nested = b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0"
+            mesh._peers[peer].stream.put([memoryview(HEADER.pack(len(nested), 0) + nested)])
         case "terabyte":
             mesh._peers[peer].stream.put([memoryview(HEADER.pack(1, 1 << 40) + bytes(10))])
         case "letter":
@@ -46,5 +46,5 @@ def babble(mesh, peer, message, payload=None):
     return mesh._flush(mesh._peers[peer])
 
 
-Mesh.send = babble
+Mesh.send = send_malformed
 runpy.run_path(str(Path(__file__).with_name("training.py")), run_name="__main__")

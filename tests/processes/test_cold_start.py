@@ -1,0 +1,122 @@
+"""A run as a user starts it: without the warm process, each command in a new process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from elastane.api.rundir import RunDir
+
+from .stage import SCRIPTS, wait_until
+
+pytestmark = pytest.mark.processes
+
+STEPS = 150
+PACE_S = 0.1
+ELASTANE = (sys.executable, "-P", "-m", "elastane.cli.main")
+
+
+def run_elastane(*words):
+    return subprocess.run([*ELASTANE, *words], capture_output=True, text=True, check=False)
+
+
+def count_steps(files):
+    return files.ledger.read_bytes().count(b"\n") if files.ledger.exists() else 0
+
+
+def run_while_stepping(files, *words):
+    """Run a command that waits for steps of a paced run, let the run make them, and return the answer."""
+    with subprocess.Popen([*ELASTANE, *words], stdout=subprocess.PIPE) as command:
+        pace_s = PACE_S
+        try:
+            while command.poll() is None:
+                # A step is in the ledger once the script has asked for the next one.
+                following = count_steps(files) + 2
+                assert following < STEPS, f"the last step came before the end of {words}"
+                (files.root / f"gate-{following - 1}").touch()
+                (files.root / f"gate-{following}").touch()
+                time.sleep(pace_s)
+                # On a busy machine a command takes many seconds to start.
+                pace_s *= 1.05
+        finally:
+            # It may wait for a step that no gate lets through.
+            command.kill()
+        assert command.returncode == 0, words
+        return json.loads(command.stdout.read())
+
+
+def test_a_run_is_started_resized_drained_and_verified_from_the_shell(play_reference, tmp_path):
+    files = RunDir(tmp_path / "run")
+    options = ("--workers=1:4", "--start=2", "--digest-every=5", f"--run-dir={files.root}")
+    script = (str(SCRIPTS / "training.py"), "--paced-from=5", f"--steps={STEPS}")
+    with (tmp_path / "output").open("wb") as output:
+        run = subprocess.Popen([*ELASTANE, "run", *options, *script], stdout=output, stderr=output)
+    try:
+        wait_until(lambda: count_steps(files) >= 4 or run.poll() is not None, "four steps are made")
+        assert run.poll() is None, (tmp_path / "output").read_text()
+        assert run_while_stepping(files, "resize", str(files.root), "3", "--wait", "--json")["workers"] == [
+            0,
+            1,
+            2,
+        ]
+        assert run_while_stepping(files, "drain", str(files.root), "1", "--wait", "--json")["workers"] == [
+            0,
+            2,
+        ]
+        (files.root / "gates").touch()
+        assert run.wait(60) == 0, (tmp_path / "output").read_text()
+    finally:
+        run.kill()
+        run.wait()
+    verified = run_elastane("verify", str(play_reference(STEPS).run.run_dir.root), str(files.root))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    shares = [json.loads(line)["workers"].keys() for line in files.ledger.read_text().splitlines()]
+    assert {"0", "1", "2"} in shares
+    assert shares[-1] == {"0", "2"}
+
+
+def start_under_hash_seed(seed, log, *words):
+    """Start a command in an environment with this PYTHONHASHSEED; it prints into a file."""
+    with log.open("wb") as output:
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        return subprocess.Popen([*ELASTANE, *words], stdout=output, stderr=output, env=environment)
+
+
+def find_fork_server(files):
+    rows = json.loads(run_elastane("ps", str(files.root), "--json").stdout)
+    return next((row for row in rows if row["role"] == "fork-server"), {"pid": None, "state": ""})
+
+
+def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_path):
+    reference = stage.play(f"--steps={STEPS}", script="unordered.py")
+    assert reference.outcome.code == 0, reference.describe()
+    files = RunDir(tmp_path / "run")
+    options = ("--workers=1:4", "--start=1", "--digest-every=5", f"--run-dir={files.root}")
+    script = (str(SCRIPTS / "unordered.py"), "--paced-from=5", f"--steps={STEPS}")
+    log = tmp_path / "output"
+    run = start_under_hash_seed("random", log, "run", *options, *script)
+    try:
+        wait_until(lambda: count_steps(files) >= 4 or run.poll() is not None, "four steps are made")
+        first = find_fork_server(files)["pid"]
+        # Python would draw another seed for the next fork server, which forks the worker that joins.
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: find_fork_server(files)["pid"] != first, "another fork server is started")
+        wait_until(lambda: find_fork_server(files)["state"] == "ready", "it has imported its modules")
+        assert run_while_stepping(files, "resize", str(files.root), "2", "--wait", "--json")["workers"] == [
+            0,
+            1,
+        ]
+        run_while_stepping(files, "stop", str(files.root), "--wait", "--json")
+        assert run.wait(60) == 130, log.read_text()
+        (files.root / "gates").touch()
+        run = start_under_hash_seed("12345", log, "run", f"--resume={files.root}", "--start=2")
+        assert run.wait(60) == 0, log.read_text()
+    finally:
+        run.kill()
+        run.wait()
+    verified = run_elastane("verify", str(reference.run.run_dir.root), str(files.root))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
