@@ -1,4 +1,4 @@
-"""What tests of several floors need."""
+"""Fixtures of tests in several folders, and the lock that keeps tests with processes apart."""
 
 import fcntl
 import os
@@ -13,8 +13,8 @@ from elastane.agent.environment import build_worker_environment
 
 from .processes.stage import Stage, wait_until
 
-DOOR = Path(__file__)
-ROOM = Path(__file__).parent / "processes" / "conftest.py"
+FIRST_LOCK = Path(__file__)
+SECOND_LOCK = Path(__file__).parent / "processes" / "conftest.py"
 WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
 
 
@@ -30,21 +30,21 @@ def pytest_addoption(parser):
 def pytest_runtest_protocol(item):
     """Run tests with processes beside each other, and those marked `alone` beside no other of them.
 
-    Each test holds the lock of the room, shared or alone. A test that waits for the whole room holds the
-    door, so that no other test enters before it. Two files that are always there serve as locks.
+    Each test holds the second lock, shared or, if it is marked `alone`, alone. A test that waits for the
+    second lock holds the first one, so that no other test overtakes it. Two existing files serve as locks.
     """
     if item.get_closest_marker("processes") is None:
         return (yield)
-    with DOOR.open() as door, ROOM.open() as room:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
+    with FIRST_LOCK.open() as first, SECOND_LOCK.open() as second:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        fcntl.flock(second, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(first, fcntl.LOCK_UN)
         return (yield)
 
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One warm process for the session, from which the workers of all staged runs are forked."""
+    """Start the session's warm process, which forks the programs of all staged runs; return its socket."""
     path = tmp_path_factory.mktemp("warm") / "socket"
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM_PROCESS), str(path)],
@@ -74,7 +74,7 @@ def stage(warm: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.fixture
 def small_disk_of(tmp_path):
-    """Mounts a disk of so many bytes, for one test."""
+    """Return a function that mounts a disk of this number of bytes for one test."""
     mounted = []
 
     def mount(size):

@@ -48,7 +48,7 @@ class Attempts:
     """
 
     def __init__(self, stage: Stage, root: Path) -> None:
-        self._elastane = stage.build_command("elastane.cli.main")
+        self._elastane = (*stage.warm_client, "elastane")
         self.run_dir = RunDir(root / "run")
         self._outputs = root
         self._attempts: list[subprocess.Popen[bytes]] = []

@@ -1,6 +1,6 @@
 """An agent in its own process, for a test that kills it.
 
-Arguments: the run directory, the fork server's command, ``--``, the script and its arguments.
+Arguments: the run directory, the command of ``warm_client.py``, ``--``, the script and its arguments.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from elastane.attempts.run_directory import claim_run_directory
 
 def main() -> None:
     end = sys.argv.index("--")
-    root, fork_server, (script, *args) = Path(sys.argv[1]), sys.argv[2:end], sys.argv[end + 1 :]
+    root, client, (script, *args) = Path(sys.argv[1]), sys.argv[2:end], sys.argv[end + 1 :]
     spec = RunSpec(name="lone", script=script, args=tuple(args), start=2)
     with claim_run_directory(spec, root) as files:
-        asyncio.run(Agent(files, spec, Commands(fork_server=tuple(fork_server))).run())
+        asyncio.run(Agent(files, spec, Commands((*client, "coordinator"), (*client, "fork-server"))).run())
 
 
 if __name__ == "__main__":

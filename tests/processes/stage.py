@@ -190,14 +190,20 @@ class Stage:
 
     def __init__(self, root: Path, warm: Path) -> None:
         self._root = root
-        client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), str(warm))
-        self.commands = Commands(fork_server=client)
+        self.warm_client = (
+            sys.executable,
+            "-S",
+            "-E",
+            str(Path(__file__).with_name("warm_client.py")),
+            str(warm),
+        )
+        self.commands = Commands((*self.warm_client, "coordinator"), (*self.warm_client, "fork-server"))
         self._runs = 0
 
     def build_command(self, module: str) -> tuple[str, ...]:
         """Return the command of an Elastane program that uses the warm process; append its arguments."""
         main = Path(__file__).with_name("warm_main.py")
-        return (sys.executable, "-P", str(main), module, *self.commands.fork_server, "--")
+        return (sys.executable, "-P", str(main), module, *self.warm_client, "--")
 
     def play(
         self,
@@ -205,6 +211,7 @@ class Stage:
         disturb: Disturbance = do_nothing,
         script: Path | str = "training.py",
         run_dir: Path | None = None,
+        commands: Commands | None = None,
         **options: object,
     ) -> EndedRun:
         """Train from the first step to the end and return the run.
@@ -214,13 +221,14 @@ class Stage:
             disturb: disturbs the run while it trains.
             script: a file of ``scripts/``, or any path.
             run_dir: a new directory by default.
+            commands: of coordinators and fork servers; by default the warm process forks both.
             options: fields of the `RunSpec`.
         """
         self._runs += 1
         limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | options
         spec = RunSpec(name=f"run-{self._runs}", script=str(SCRIPTS / script), args=args, **limits)
         with claim_run_directory(spec, run_dir or self._root / spec.name) as files:
-            agent = Agent(files, spec, self.commands)
+            agent = Agent(files, spec, commands or self.commands)
             outcome = asyncio.run(_play(agent, LiveRun(files, agent), disturb))
         return EndedRun(outcome, read_run(files))
 

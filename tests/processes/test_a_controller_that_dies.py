@@ -99,7 +99,11 @@ class Driver:
 
 
 def change_size(lifecycle: JobLifecycle, size: int) -> JobLifecycle:
-    return cancel_lifecycle(lifecycle, time.time()) if size == CANCEL else grant_workers(lifecycle, size, time.time())
+    return (
+        cancel_lifecycle(lifecycle, time.time())
+        if size == CANCEL
+        else grant_workers(lifecycle, size, time.time())
+    )
 
 
 def has_granted_size(lifecycle: JobLifecycle, seen: Observation) -> bool:
@@ -179,12 +183,16 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
 
 
 def assert_job_is_complete(job, lifecycle, run, where):
-    assert lifecycle.ended.how == ("cancelled" if CANCEL in SIZES[job] else "finished"), f"{where}: {lifecycle}"
+    assert lifecycle.ended.how == ("cancelled" if CANCEL in SIZES[job] else "finished"), (
+        f"{where}: {lifecycle}"
+    )
     assert (lifecycle.crashes, lifecycle.uses) == (0, 0), f"{where}: {lifecycle}"
     assert lifecycle.over == 1 + SIZES[job].count(0), f"{where}: {lifecycle}\n{told(run)}"
     log = run.run_dir.log("agent").read_text()
     begun = [line for line in log.splitlines() if " begins with " in line]
-    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], where
+    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], (
+        where
+    )
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
     assert verify_run(run).problems == (), f"{where}\n{told(run)}"
     # The job changed its size and nothing else: no worker died and no coordinator was replaced.

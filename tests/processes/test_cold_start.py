@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from elastane.api.control import AskStatus
 from elastane.api.rundir import RunDir
+from elastane.client.channel import ask
 
 from .stage import SCRIPTS, wait_until
 
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.processes
 
 STEPS = 150
 PACE_S = 0.1
+ANSWER_S = 10.0
 ELASTANE = (sys.executable, "-P", "-m", "elastane.cli.main")
 
 
@@ -86,9 +89,10 @@ def start_under_hash_seed(seed, log, *words):
         return subprocess.Popen([*ELASTANE, *words], stdout=output, stderr=output, env=environment)
 
 
-def find_fork_server(files):
-    rows = json.loads(run_elastane("ps", str(files.root), "--json").stdout)
-    return next((row for row in rows if row["role"] == "fork-server"), {"pid": None, "state": ""})
+def find_fork_servers(files, state):
+    """Return the process ids of the fork servers in this state."""
+    rows = ask(files, AskStatus(), ANSWER_S).processes
+    return {row.pid for row in rows if row.role == "fork-server" and row.state == state}
 
 
 def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_path):
@@ -101,11 +105,13 @@ def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_
     run = start_under_hash_seed("random", log, "run", *options, *script)
     try:
         wait_until(lambda: count_steps(files) >= 4 or run.poll() is not None, "four steps are made")
-        first = find_fork_server(files)["pid"]
+        (first,) = find_fork_servers(files, "ready")
         # Python would draw another seed for the next fork server, which forks the worker that joins.
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: find_fork_server(files)["pid"] != first, "another fork server is started")
-        wait_until(lambda: find_fork_server(files)["state"] == "ready", "it has imported its modules")
+        wait_until(
+            lambda: find_fork_servers(files, "ready") - {first},
+            "another fork server has imported its modules",
+        )
         assert run_while_stepping(files, "resize", str(files.root), "2", "--wait", "--json")["workers"] == [
             0,
             1,

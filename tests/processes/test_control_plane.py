@@ -104,7 +104,7 @@ def test_all_processes_of_a_run_end_when_its_agent_is_killed(stage, tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("lone_agent.py")), str(tmp_path / "run")]
     options = ["--", str(SCRIPTS / "training.py"), "--paced-from=5"]
     files = RunDir(tmp_path / "run")
-    with subprocess.Popen([*command, *stage.commands.fork_server, *options]) as agent:
+    with subprocess.Popen([*command, *stage.warm_client, *options]) as agent:
         try:
             # The coordinator, the standby coordinator, the fork server and two workers.
             wait_until(

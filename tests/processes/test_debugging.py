@@ -5,7 +5,6 @@ import pty
 import re
 import select
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from .stage import SCRIPTS, is_alive
 
 pytestmark = pytest.mark.processes
 
-ELASTANE = (sys.executable, "-P", "-m", "elastane.cli.main", "run")
 DEADLINE_S = 60
 LONGER_THAN_A_HANG_S = 3.0
 
@@ -26,11 +24,11 @@ LONGER_THAN_A_HANG_S = 3.0
 class Terminal:
     """A pseudo terminal with `elastane run` in its foreground, and the keyboard of a user."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *command: str) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "dumb"
-            os.execv(sys.executable, [*ELASTANE, *arguments])  # noqa: S606
+            os.execv(command[0], command)  # noqa: S606
         self.shown = ""
         self._read = 0
 
@@ -68,11 +66,11 @@ class Terminal:
 
 
 @pytest.fixture
-def open_terminal(home, tmp_path):
+def open_terminal(home, stage):
     opened = []
 
     def start(*arguments):
-        terminal = Terminal(*arguments)
+        terminal = Terminal(*stage.build_command("elastane.cli.main"), "run", *arguments)
         opened.append(terminal)
         return terminal
 

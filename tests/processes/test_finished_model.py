@@ -3,15 +3,16 @@
 import json
 import shutil
 import subprocess
-import sys
 from itertools import count
 
 import pytest
 import safetensors.torch
 import torch
+from typer.testing import CliRunner
 
 from elastane.api.rundir import RunDir
 from elastane.attempts.verification import verify_run
+from elastane.cli.main import app
 from elastane.observability.compare import compare_runs
 from elastane.observability.run_files import read_run
 
@@ -34,15 +35,12 @@ for step in run.steps(TensorDataset(inputs), global_batch=8, microbatch=2, until
 """
 
 
-def run_elastane(*args, cwd):
-    command = [sys.executable, "-P", "-m", "elastane.cli.main", *map(str, args)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def test_a_run_writes_its_model_and_exports_hold_the_same_tensors(home, tmp_path):
+def test_a_run_writes_its_model_and_exports_hold_the_same_tensors(stage, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ("--workers", "2", "--name", "whole", "--save-optimizer", "--max-shard-size", "1kB")
-    ran = run_elastane("run", *options, "train.py", cwd=tmp_path)
+    command = [*stage.build_command("elastane.cli.main"), "run", *options, "train.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr + ran.stdout
     directory = home / "runs" / "whole"
     assert str(directory / "model.safetensors.index.json") in ran.stdout
@@ -53,14 +51,14 @@ def test_a_run_writes_its_model_and_exports_hold_the_same_tensors(home, tmp_path
     assert json.loads((directory / "metrics.json").read_text())["facts"]["outcome"] == "finished"
     assert json.loads((directory / "environment.json").read_text())["packages"]["torch"]
     for kind in ("torch", "dcp"):
-        exported = run_elastane("export", "whole", "--format", kind, "--optimizer", cwd=tmp_path)
-        assert exported.returncode == 0, exported.stderr
+        exported = CliRunner().invoke(app, ["export", "whole", "--format", kind, "--optimizer"])
+        assert exported.exit_code == 0, exported.stderr
     read = torch.load(tmp_path / "whole-torch" / "model.pt", weights_only=True)
     assert read.keys() == stored.keys()
     assert all(torch.equal(read[name], stored[name]) for name in stored)
     assert (tmp_path / "whole-dcp" / ".metadata").is_file()
-    refused = run_elastane("export", "whole", "--format", "hf", cwd=tmp_path)
-    assert refused.returncode == 2
+    refused = CliRunner().invoke(app, ["export", "whole", "--format", "hf"])
+    assert refused.exit_code == 2
     assert "no config.json" in refused.stderr
 
 

@@ -46,6 +46,10 @@ def run_elastane(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     """Start a cluster of six devices and return a function that runs a command there."""
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
+    # A cluster of one machine may look more often than a large one.
+    monkeypatch.setattr("elastane.controller.loop.LOOK_S", 0.2)
+    monkeypatch.setattr("elastane.controller.jobs.observation_record.PROGRESS_S", 0.2)
+    monkeypatch.setattr("elastane.cli.jobs.job_polling.LOOK_S", 0.1)
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.begin_write() as tx:
         pool = Pool(name="local", device="cpu", devices=6)

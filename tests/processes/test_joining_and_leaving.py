@@ -112,17 +112,20 @@ def test_a_worker_joins_while_another_one_still_receives_its_state(stage, assert
         await run.wait_for_step(4)
         await run.resize(3)
         await run.wait_for_event("worker.ready", "worker 2")
-        run.stop_pacing()
+        for step in range(5, 15):
+            run.touch(f"gate-{step}")
         await run.resize(4)
         await run.wait_for_event("worker.ready", "worker 3")
         run.touch("load")
+        await run.step_until(lambda answer: find_members(answer) == {0, 1, 2, 3})
+        run.stop_pacing()
 
     ended = stage.play(
-        "--load-late=2", "--paced-from=5", "--steps=300", disturb=disturb, start=2, copies=copies
+        "--load-late=2", "--paced-from=5", "--steps=60", disturb=disturb, start=2, copies=copies
     )
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == ended.find_events("worker.hung") == []
-    assert ended.get_shares(300).keys() == {0, 1, 2, 3}
+    assert ended.get_shares(60).keys() == {0, 1, 2, 3}
 
 
 # -- faults while workers send state ---------------------------------------------------------------------

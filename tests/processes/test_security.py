@@ -8,6 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from elastane.agent.processes import Commands
 from elastane.runtime.links.frames import HEADER
 
 from .stage import LiveRun
@@ -56,7 +57,9 @@ def probed(stage):
         results["mesh"] = [is_dropped(port) for addresses in workers for _, port in addresses]
         run.stop_pacing()
 
-    return results, stage.play("--paced-from=5", disturb=disturb, start=2)
+    # The standby is a process of its own, not one of the warm process, so that its sockets are seen.
+    commands = Commands(fork_server=stage.commands.fork_server)
+    return results, stage.play("--paced-from=5", disturb=disturb, start=2, commands=commands)
 
 
 def connect_to_coordinator(url: str, secret: str | None) -> int:

@@ -1,34 +1,66 @@
-"""The command that an agent starts instead of a fork server; it imports only the standard library.
+"""The command in place of a program that ``warm_process.py`` forks; it imports only the standard library.
 
-It passes its own descriptors to ``warm_process.py``, which forks a server, and it ends when that server ends.
-When the agent kills this process, the server ends too, because the agent closes the server's standard input.
+Arguments: the socket of the warm process, the name of the program, and its arguments. An agent starts it in
+place of a coordinator or a fork server, a test in place of ``elastane``. The program gets the client's
+descriptors. The client passes SIGTERM and SIGINT on and ends with the program; when the client is killed, the
+program ends.
 """
 
+import itertools
 import json
 import os
 import select
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+DESCRIPTOR_OPTIONS = ("--fd", "--lifeline", "--streams")
+PID_BYTES = 8
 
 
 def main() -> None:
-    path, _, run_dir, _, lifeline = sys.argv[1:]
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        # The forked server has the session's environment, which does not name the object store of this test.
-        stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        socket.send_fds(connection, [json.dumps([run_dir, stores]).encode()], [0, 1, 2, int(lifeline)])
-        pid = int(connection.recv(64))
-    os.close(0)
-    os.close(1)
-    os.close(int(lifeline))
-    try:
+    path, program, *arguments = sys.argv[1:]
+    is_command = program == "elastane"
+    inherited = [] if is_command else list(find_descriptors(arguments))
+    request = {
+        "program": program,
+        "arguments": arguments,
+        "client": os.getpid(),
+        "folder": os.getcwd(),  # noqa: PTH109 - the import of pathlib takes long
+        # The warm process does not know the object store of this test.
+        "environment": {
+            name: value for name, value in os.environ.items() if is_command or name.startswith("AWS_")
+        },
+    }
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2, *inherited])
+    pid = int(connection.recv(PID_BYTES))
+
+    def pass_on(number: int, _frame: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, pass_on)
+    for descriptor in (0, 1, *inherited):
+        os.close(descriptor)
+    with suppress(ProcessLookupError):
         ended = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    select.select((ended,), (), ())
+        select.select((ended,), (), ())
+    # The program has sent its exit code unless it was killed.
+    with suppress(BlockingIOError):
+        if code := connection.recv(64, socket.MSG_DONTWAIT):
+            os._exit(int(code))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def find_descriptors(arguments: list[str]) -> Iterator[int]:
+    for option, value in itertools.pairwise(arguments):
+        if option in DESCRIPTOR_OPTIONS:
+            yield from map(int, value.split(","))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An Elastane program that takes fork servers from the session's warm process, so that runs begin at once.
+"""An Elastane program that starts coordinators and fork servers through the session's warm process.
 
-Arguments: the module with its ``main``, the fork server's command, ``--``, and the arguments of the program.
+Arguments: the module with its ``main``, the command of ``warm_client.py``, ``--``, and the program's options.
 """
 
 import sys
@@ -11,7 +11,8 @@ from elastane.agent.processes import Commands
 
 if __name__ == "__main__":
     module, end = sys.argv[1], sys.argv.index("--")
-    commands = Commands(fork_server=tuple(sys.argv[2:end]))
+    client = tuple(sys.argv[2:end])
+    commands = Commands((*client, "coordinator"), (*client, "fork-server"))
     sys.argv[1:] = sys.argv[end + 1 :]
     agent.Commands = lambda: commands
     import_module(module).main()

@@ -1,7 +1,7 @@
-"""The warm process: it imports torch once for the test session, and each run's fork server is forked from it.
+"""The warm process: it imports torch and Elastane once for the test session and forks programs.
 
-Its argument is the path of a Unix socket. A client (``warm_client.py``) sends its command line and four
-descriptors, and receives the process id of its server.
+Its argument is the path of a Unix socket. A client (``warm_client.py``) sends the arguments of a program and
+its descriptors, and receives the process id of the program and its exit code.
 """
 
 import gc
@@ -12,19 +12,42 @@ import select
 import signal
 import socket
 import sys
+import threading
+import traceback
 from pathlib import Path
 
-from elastane.runtime.fork_server import MODULES, ForkServerLoop
+from elastane.agent import agent
+from elastane.agent.processes import Commands
+from elastane.runtime.fork_server import MODULES
 
-DESCRIPTORS = 4
+PROGRAMS = {
+    "coordinator": "elastane.coordinator.__main__",
+    "fork-server": "elastane.runtime.fork_server",
+    "elastane": "elastane.cli.main",
+}
+ALSO_IMPORTED = (
+    "elastane.attempts.results",
+    "elastane.attempts.supervision",
+    "elastane.cli.runs.watcher",
+    "elastane.controller.loop",
+    "elastane.controller.rest.job_bodies",
+    "elastane.engines.foreground",
+    "elastane.observability.facts",
+    "elastane.scheduler.run_explanations",
+)
+"""Modules that ``elastane run`` imports later."""
+DESCRIPTOR_OPTIONS = ("--fd", "--lifeline", "--streams")
+MOST_DESCRIPTORS = 8
 
 
 def main() -> None:
-    for module in MODULES:
+    # As the fork server does before it imports NumPy.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    for module in (*MODULES, *PROGRAMS.values(), *ALSO_IMPORTED):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    # This process does not need the exit codes of servers.
+    # This process does not need the exit codes of its programs.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
@@ -47,24 +70,70 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
     if os.fork():
         return
     listener.close()
-    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, DESCRIPTORS)
-    connection.sendall(str(os.getpid()).encode())
-    connection.close()
-    run_dir, environment = json.loads(text)
-    os.environ.update(environment)
-    become(Path(run_dir), *descriptors)
+    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, MOST_DESCRIPTORS)
+    connection.sendall(f"{os.getpid():08}".encode())
+    request = json.loads(text)
+    if request["program"] == "elastane":
+        os.environ.clear()
+        os.chdir(request["folder"])
+        client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), sys.argv[1])
+        agent.Commands = lambda: Commands((*client, "coordinator"), (*client, "fork-server"))
+    os.environ.update(request["environment"])
+    if request["program"] == "fork-server":
+        # Workers would inherit the connection.
+        connection.close()
+        code = run_program("fork-server", request["arguments"], descriptors)
+        os._exit(code)
+    end_with(request["client"])
+    code = run_program(request["program"], request["arguments"], descriptors)
+    connection.sendall(str(code).encode())
+    os._exit(code)
 
 
-def become(run_dir: Path, requests: int, answers: int, log: int, lifeline: int) -> None:
-    """Continue as ``python -m elastane.runtime.fork_server`` does once it has imported its modules."""
+def end_with(client: int) -> None:
+    """End this process when the client is killed; a fork server ends when the agent closes its input."""
+    try:
+        ended = os.pidfd_open(client)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def watch() -> None:
+        select.select((ended,), (), ())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_program(program: str, arguments: list[str], descriptors: list[int]) -> int:
+    """Run a program as ``python -m`` does once it has imported its modules, and return the exit code."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for standard, descriptor in enumerate((requests, answers, log)):
-        os.dup2(descriptor, standard)
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
         os.close(descriptor)
-    ForkServerLoop(run_dir, lifeline).serve()
-    os._exit(0)
+    sys.argv = [program, *replace_descriptors(arguments, descriptors[3:])]
+    try:
+        sys.modules[PROGRAMS[program]].main()
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BaseException:  # noqa: BLE001 - the process ends here
+        traceback.print_exc()
+        return 1
+    else:
+        return 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def replace_descriptors(arguments: list[str], descriptors: list[int]) -> list[str]:
+    """Return the arguments with the numbers that the received descriptors have in this process."""
+    received = iter(descriptors)
+    for place, option in enumerate(arguments[:-1] if descriptors else ()):
+        if option in DESCRIPTOR_OPTIONS:
+            count = len(arguments[place + 1].split(","))
+            arguments[place + 1] = ",".join(str(next(received)) for _ in range(count))
+    return arguments
 
 
 if __name__ == "__main__":
