@@ -81,8 +81,8 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
     assert not theirs.body[0].training
     assert torch.equal(joiner.ema.module.weight, donor.ema.module.weight)
     assert joiner.ema.n_averaged == donor.ema.n_averaged == 3
-    assert joiner.run._trainer.state.rest.replicated() == state.rest.replicated()
-    assert joiner.run._trainer.state.rest.digest() == state.rest.digest()
+    assert joiner.run._trainer.state.replicated.digest_parts() == state.replicated.digest_parts()
+    assert joiner.run._trainer.state.replicated.digest() == state.replicated.digest()
 
 
 def test_the_digest_of_a_run_covers_what_no_block_holds():

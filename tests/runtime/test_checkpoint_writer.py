@@ -78,7 +78,7 @@ class Writers:
 
     def described(self):
         plain = {
-            "rest": json.dumps(self.state.rest.describe()[0]),
+            "rest": json.dumps(self.state.replicated.describe()[0]),
             "on_host": find_host_keys(self.state),
             "cursors": {},
         }

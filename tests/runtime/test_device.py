@@ -10,7 +10,7 @@ from torch.nn import functional
 from elastane.api.errors import BadInput
 from elastane.runtime.state import devices
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.placement import Carrier, Mirrored
+from elastane.runtime.state.placement import GradientCopier, Mirrored
 
 from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
 from .test_gradients import Worker, alone
@@ -67,7 +67,7 @@ def test_it_trains_to_the_same_bits_again_and_sharded(build):
 def test_a_joiner_has_its_state_where_the_donor_has_it(how, copies):
     donor, joiner = joined(there(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
     for unit in range(donor.state.shards.units):
-        theirs, mine = (one.state.shards.state_of(unit) for one in (donor, joiner))
+        theirs, mine = (one.state.shards.read_state(unit) for one in (donor, joiner))
         assert {key: entry.device for key, entry in mine.items()} == {
             key: entry.device for key, entry in theirs.items()
         }
@@ -89,7 +89,7 @@ def test_mixed_precision_trains_to_the_same_bits_sharded():
 
 def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu():
     worker = Worker(4)
-    worker.gradients._carrier = carrier = Carrier(torch.device("cuda"))
+    worker.gradients._copier = copier = GradientCopier(torch.device("cuda"))
     inner = worker.gradients.begin_leaf
 
     def begin_leaf(*args):
@@ -99,7 +99,7 @@ def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu()
         leaf.add = lambda number, gradient: (
             add(number, None)
             if gradient is None
-            else carrier.bring(held.setdefault(number, gradient.to("cuda")), lambda host: add(number, host))
+            else copier.copy(held.setdefault(number, gradient.to("cuda")), lambda host: add(number, host))
         )
 
     worker.gradients.begin_leaf = begin_leaf
@@ -109,13 +109,13 @@ def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu()
 
 
 def test_a_gradient_is_delivered_as_it_was_computed_while_the_device_is_busy():
-    carrier, delivered = Carrier(torch.device("cuda")), []
+    copier, delivered = GradientCopier(torch.device("cuda")), []
     busy = torch.randn(2048, 2048, device="cuda")
     for value in range(20):
         for _ in range(5):
             busy = torch.tanh(busy @ busy)
-        carrier.bring(torch.full((1 << 16,), float(value), device="cuda") + 0 * busy[0, 0], delivered.append)
-    carrier.wait()
+        copier.copy(torch.full((1 << 16,), float(value), device="cuda") + 0 * busy[0, 0], delivered.append)
+    copier.wait()
     assert all(tensor.is_pinned() for tensor in delivered)
     assert [tensor.unique().tolist() for tensor in delivered] == [[float(value)] for value in range(20)]
 

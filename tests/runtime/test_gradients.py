@@ -52,7 +52,11 @@ def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[tor
     owner = workers[0]
     for block in range(len(owner.layout.blocks)):
         parts = [
-            (spans, worker.layout.block(worker.gradients.slots.find(slot), block), worker is owner)
+            (
+                spans,
+                worker.layout.view_block(worker.gradients.slots.find_sections(slot), block),
+                worker is owner,
+            )
             for worker in workers
             for spans, slot in worker.held()
         ]
@@ -162,10 +166,10 @@ def test_every_block_is_announced_once_with_the_last_virtual_rank():
 def test_a_whole_sum_that_came_from_a_peer_is_not_added_to(rooted):
     worker = Worker(4)
     worker.compute([0, 1])
-    whole = torch.full_like(worker.layout.block(worker.gradients.slots.sums, rooted), 5)
+    whole = torch.full_like(worker.layout.view_block(worker.gradients.slots.sums, rooted), 5)
     worker.gradients.slots.store_sum(rooted, whole)
     worker.compute([2, 3])
-    assert torch.equal(worker.layout.block(worker.gradients.slots.sums, rooted), whole)
+    assert torch.equal(worker.layout.view_block(worker.gradients.slots.sums, rooted), whole)
 
 
 def test_fast_sums_hold_one_part_whatever_is_computed():

@@ -139,7 +139,7 @@ def test_a_link_to_somebody_elses_file_is_not_exported(finished, tmp_path):
 @given(data=st.data())
 def test_a_damaged_manifest_is_said_to_be_damaged(learned, data):
     state = learned.run._trainer.state
-    rest, _ = state.rest.describe()
+    rest, _ = state.replicated.describe()
     outline = msgspec.json.encode(describe_model(state, None))
     plain = {"rest": data.draw(damaged(json.dumps(rest).encode())).decode(errors="replace")}
     drawn = data.draw(damaged(outline))

@@ -87,7 +87,7 @@ def keep(catalog, state, *, writers=3, step=3):
         encoded = EncodedPart(format_part_name(worker), list(list_slices(state, blocks[worker::writers])))
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     plain = {
-        "rest": json.dumps(state.rest.describe()[0]),
+        "rest": json.dumps(state.replicated.describe()[0]),
         "scalars": collect_scalars(state, blocks),
         KEY: msgspec.to_builtins(describe_model(state, describe_adapter(state.model))),
     }

@@ -23,10 +23,10 @@ def test_sections_begin_as_zeros_on_their_own_pages():
 
 def test_a_peer_sees_what_is_written_without_a_copy():
     arena, peers = Arena("test", SECTIONS), PeerArenas(SECTIONS)
-    there = peers.tensors(os.getpid(), arena.fd)
+    there = peers.map_sections(os.getpid(), arena.fd)
     arena.tensors[1][4999] = 1.5
     assert there[1][4999] == 1.5
-    assert peers.tensors(os.getpid(), arena.fd) is there
+    assert peers.map_sections(os.getpid(), arena.fd) is there
 
 
 def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
@@ -43,11 +43,11 @@ def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as peer:
-        there = peers.tensors(peer.pid, int(peer.stdout.readline()))
+        there = peers.map_sections(peer.pid, int(peer.stdout.readline()))
         peer.kill()
     assert there[0].tolist() == [2.5] * 3
     with pytest.raises(OSError):  # noqa: PT011 - which one depends on how far the kernel has buried it
-        peers.tensors(peer.pid, 99)
+        peers.map_sections(peer.pid, 99)
     peers.forget(peer.pid)
 
 

@@ -464,7 +464,7 @@ def test_a_metric_that_is_not_finite_is_left_out_with_a_warning(monkeypatch):
 
     def between(step):
         script.run.checkpoint(val_loss=math.nan if step.number == 2 else float(step.number))
-        found.append(script.run._trainer.state.rest.metrics.get("val_loss"))
+        found.append(script.run._trainer.state.replicated.metrics.get("val_loss"))
 
     script.between = between
     script.train()
@@ -485,7 +485,7 @@ def test_totals_of_an_evaluation_do_not_replace_the_loss_of_the_step():
         score = script.run.evaluate(samples(), microbatch=4)
         for _ in score:
             score.add(loss=100.0)
-        metrics = script.run._trainer.state.rest.metrics
+        metrics = script.run._trainer.state.replicated.metrics
         assert metrics["loss"] == step.loss
         assert metrics["evaluation.loss"] == 500.0
 

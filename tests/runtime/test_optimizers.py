@@ -105,10 +105,10 @@ def train_on(training) -> None:
         values.copy_(torch.linspace(-1, 1, len(values)))
     blocks = range(len(training.layout.blocks))
     placement = training.state.placement
-    gradients = placement.gradients(sums, blocks)
-    with training.state.guard.stepping():
+    gradients = placement.place_sums(sums, blocks)
+    with training.state.guard.allow_steps():
         training.state.shards.apply(gradients, frozenset(range(training.state.units)), frozenset(), 1.0)
-    placement.computed(blocks)
+    placement.mark_computed(blocks)
 
 
 @pytest.mark.parametrize("copies", [None, 2])

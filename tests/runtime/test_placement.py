@@ -11,7 +11,7 @@ from elastane.runtime import assembly
 from elastane.runtime.state import devices
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
-from elastane.runtime.state.placement import Carrier, InPlace, Mirrored, choose_placement
+from elastane.runtime.state.placement import GradientCopier, InPlace, Mirrored, choose_placement
 
 from .lessons import Lesson, assert_same_bits, elastic, prepared
 from .test_models import (
@@ -118,9 +118,9 @@ def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
     state = of(learned).state
     train_on(of(learned))
     units = range(state.shards.units)
-    stale = [state.unit_values(unit, state.arena.tensors).clone() for unit in units]
-    state.show(units)
-    shown = [state.unit_values(unit, state.arena.tensors) for unit in units]
+    stale = [state.view_values(unit, state.arena.tensors).clone() for unit in units]
+    state.update_arena(units)
+    shown = [state.view_values(unit, state.arena.tensors) for unit in units]
     assert not any(torch.equal(old, new) for old, new in zip(stale, shown, strict=True))
     for parameter, new in zip(state.model.parameters(), shown, strict=True):
         assert torch.equal(parameter.reshape(-1), new)
@@ -128,13 +128,13 @@ def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
 
 def test_showing_a_block_brings_no_other(mirrored):
     state = of(mirrored(Lesson(large), prepared, copies=2)).state
-    state.show(range(state.shards.units))
+    state.update_arena(range(state.shards.units))
     with torch.no_grad():
         for values in state.placement.values[: state.layout.parameter_sections]:
             values.fill_(7)
-    state.placement.computed(range(len(state.layout.blocks)))
-    state.show([1])
-    found = [bool((state.layout.block(state.arena.tensors, block) == 7).all()) for block in range(3)]
+    state.placement.mark_computed(range(len(state.layout.blocks)))
+    state.update_arena([1])
+    found = [bool((state.layout.view_block(state.arena.tensors, block) == 7).all()) for block in range(3)]
     assert found == [False, True, False]
 
 
@@ -143,7 +143,7 @@ def test_what_a_peer_has_computed_reaches_the_model_and_nothing_beside_it(mirror
     before = [parameter.clone() for parameter in state.model.parameters()]
     # Neighbours of this unit in the same block are older in the arena than in the model.
     state.arena.tensors[0].fill_(3)
-    state.taken(1)
+    state.update_model(1)
     after = list(state.model.parameters())
     assert (after[1] == 3).all()
     assert all(torch.equal(before[n], after[n]) for n in (0, 2, 3))
@@ -170,28 +170,28 @@ def test_a_mirrored_worker_and_one_in_place_may_give_each_other_their_state(mirr
     assert digests(joiner) == digests(donor)
 
 
-# -- the carrier -------------------------------------------------------------------------------------------
+# -- the copier -------------------------------------------------------------------------------------------
 
 
 def test_gradients_are_delivered_in_order_and_as_they_were():
-    carrier, delivered = Carrier(torch.device("cpu")), []
+    copier, delivered = GradientCopier(torch.device("cpu")), []
     gradient = torch.zeros(3)
     for value in range(50):
-        carrier.bring(gradient.fill_(value), delivered.append)
-    carrier.wait()
+        copier.copy(gradient.fill_(value), delivered.append)
+    copier.wait()
     assert [tensor[0].item() for tensor in delivered] == list(range(50))
 
 
 def test_what_breaks_on_the_way_to_a_slot_is_raised_in_the_training_thread():
-    carrier = Carrier(torch.device("cpu"))
+    copier = GradientCopier(torch.device("cpu"))
 
     def break_(_gradient):
         raise RuntimeError("a slot is gone")
 
-    carrier.bring(torch.zeros(1), break_)
+    copier.copy(torch.zeros(1), break_)
     with pytest.raises(RuntimeError, match="a slot is gone"):
-        carrier.wait()
-    carrier.wait()
+        copier.wait()
+    copier.wait()
 
 
 # -- devices -----------------------------------------------------------------------------------------------

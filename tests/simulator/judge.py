@@ -74,7 +74,7 @@ class Judge:
         held = set().union(*(self.workers[worker].member.held for worker in able))
         kept = self.storage.find_newest()
         expect(
-            not held >= layout.everything - {layout.rest}
+            not held >= layout.everything - {layout.replicated_unit}
             or (kept is not None and kept.step == self.checker.steps),
             f"no checkpoint has the last state, although workers {able} could write it",
         )

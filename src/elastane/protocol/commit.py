@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from elastane.protocol.layout import REST_BLOCK
+from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.messages import Leaf, RoundOutcome, Vote
 from elastane.protocol.tree import find_spans
 
@@ -131,7 +131,7 @@ def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
             if pair[0] != same[0] or (pair[1] and same[1] and pair[1] != same[1]):
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
                 who = f"workers {other} and {worker}"
-                if block == REST_BLOCK:
+                if block == REPLICATED_BLOCK:
                     return f"after step {step} {who} differ in untrained tensors or in what the script keeps"
                 return f"after step {step} {who} have different {what} in block {block}"
     return ""

@@ -9,8 +9,8 @@ STORE = -2
 """In place of a worker's number: the checkpoint of the run's start, which has all state of round 0."""
 
 
-REST_BLOCK = -1
-"""In place of a block's number: the state that no block holds."""
+REPLICATED_BLOCK = -1
+"""In place of a block's number: the replicated state, which no block holds."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         virtual_ranks: V, the number of virtual ranks.
         blocks: the number of blocks in which gradients are summed.
-        units: the number of units, the rest included.
+        units: the number of units, the replicated state included.
         unit_bytes: the size of each unit's optimizer state.
         copies: the number of copies of each block of optimizer state; None: every worker has all.
         fetch_bytes: the most optimizer state that a joiner fetches during one step; at least one unit.
@@ -40,10 +40,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def everything(self) -> frozenset[int]:
-        """All units, the rest included."""
+        """All units, the replicated state included."""
         return frozenset(range(self.units))
 
     @property
-    def rest(self) -> int:
-        """The last unit: values without optimizer state that every worker keeps current once it has them."""
+    def replicated_unit(self) -> int:
+        """The last unit, the replicated state: every worker keeps it current once it has it."""
         return self.units - 1

@@ -101,7 +101,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         # Otherwise, if no complete member is left, the first becomes complete from all that have a piece.
         at_once = STORE in statuses or newest == 0
         new = tuple(w for w in workers if w not in whole) if at_once else () if whole else workers[:1]
-        wanted = {w: sorted(layout.everything - {layout.rest} - held[w]) for w in new}
+        wanted = {w: sorted(layout.everything - {layout.replicated_unit} - held[w]) for w in new}
         auditors = spread_blocks(layout.blocks, whole or new)
         donors = {worker: layout.everything if worker in new else held[worker] for worker in workers}
     else:
@@ -117,10 +117,11 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         next((worker for worker in workers if block in rooted[worker]), owners[block])
         for block in range(layout.blocks)
     )
-    rest = {layout.rest} if any(layout.rest in some for some in present.values()) else set[int]()
+    has_replicated = any(layout.replicated_unit in some for some in present.values())
+    replicated = {layout.replicated_unit} if has_replicated else set[int]()
     # A worker that has the optimizer state of a block, but not its values, cannot continue alone.
-    without_values = layout.everything - {layout.rest} - frozenset[int]().union(*present.values())
-    lost = layout.everything - frozenset[int]().union(*held.values(), rest) | without_values
+    without_values = layout.everything - {layout.replicated_unit} - frozenset[int]().union(*present.values())
+    lost = layout.everything - frozenset[int]().union(*held.values(), replicated) | without_values
     return Roles(
         holders=holders,
         owners=owners,
@@ -167,5 +168,5 @@ def _find_lacking(layout: Layout, status: Status, newest: int, *, member: bool) 
     """Return the units of which a worker lacks the values, after ``newest``."""
     if status.committed == newest:
         return expand_spans(status.behind)
-    rest = frozenset({layout.rest} if member and status.committed != FRESH else ())
-    return layout.everything - expand_spans(status.keeps) - rest
+    replicated = frozenset({layout.replicated_unit} if member and status.committed != FRESH else ())
+    return layout.everything - expand_spans(status.keeps) - replicated

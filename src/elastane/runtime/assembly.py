@@ -80,7 +80,7 @@ def build_parts(
     if exact:
         devices.pin_kernels(layout.device)
     placement = choose_placement(layout)
-    gradients = Gradients(layout, exact=exact, carrier=placement.carrier)
+    gradients = Gradients(layout, exact=exact, copier=placement.copier)
     is_scaled = scaler is not None and scaler.is_enabled()
     scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
     state = TrainingState(
@@ -94,7 +94,7 @@ def build_parts(
         keep=keep,
     )
     # Refuse here a state that the first vote could not carry.
-    state.rest.replicated()
+    state.replicated.digest_parts()
     return TrainingParts(layout, gradients, scaling, state)
 
 
@@ -206,13 +206,13 @@ def build_checkpoint_writer(
     def describe() -> PlainState:
         plain = {
             # The tensors of it are separate entries of the file: see `contents.list_slices`.
-            "rest": json.dumps(state.rest.describe()[0]),
+            "rest": json.dumps(state.replicated.describe()[0]),
             "on_host": find_host_keys(state),
             "cursors": member.outcome.cursors if member.outcome is not None else {},
             # A run that resumes from the last checkpoint of a finished script only writes the model.
             "ending": reporter.ending,
         }
-        return PlainState(plain, dict(state.rest.metrics))
+        return PlainState(plain, dict(state.replicated.metrics))
 
     return CheckpointWriter(
         settings.worker,

@@ -68,7 +68,7 @@ class EarlyStopping:
         Raises:
             BadInput: a step is running.
         """
-        self._run.keep.must_be_open()
+        self._run.keep.check_unlocked()
         value = float(figure)
         better = not math.isnan(value) and (
             self.best is None or self._sign * value < self._sign * self.best - self._min_delta

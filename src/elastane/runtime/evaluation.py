@@ -80,7 +80,7 @@ class Evaluation:
             trainer.heartbeat.beat(Phase.COMPUTE)
             self._added = {}
             trainer.seeds.seed_evaluation(trainer.step, rank)
-            versions = trainer.state.versions()
+            versions = trainer.state.read_versions()
             yield batch.inputs
             trainer.state.check_versions(versions)
             # Workers compute different batches, so the changes that these make to buffers must not last.

@@ -12,7 +12,7 @@ from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
+from elastane.runtime.state.memory import PeerArenas, SharedMessage, raw_bytes, read_shared_message
 from elastane.runtime.state.payload import unpack_state
 from elastane.runtime.state.state import TrainingState
 
@@ -52,7 +52,7 @@ class Payloads:
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
-        self._letters: list[Letter] = []
+        self._sent_messages: list[SharedMessage] = []
         self.round = 0
 
     # -- to peers ------------------------------------------------------------------------------------------
@@ -60,37 +60,37 @@ class Payloads:
     def build(self, message: messages.AnyPeerMessage) -> list[Buffer] | None:
         """Return the payload of a message; None: it has none, because peers read this worker's memory."""
         if isinstance(message, messages.Published):
-            self._state.show(message.units)
+            self._state.update_arena(message.units)
         if self._shared:
             return None
         layout = self._gradients.layout
         match message:
             case messages.PartialSumsReady(blocks=blocks, parts=parts):
-                slots = [self._gradients.slots.find(part.slot) for part in parts]
-                return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
+                slots = [self._gradients.slots.find_sections(part.slot) for part in parts]
+                return [raw_bytes(layout.view_block(slot, block)) for block in blocks for slot in slots]
             case messages.SumsReady(blocks=blocks):
-                return [raw_bytes(layout.block(self._gradients.slots.sums, block)) for block in blocks]
+                return [raw_bytes(layout.view_block(self._gradients.slots.sums, block)) for block in blocks]
             case messages.Published(units=units):
                 tensors = self._state.arena.tensors
-                return [raw_bytes(self._state.unit_values(unit, tensors)) for unit in units]
+                return [raw_bytes(self._state.view_values(unit, tensors)) for unit in units]
             case _:
                 return None
 
     def build_state(self, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
         """Return the payload with the values of some units and the optimizer state of others."""
-        self._state.show(values)
+        self._state.update_arena(values)
         payload = self._state.pack(self._select_sent(values), states)
         if not self._shared:
             return payload
         # A peer on this machine reads it in place, before the round commits.
-        letter = Letter(payload)
-        self._letters.append(letter)
-        return [letter.address]
+        message = SharedMessage(payload)
+        self._sent_messages.append(message)
+        return [message.address]
 
     def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """Return the units with values to send: all, or only the replicated state if peers read the arena."""
-        rest = self._state.units - 1
-        return tuple(unit for unit in units if unit == rest) if self._shared else units
+        replicated = self._state.units - 1
+        return tuple(unit for unit in units if unit == replicated) if self._shared else units
 
     # -- from peers ----------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Payloads:
         match message:
             case messages.State():
                 pid = self._arenas[sender][0] if self._shared else None
-                state = payload if pid is None else read_letter(pid, bytes(payload))
+                state = payload if pid is None else read_shared_message(pid, bytes(payload))
                 unpack_state(state)  # raises now, while the message can still be refused
                 self._states[sender, message] = state
             case _ if self._shared:
@@ -136,7 +136,7 @@ class Payloads:
             case _:
                 arenas = []
         for fd in arenas:
-            self._mapped.tensors(pid, fd)
+            self._mapped.map_sections(pid, fd)
 
     def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
         layout = self._gradients.layout
@@ -154,10 +154,15 @@ class Payloads:
         gathered = []
         for worker, theirs in parts.items():
             if worker == self._member.worker:
-                held = [layout.block(self._gradients.slots.find(part.slot), block) for part in theirs]
+                held = [
+                    layout.view_block(self._gradients.slots.find_sections(part.slot), block)
+                    for part in theirs
+                ]
             elif self._shared:
                 pid, _, _ = self._arenas[worker]
-                held = [layout.block(self._mapped.tensors(pid, part.slot), block) for part in theirs]
+                held = [
+                    layout.view_block(self._mapped.map_sections(pid, part.slot), block) for part in theirs
+                ]
             else:
                 held = self._parts.pop((worker, self._generation, self.round, block))
             writable = worker == self._member.worker or not self._shared
@@ -168,7 +173,7 @@ class Payloads:
         """Store the sum of a block that a peer has computed."""
         if self._shared:
             pid, sums, _ = self._arenas[peer]
-            found = self._gradients.layout.block(self._mapped.tensors(pid, sums), block)
+            found = self._gradients.layout.view_block(self._mapped.map_sections(pid, sums), block)
         else:
             found = self._sums.pop((peer, self._generation, self.round, block))
         self._gradients.slots.store_sum(block, found)
@@ -177,11 +182,11 @@ class Payloads:
         """Store the values that a unit has on a peer after the last committed round."""
         if self._shared:
             pid, _, values = self._arenas[peer]
-            found = self._state.unit_values(unit, self._mapped.tensors(pid, values))
+            found = self._state.view_values(unit, self._mapped.map_sections(pid, values))
         else:
             found = self._values.pop((peer, self._member.committed, unit))
-        self._state.unit_values(unit, self._state.arena.tensors).copy_(found)
-        self._state.taken(unit)
+        self._state.view_values(unit, self._state.arena.tensors).copy_(found)
+        self._state.update_model(unit)
 
     def load_state(self, peer: int, state: messages.State) -> None:
         """Load the values and the optimizer state that a peer has sent."""
@@ -195,7 +200,7 @@ class Payloads:
 
     def forget(self, committed: int) -> None:
         """Drop the payloads that no worker needs after this round has committed."""
-        self._letters.clear()
+        self._sent_messages.clear()
         self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
         self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}
         self._values = {key: kept for key, kept in self._values.items() if key[1] >= committed}

@@ -3,7 +3,7 @@
 import torch
 
 from elastane.protocol import events
-from elastane.protocol.layout import REST_BLOCK
+from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.state import TrainingState
@@ -38,20 +38,20 @@ class StateMeter:
         if self._measure_norms:
             for block in norms:
                 if not layout.is_buffers(block):
-                    sums = layout.block(self._gradients.slots.sums, block)
+                    sums = layout.view_block(self._gradients.slots.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
         found = {block: self._digest(block) for block in digests}
-        if digests and (rest := self._state.rest.digest()) != ("", ""):
-            found[REST_BLOCK] = rest
-        return events.Measured(ticket, squares, found, self._state.rest.replicated())
+        if digests and (replicated := self._state.replicated.digest()) != ("", ""):
+            found[REPLICATED_BLOCK] = replicated
+        return events.Measured(ticket, squares, found, self._state.replicated.digest_parts())
 
     def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
-        """Return whether the blocks and the rest equal the state of the last agreement of all members."""
+        """Return whether the blocks and the replicated state equal those that all members agreed on last."""
         agreed = self._member.outcome.digests if self._member.outcome is not None else {}
         found = {block: self._digest(block) for block in blocks}
-        if (rest := self._state.rest.digest()) != ("", ""):
-            found[REST_BLOCK] = rest
+        if (replicated := self._state.replicated.digest()) != ("", ""):
+            found[REPLICATED_BLOCK] = replicated
         return all(agreed.get(block) == pair for block, pair in found.items())
 
     def _digest(self, block: int) -> tuple[str, str]:

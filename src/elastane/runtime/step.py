@@ -156,7 +156,7 @@ class TrainingStep:
                 trainer.heartbeat.beat(Phase.COMPUTE)
             # A worker that joins has its values only after the round has begun.
             if versions is None:
-                versions = trainer.state.versions()
+                versions = trainer.state.read_versions()
             begun = time.perf_counter()
             announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
             trainer.gradients.begin_leaf(rank, announce, round_.following)
@@ -178,7 +178,7 @@ class TrainingStep:
                 if self._logged:
                     leaf = msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
                 trainer.state.check_versions(versions)
-                trainer.state.rest.restore_flags()
+                trainer.state.replicated.restore_flags()
                 changes = trainer.state.buffers.take_changes()
             untouched = trainer.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun
@@ -232,7 +232,7 @@ class TrainingStep:
         if weight is None and count is None:
             # The number of samples in a stream's step is known when all are loaded: divide by it then.
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
-        scaled = loss if scaling is None else scaling.scaled(loss)
+        scaled = loss if scaling is None else scaling.scale_loss(loss)
         if weight is None:
             assert count is not None, "decided above"
             share = leaf.samples / count

@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput
 from elastane.runtime.losses import build_no_microbatch_error, build_unused_microbatch_error
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.module_attributes import ModuleAttributes
-from elastane.runtime.state.state import TrainingState, inside_step_error
+from elastane.runtime.state.state import TrainingState, build_inside_step_error
 from elastane.runtime.step_record import check_unused_names, find_differing_value
 
 
@@ -46,9 +46,9 @@ class StepRehearsal:
     def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
         self._state, self._gradients, self._compared = state, gradients, compared
         self._attributes = ModuleAttributes(state.model)
-        self._caches = state.rest.untrained.copies()
-        self._content = state.content() if compared else {}
-        self._versions = state.versions()
+        self._caches = state.replicated.untrained.copy_buffers()
+        self._content = state.digest_content() if compared else {}
+        self._versions = state.read_versions()
         self._passes: list[_Pass] = []
         self._loss = ""
         self._logged: dict[str, float] = {}
@@ -79,7 +79,7 @@ class StepRehearsal:
             raise build_no_microbatch_error()
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
-        self._found = self._gradients.fingerprints() if self._compared else ()
+        self._found = self._gradients.compute_fingerprints() if self._compared else ()
         # As in a step: the script must not change gradients, and zero_grad does no harm.
         self._gradients.refuse()
 
@@ -92,13 +92,13 @@ class StepRehearsal:
         if not self._loss:
             raise build_unused_microbatch_error()
         state = self._state
-        changed = state.rest.untrained.find_changed(caches=False)
-        content = state.content() if self._compared else {}
+        changed = state.replicated.untrained.find_changed(caches=False)
+        content = state.digest_content() if self._compared else {}
         changed += [name for name, digest in content.items() if digest != self._content.get(name)]
         if changed:
-            raise inside_step_error(changed[0])
+            raise build_inside_step_error(changed[0])
         state.check_versions(self._versions)
-        state.rest.restore_flags()
+        state.replicated.restore_flags()
         found, self._found = self._found, ()
         self._gradients.forget()
         if self._compared and not any(found):
@@ -108,7 +108,7 @@ class StepRehearsal:
                 do="compute the loss with the model that you passed to run.prepare, and build the optimizer "
                 "with model.parameters()",
             )
-        caches = state.rest.untrained.copies()
+        caches = state.replicated.untrained.copy_buffers()
         self._passes.append(_Pass(self._loss, found, ModuleAttributes(state.model), caches, self._logged))
         state.buffers.restore()
 
@@ -122,10 +122,10 @@ class StepRehearsal:
         if self._compared:
             self._compare(first, last)
         state = self._state
-        state.rest.exclude_attributes(last.attributes.changed(since=self._attributes))
+        state.replicated.exclude_attributes(last.attributes.find_changed(since=self._attributes))
         self._attributes.restore()
-        state.rest.untrained.restore(self._caches)
-        state.rest.untrained.remember()
+        state.replicated.untrained.restore_buffers(self._caches)
+        state.replicated.untrained.remember()
 
     def _compare(self, first: _Pass, last: _Pass) -> None:
         if first.loss != last.loss or first.gradients != last.gradients:
@@ -145,7 +145,7 @@ class StepRehearsal:
                 do="log values that depend on the microbatch and the model only; the ledger has the times "
                 "of each step",
             )
-        names = [".".join(filter(None, key)) for key in last.attributes.changed(since=first.attributes)]
+        names = [".".join(filter(None, key)) for key in last.attributes.find_changed(since=first.attributes)]
         caches = first.caches
         names += [name for name, now in last.caches.items() if not _are_equal(now, caches.get(name))]
         if names:

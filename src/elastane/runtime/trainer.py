@@ -17,7 +17,7 @@ from elastane.api.heartbeat_file import Phase
 from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest
 from elastane.protocol import actions, events
-from elastane.protocol.layout import REST_BLOCK
+from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.member_machine import MemberMachine
 from elastane.protocol.messages import RoundOutcome
 from elastane.runtime import assembly
@@ -178,7 +178,7 @@ class Trainer:
         if self.initial and is_first:
             check_not_wrapped(self.state.model)
             check_process_group()
-        self.state.take_changes(first=is_first, begins=self.initial)
+        self.state.adopt_changes(first=is_first, begins=self.initial)
         self._entered_round = True
 
     def open_to_script(self, step: int) -> None:
@@ -189,7 +189,7 @@ class Trainer:
         """
         self.state.open_to_script()
         self.state.guard.position = ("after step", step)
-        self.state.rest.recorded = ""
+        self.state.replicated.recorded = ""
         self.gradients.refuse()
         self.seeds.seed_after(self.step)
 
@@ -204,7 +204,7 @@ class Trainer:
         self._report_record()
 
     def _report_record(self) -> None:
-        self.state.rest.recorded = self.record.digest
+        self.state.replicated.recorded = self.record.digest
         self.reporter.update_record(self.record.values, self.record.files)
 
     @contextmanager
@@ -246,7 +246,7 @@ class Trainer:
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
         """Set the metrics of the next checkpoint, except infinite ones and NaN, which JSON lacks."""
-        known = self.state.rest.metrics
+        known = self.state.replicated.metrics
         for name, value in metrics.items():
             # The metric of an earlier checkpoint would be wrong for this one.
             known.pop(name, None)
@@ -274,13 +274,13 @@ class Trainer:
             virtual_ranks=outcome.filled,
             skipped=scale.skipped,
         )
-        self.step, self.state.rest.metrics["loss"] = outcome.step, outcome.loss
+        self.step, self.state.replicated.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
         return AppliedStep(scale.norm, scale.skipped, rates)
 
     def take_outcome(self, outcome: RoundOutcome) -> None:
         """Take the digests that the votes of any round may carry."""
-        if len(outcome.digests.keys() - {REST_BLOCK}) == len(self.layout.blocks):
+        if len(outcome.digests.keys() - {REPLICATED_BLOCK}) == len(self.layout.blocks):
             self.digest = combine_digests(outcome.digests)
             self.reporter.set_digest(self.step, self.digest)
 

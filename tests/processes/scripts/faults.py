@@ -104,7 +104,7 @@ def corrupt_values(number: int, step: int) -> None:
         member = training.reactor.member
         others = [block for block in range(member.layout.blocks) if not member.keeps_state_of(block)]
         if at >= step:
-            training.layout.block(training.state.arena.tensors, others[0])[0] += 1
+            training.layout.view_block(training.state.arena.tensors, others[0])[0] += 1
 
     if worker_settings.get_settings().worker == number:
         _around(Trainer, "open_to_script", before=spoil)

@@ -26,7 +26,7 @@ def send_malformed(mesh, peer, message, payload=None):
             mesh._peers[peer].stream.put([memoryview(HEADER.pack(len(nested), 0) + nested)])
         case "terabyte":
             mesh._peers[peer].stream.put([memoryview(HEADER.pack(1, 1 << 40) + bytes(10))])
-        case "letter":
+        case "short message":
             return send(mesh, peer, State(generation=generation, committed=1), [b"short"])
         case "no state":
             return send(mesh, peer, State(generation=generation, committed=1), [bytes(16)])

@@ -23,8 +23,8 @@ def load_state(me: MemberState, sender: int, state: messages.State) -> None:
     me.wanted_states.difference_update(states)
     me.behind.difference_update(values)
     me.held.update(states)
-    if me.layout.rest in values:
-        me.held.add(me.layout.rest)
+    if me.layout.replicated_unit in values:
+        me.held.add(me.layout.replicated_unit)
     me.actions.append(LoadState(sender, state))
 
 

@@ -124,7 +124,7 @@ def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
         me.released_at.clear()
         me.committed_in = me.generation.number
         me.held &= me.find_units_to_hold() if me.has_voted_for(outcome.round) else set()
-        me.behind = set(me.layout.everything) - {me.layout.rest} - me.held
+        me.behind = set(me.layout.everything) - {me.layout.replicated_unit} - me.held
         # An evaluation in between does not change the agreement of a training round.
         me.next = me.planned.get(outcome.next_generation)
     me.round = RoundState()

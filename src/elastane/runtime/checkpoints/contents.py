@@ -23,8 +23,8 @@ def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorS
     """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained."""
     layout, tensors = state.layout, state.arena.tensors
     blocks = tuple(blocks)
-    with state.placement.aside():
-        state.placement.show(blocks)
+    with state.placement.use_side_stream():
+        state.placement.update_arena(blocks)
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
             entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
@@ -41,12 +41,12 @@ def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorS
 
 
 def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
-    data = extent.flat(tensors)[piece.start : piece.stop]
+    data = extent.view_flat(tensors)[piece.start : piece.stop]
     return TensorSlice(prefix + extent.name, extent.shape, extent.stride, piece.start, piece.stop, data)
 
 
 def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
-    for key, kept in state.shards.piece_state(block, piece).items():
+    for key, kept in state.shards.read_piece_state(block, piece).items():
         name = f"{STATE}{extent.name}.{key}"
         if not isinstance(kept, torch.Tensor):
             continue
@@ -70,7 +70,7 @@ def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
 def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
     """Yield tensors of the replicated state, except those that are stored as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
-    for name, tensor in state.rest.describe()[1].items():
+    for name, tensor in state.replicated.describe()[1].items():
         if name not in model:
             yield slice_whole(EXTRA + name, tensor.cpu())
 
@@ -86,7 +86,7 @@ def find_host_keys(state: TrainingState) -> list[str]:
     """Return the keys of optimizer state on the host if the model is on a device (counters)."""
     for block, pieces in enumerate(state.layout.pieces):
         for piece in pieces:
-            if kept := state.shards.piece_state(block, piece):
+            if kept := state.shards.read_piece_state(block, piece):
                 tensors = ((key, some) for key, some in kept.items() if isinstance(some, torch.Tensor))
                 return sorted(key for key, some in tensors if some.device != state.layout.device)
     return []
@@ -98,7 +98,7 @@ def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, di
     for block in blocks:
         for piece in state.layout.pieces[block]:
             if piece.start == 0:
-                kept = state.shards.piece_state(block, piece)
+                kept = state.shards.read_piece_state(block, piece)
                 plain = {key: value for key, value in kept.items() if not isinstance(value, torch.Tensor)}
                 if plain:
                     found[state.layout.extents[piece.number].name] = plain
@@ -154,16 +154,16 @@ class StateReader:
             if unit != state.units - 1:
                 requests += self._request_states(state, unit)
         self._reader.restore([*self._redirect_to_host(requests)])
-        with state.placement.aside():
+        with state.placement.use_side_stream():
             for device, host in self._arrivals:
                 device.copy_(host)
-            state.placement.complete()
+            state.placement.synchronize()
         self._arrivals.clear()
         for unit in values:
             if unit != state.units - 1:
-                state.taken(unit)
+                state.update_model(unit)
             else:
-                state.rest.take(read_replicated_state(self.manifest), extra)
+                state.replicated.load(read_replicated_state(self.manifest), extra)
         return sum(request.into.nbytes for request in requests)
 
     def _find_replicated_keys(self) -> dict[str, str]:
@@ -190,10 +190,10 @@ class StateReader:
         if unit == state.units - 1:
             if state.copies is None:
                 for extent in layout.buffer_extents:
-                    yield self._request(extent, 0, extent.stop - extent.start, extent.flat(tensors))
+                    yield self._request(extent, 0, extent.stop - extent.start, extent.view_flat(tensors))
             return
-        for extent, piece in state.shards.pieces_of(unit):
-            flat = extent.flat(tensors)[piece.start : piece.stop]
+        for extent, piece in state.shards.list_pieces(unit):
+            flat = extent.view_flat(tensors)[piece.start : piece.stop]
             yield self._request(extent, piece.start, piece.stop, flat)
 
     def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
@@ -214,7 +214,7 @@ class StateReader:
 
     def _request_states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
-        for extent, piece in state.shards.pieces_of(unit):
+        for extent, piece in state.shards.list_pieces(unit):
             facts = {
                 key: self._facts[f"{STATE}{extent.name}.{key}"] for key in self._keys.get(extent.name, [])
             }
@@ -231,7 +231,7 @@ class StateReader:
                 for key, some in facts.items()
                 if key not in elementwise
             }
-            room = state.shards.make_room(piece, elementwise, others, plain.get(extent.name, {}))
+            room = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
             for key, into in room.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
                 yield ReadRequest(f"{STATE}{extent.name}.{key}", *cut, into)

@@ -114,7 +114,7 @@ def read_optimizer_state(state: TrainingState) -> OptimizerState:
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
     for unit, extent in enumerate(state.layout.extents):
-        for key, entry in state.shards.state_of(unit).items():
+        for key, entry in state.shards.read_state(unit).items():
             where = tensors if isinstance(entry, torch.Tensor) else plain
             where[f"{PREFIX}{strip_compiled(extent.name)}.{key}"] = entry
     return OptimizerState(

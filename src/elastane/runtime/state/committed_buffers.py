@@ -38,7 +38,7 @@ class CommittedBuffers:
             working.copy_(committed, non_blocking=True)
             # A module may have replaced its buffer with a new tensor instead of writing into it.
             module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
-        self._placement.complete()
+        self._placement.synchronize()
 
     @torch.no_grad()
     def commit(self) -> None:
@@ -70,7 +70,7 @@ class CommittedBuffers:
         """
         for number in blocks:
             block = self._layout.blocks[number]
-            values = self._layout.block(self._placement.arena.tensors, number)
+            values = self._layout.view_block(self._placement.arena.tensors, number)
             change = sums[block.section][block.start : block.stop]
             if change.is_floating_point() or change.is_complex():
                 values.add_(change / virtual_ranks)
@@ -92,8 +92,10 @@ class CommittedBuffers:
                 extent = self._layout.buffer_extents[piece.number]
                 start = extent.start + piece.start
                 cut = slice(start - block.start, start - block.start + piece.stop - piece.start)
-                values = self._layout.block(self._placement.arena.tensors, number)[cut]
+                values = self._layout.view_block(self._placement.arena.tensors, number)[cut]
                 values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
 
     def _read_model(self) -> list[torch.Tensor]:
-        return self._placement.on_host([module.get_buffer(name) for module, name in self._layout.buffers])
+        return self._placement.copy_to_host(
+            [module.get_buffer(name) for module, name in self._layout.buffers]
+        )

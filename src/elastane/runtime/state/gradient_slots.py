@@ -26,9 +26,9 @@ class GradientSlots:
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
 
     Attributes:
-        lock: held while a slot is written; the training thread (or the carrier's) adds gradients while the
+        lock: held while a slot is written; the training thread (or the copier's) adds gradients while the
             reactor thread stores sums that peers have completed.
-        rooted: blocks of slot 0 that hold complete sums, to which nothing may be added.
+        complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
         arenas: the memory of each slot.
     """
 
@@ -36,7 +36,7 @@ class GradientSlots:
         self.layout = layout
         self.exact = exact
         self.lock = threading.RLock()
-        self.rooted: set[int] = set()
+        self.complete_blocks: set[int] = set()
         self.arenas: list[Arena] = [Arena("slot-0", layout.sections)]
         self._nodes: dict[Span, int] = {}
         self._size = 0
@@ -52,7 +52,7 @@ class GradientSlots:
     def sums_fd(self) -> int:
         return self.arenas[0].fd
 
-    def find(self, fd: int) -> tuple[torch.Tensor, ...]:
+    def find_sections(self, fd: int) -> tuple[torch.Tensor, ...]:
         """Return the sections of the slot that peers know by this file descriptor."""
         return next(arena.tensors for arena in self.arenas if arena.fd == fd)
 
@@ -67,7 +67,7 @@ class GradientSlots:
         Args:
             size: the number of virtual ranks of the round.
         """
-        self.rooted.clear()
+        self.complete_blocks.clear()
         self._nodes.clear()
         self._size = size
 
@@ -187,13 +187,13 @@ class GradientSlots:
                     held[merge.target] = held[merge.target] + held[merge.source]
                     mine[merge.target] = True
             root = held[plan[-1].target] if plan else held[0]
-            sums = self.layout.block(self.sums, block)
+            sums = self.layout.view_block(self.sums, block)
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
-            self.rooted.add(block)
+            self.complete_blocks.add(block)
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""
         with self.lock:
-            self.layout.block(self.sums, block).copy_(sums)
-            self.rooted.add(block)
+            self.layout.view_block(self.sums, block).copy_(sums)
+            self.complete_blocks.add(block)

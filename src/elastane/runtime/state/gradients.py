@@ -19,7 +19,7 @@ from elastane.runtime.state.gradient_slots import GradientSlots
 from elastane.runtime.state.leaf_writer import Announce, LeafWriter, WaitingLeaf
 from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.placement import Carrier
+from elastane.runtime.state.placement import GradientCopier
 
 
 class Gradients:
@@ -28,15 +28,15 @@ class Gradients:
     Args:
         layout: the layout of the model.
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
-        carrier: copies gradients to the host; None: they are on the host already.
+        copier: copies gradients to the host; None: they are on the host already.
 
     Attributes:
         slots: the slots with the partial sums.
     """
 
-    def __init__(self, layout: ModelLayout, *, exact: bool, carrier: Carrier | None = None) -> None:
+    def __init__(self, layout: ModelLayout, *, exact: bool, copier: GradientCopier | None = None) -> None:
         self.layout = layout
-        self._carrier = carrier
+        self._copier = copier
         self.slots = GradientSlots(layout, exact=exact)
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
@@ -119,7 +119,7 @@ class Gradients:
         else:
             self._leaf = LeafWriter(self.slots, rank, announce, waiting)
 
-    def fingerprints(self) -> tuple[str, ...]:
+    def compute_fingerprints(self) -> tuple[str, ...]:
         """Return digests of the gradients that a rehearsal's backward pass has computed."""
         return tuple(
             xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
@@ -144,8 +144,8 @@ class Gradients:
                 if number in self._touched:
                     raise _too_late(self.layout.extents[number].name)
                 self._deliver(number)
-        if self._carrier is not None:
-            self._carrier.wait()
+        if self._copier is not None:
+            self._copier.wait()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
             leaf.add(number, None)
@@ -188,10 +188,10 @@ class Gradients:
         assert self._leaf is not None, "only a virtual rank's gradients are delivered"
         # Sums are dense even for sparse gradients: a block is one slice of memory.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
-        if self._carrier is None:
+        if self._copier is None:
             self._leaf.add(number, dense)
         else:
-            self._carrier.bring(dense, partial(self._leaf.add, number))
+            self._copier.copy(dense, partial(self._leaf.add, number))
 
 
 def _current_pass() -> int:

@@ -58,11 +58,11 @@ class LeafWriter:
         slots = self._slots
         waited = self._waiting.gradients.pop(number) if self._waiting is not None else None
         with slots.lock:
-            if slots.rooted.isdisjoint(self._layout.blocks_of[number]):
+            if slots.complete_blocks.isdisjoint(self._layout.parameter_blocks[number]):
                 if self._adding and self._waiting is not None:
                     extent = self._layout.extents[number]
-                    flat = [None if one is None else extent.flattened(one) for one in (waited, gradient)]
-                    slots.add_pair(extent.flat(self._tensors), *flat)
+                    flat = [None if one is None else extent.flatten(one) for one in (waited, gradient)]
+                    slots.add_pair(extent.view_flat(self._tensors), *flat)
                 else:
                     self._write(self._views[number], waited, gradient)
             else:
@@ -95,7 +95,7 @@ class LeafWriter:
     def _write_around(self, number: int, waited: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
         """Write the blocks of a parameter that do not have complete sums yet."""
         extent = self._layout.extents[number]
-        for block in self._layout.blocks_of[number]:
+        for block in self._layout.parameter_blocks[number]:
             for piece in self._layout.pieces[block]:
                 if piece.number == number:
                     self._write_piece(block, piece, extent, waited, gradient)
@@ -108,17 +108,17 @@ class LeafWriter:
         waited: torch.Tensor | None,
         change: torch.Tensor | None,
     ) -> None:
-        if block in self._slots.rooted:
+        if block in self._slots.complete_blocks:
             return
-        target = extent.flat(self._tensors)
+        target = extent.view_flat(self._tensors)
         cut = slice(piece.start, piece.stop)
-        pair = [None if one is None else extent.flattened(one)[cut] for one in (waited, change)]
+        pair = [None if one is None else extent.flatten(one)[cut] for one in (waited, change)]
         write = self._slots.add_pair if self._adding and self._waiting is not None else self._write
         write(target[cut], *pair)
 
     def _count_down(self, number: int) -> None:
         done = []
-        for block in self._layout.blocks_of[number]:
+        for block in self._layout.parameter_blocks[number]:
             self._missing[block] -= 1
             if self._missing[block] == 0:
                 self._merge(block)
@@ -127,12 +127,12 @@ class LeafWriter:
             self._announce(tuple(done))
 
     def _merge(self, block: int) -> None:
-        if block in self._slots.rooted:
+        if block in self._slots.complete_blocks:
             return
         arenas = self._slots.arenas
         for target, source in self._merges:
-            into = self._layout.block(arenas[target].tensors, block)
-            into.add_(self._layout.block(arenas[source].tensors, block))
+            into = self._layout.view_block(arenas[target].tensors, block)
+            into.add_(self._layout.view_block(arenas[source].tensors, block))
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         """Add the changes that the forward passes made to the buffers, and merge slots."""

@@ -42,7 +42,7 @@ class LossScaling:
         for name in ("scale", "unscale_", "step", "update"):
             setattr(scaler, name, partial(_refuse, name))
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
         return type(self.scaler).scale(self.scaler, loss)
 
     @property

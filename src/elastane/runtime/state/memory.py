@@ -15,7 +15,7 @@ import torch
 
 PAGE = 4096
 ADDRESS = struct.Struct("<QQ")
-"""The address of a letter: file descriptor and size in bytes."""
+"""The address of a message: file descriptor and size in bytes."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class PeerArenas:
         self._sections = sections
         self._mapped: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
-    def tensors(self, pid: int, fd: int) -> tuple[torch.Tensor, ...]:
+    def map_sections(self, pid: int, fd: int) -> tuple[torch.Tensor, ...]:
         """Return the sections of the arena that is descriptor ``fd`` of process ``pid``.
 
         Raises:
@@ -91,18 +91,18 @@ class PeerArenas:
         self._mapped = {key: views for key, views in self._mapped.items() if key[0] != pid}
 
 
-class Letter:
+class SharedMessage:
     """Bytes that a peer on this machine reads once; freed with this object.
 
     Args:
         payload: the pieces of the content, in order.
 
     Attributes:
-        address: the address that the peer passes to `read_letter`.
+        address: the address that the peer passes to `read_shared_message`.
     """
 
     def __init__(self, payload: Sequence[bytes | bytearray | memoryview]) -> None:
-        fd = os.memfd_create("elastane-letter")
+        fd = os.memfd_create("elastane-message")
         weakref.finalize(self, os.close, fd)
         size = 0
         with os.fdopen(fd, "wb", buffering=0, closefd=False) as file:
@@ -114,8 +114,8 @@ class Letter:
         self.address = ADDRESS.pack(fd, size)
 
 
-def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
-    """Map the letter of process ``pid``; a copy would be slower, because it touches new memory.
+def read_shared_message(pid: int, address: bytes | bytearray) -> mmap.mmap:
+    """Map the message of process ``pid``; a copy would be slower, because it touches new memory.
 
     Raises:
         OSError: the process has ended.

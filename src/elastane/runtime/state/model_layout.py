@@ -47,7 +47,7 @@ class Extent(msgspec.Struct, frozen=True):
         """Return a view of this tensor in an arena's sections."""
         return tensors[self.section].as_strided(self.shape, self.stride, self.start)
 
-    def flattened(self, tensor: torch.Tensor) -> torch.Tensor:
+    def flatten(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of this shape as 1-D, in the extent's memory order; a view if possible."""
         if tensor.stride() == self.stride:
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
@@ -55,7 +55,7 @@ class Extent(msgspec.Struct, frozen=True):
         dense.as_strided(self.shape, self.stride).copy_(tensor)
         return dense
 
-    def flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def view_flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return a 1-D view of this tensor's elements in an arena's sections, in memory order."""
         return tensors[self.section][self.start : self.stop]
 
@@ -137,7 +137,7 @@ class ModelLayout:
         self.blocks: tuple[Block, ...] = cut_blocks([section.elements for section in self.sections])
         self.pieces = tuple(tuple(_cut_pieces(block, self.extents)) for block in self.blocks)
         self.buffer_pieces = tuple(tuple(_cut_pieces(block, self.buffer_extents)) for block in self.blocks)
-        self.blocks_of = self._blocks_of_parameters()
+        self.parameter_blocks = self._find_parameter_blocks()
 
     def _place_parameters(self, names: dict[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
         for number, group in enumerate(optimizer.param_groups):
@@ -213,7 +213,7 @@ class ModelLayout:
                 do="move the whole model to one device before the optimizer is built",
             )
 
-    def _blocks_of_parameters(self) -> tuple[tuple[int, ...], ...]:
+    def _find_parameter_blocks(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.parameters]
         for block, pieces in enumerate(self.pieces):
             for piece in pieces:
@@ -225,7 +225,7 @@ class ModelLayout:
         """The number of trained elements."""
         return sum(section.elements for section in self.sections[: self.parameter_sections])
 
-    def block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
+    def view_block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
         """Return a 1-D view of block ``number`` in an arena's sections."""
         block = self.blocks[number]
         return tensors[block.section][block.start : block.stop]

@@ -30,7 +30,7 @@ class ModuleAttributes:
             if (path, name) not in now or not _are_equal(now[path, name], value):
                 setattr(modules[path], name, value)
 
-    def changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
+    def find_changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
         """Return the attributes that are new or differ from an earlier moment, with their values here."""
         earlier = since._found  # noqa: SLF001 - another one of this class
         return {

@@ -34,7 +34,7 @@ class OptimizerGuard:
         self.position: tuple[Any, ...] = ()
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
-        self._hook = register_optimizer_step_pre_hook(self._stepping)
+        self._hook = register_optimizer_step_pre_hook(self._check_step)
         # Torch has no hook for zero_grad. Saved and copied optimizers lack this attribute.
         vars(optimizer)["zero_grad"] = _refuse_zero_grad
 
@@ -44,7 +44,7 @@ class OptimizerGuard:
         vars(self._optimizer).pop("zero_grad", None)
 
     @contextmanager
-    def stepping(self) -> Iterator[None]:
+    def allow_steps(self) -> Iterator[None]:
         """Allow the run to step the optimizer inside the block."""
         self._ours = True
         try:
@@ -52,7 +52,7 @@ class OptimizerGuard:
         finally:
             self._ours = False
 
-    def _stepping(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _check_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._ours:
             return
         if optimizer is self._optimizer:

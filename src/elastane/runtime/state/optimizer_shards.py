@@ -97,19 +97,19 @@ class OptimizerShards(Protocol):
         """Skip a step: update nothing."""
         ...
 
-    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+    def list_blocks(self, units: Iterable[int]) -> Iterator[int]:
         """Return the blocks with values of these units, with repetitions; the replicated state has none."""
         ...
 
-    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
+    def holds_buffers(self, block: int, held: frozenset[int]) -> bool: ...
 
-    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
+    def view_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
 
-    def state_of(self, unit: int) -> dict[str, Any]: ...
+    def read_state(self, unit: int) -> dict[str, Any]: ...
 
     def set_state(self, unit: int, state: dict[str, Any]) -> None: ...
 
-    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
+    def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
         """Return the state of one piece of a block; elementwise entries are 1-D in memory order."""
         ...
 
@@ -117,11 +117,11 @@ class OptimizerShards(Protocol):
         """Return whether an entry has one element for each element of the piece."""
         ...
 
-    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
+    def list_pieces(self, unit: int) -> list[tuple[Extent, Piece]]:
         """Return the pieces of the model's tensors that form a unit."""
         ...
 
-    def make_room(
+    def allocate_state(
         self,
         piece: Piece,
         elementwise: Mapping[str, torch.dtype],
@@ -202,16 +202,16 @@ class WholeOptimizer:
         if not self._optimizer.state:
             self._spare = made
 
-    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
+    def holds_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
 
-    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
-        return (block for unit in units if unit < self.units for block in self._layout.blocks_of[unit])
+    def list_blocks(self, units: Iterable[int]) -> Iterator[int]:
+        return (block for unit in units if unit < self.units for block in self._layout.parameter_blocks[unit])
 
-    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return self._layout.extents[unit].flat(tensors)
+    def view_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self._layout.extents[unit].view_flat(tensors)
 
-    def state_of(self, unit: int) -> dict[str, Any]:
+    def read_state(self, unit: int) -> dict[str, Any]:
         return dict(self._optimizer.state.get(self._layout.parameters[unit], {}))
 
     def set_state(self, unit: int, state: dict[str, Any]) -> None:
@@ -221,11 +221,11 @@ class WholeOptimizer:
             key: _copy_into(spare.get(key), entry, parameter) for key, entry in state.items()
         }
 
-    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - a piece is enough
+    def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - a piece is enough
         parameter = self._layout.parameters[piece.number]
         extent = self._layout.extents[piece.number]
         return {
-            key: extent.flattened(entry)[piece.start : piece.stop] if _fits(entry, parameter) else entry
+            key: extent.flatten(entry)[piece.start : piece.stop] if _fits(entry, parameter) else entry
             for key, entry in self._optimizer.state.get(parameter, {}).items()
         }
 
@@ -233,11 +233,11 @@ class WholeOptimizer:
         parameter = self._layout.parameters[piece.number]
         return _fits(self._optimizer.state[parameter][key], parameter)
 
-    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
+    def list_pieces(self, unit: int) -> list[tuple[Extent, Piece]]:
         extent = self._layout.extents[unit]
         return [(extent, Piece(unit, 0, extent.stop - extent.start))]
 
-    def make_room(
+    def allocate_state(
         self,
         piece: Piece,
         elementwise: Mapping[str, torch.dtype],
@@ -277,7 +277,7 @@ class ShardedOptimizer:
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
-            block: [layout.extents[p.number].flat(values)[p.start : p.stop] for p in pieces]
+            block: [layout.extents[p.number].view_flat(values)[p.start : p.stop] for p in pieces]
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
@@ -299,7 +299,7 @@ class ShardedOptimizer:
         groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
         for piece, values in self._held_pieces(held):
             if piece.number not in untouched:
-                gradient = self._layout.extents[piece.number].flat(sums)
+                gradient = self._layout.extents[piece.number].view_flat(sums)
                 values.grad = gradient[piece.start : piece.stop]
                 groups[self._layout.groups[piece.number]].append(values)
         gradients = [values.grad for pieces in groups for values in pieces if values.grad is not None]
@@ -328,16 +328,16 @@ class ShardedOptimizer:
                 for values in self._pieces[block]:
                     self._optimizer.state.pop(values, None)
 
-    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:
+    def holds_buffers(self, block: int, held: frozenset[int]) -> bool:
         return block in held
 
-    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+    def list_blocks(self, units: Iterable[int]) -> Iterator[int]:
         return (unit for unit in units if unit < self.units)
 
-    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return self._layout.block(tensors, unit)
+    def view_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self._layout.view_block(tensors, unit)
 
-    def state_of(self, unit: int) -> dict[str, Any]:
+    def read_state(self, unit: int) -> dict[str, Any]:
         return {
             f"{i}/{key}": entry
             for i, values in enumerate(self._pieces[unit])
@@ -350,27 +350,27 @@ class ShardedOptimizer:
             kept = entry.clone() if isinstance(entry, torch.Tensor) else entry
             self._optimizer.state[self._pieces[unit][int(piece)]][name] = kept
 
-    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
+    def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
         return dict(self._optimizer.state.get(self._values_of(block, piece), {}))
 
     def _values_of(self, block: int, piece: Piece) -> torch.Tensor:
         return self._pieces[block][self._layout.pieces[block].index(piece)]
 
     def _block_of(self, piece: Piece) -> int:
-        return next(b for b in self._layout.blocks_of[piece.number] if piece in self._layout.pieces[b])
+        return next(b for b in self._layout.parameter_blocks[piece.number] if piece in self._layout.pieces[b])
 
     def is_elementwise(self, piece: Piece, key: str) -> bool:
         entry = self._optimizer.state[self._values_of(self._block_of(piece), piece)][key]
         return isinstance(entry, torch.Tensor) and entry.dim() > 0
 
-    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
+    def list_pieces(self, unit: int) -> list[tuple[Extent, Piece]]:
         layout = self._layout
         return [
             *((layout.extents[piece.number], piece) for piece in layout.pieces[unit]),
             *((layout.buffer_extents[piece.number], piece) for piece in layout.buffer_pieces[unit]),
         ]
 
-    def make_room(
+    def allocate_state(
         self,
         piece: Piece,
         elementwise: Mapping[str, torch.dtype],

@@ -32,39 +32,39 @@ class InPlace:
     Attributes:
         arena: the memory that peers read: all parameters, and the committed values of all buffers.
         values: the sections on which the model and the optimizer work.
-        carrier: None, because gradients are on the host already.
+        copier: None, because gradients are on the host already.
     """
 
     def __init__(self, layout: ModelLayout) -> None:
         self.arena = Arena("values", layout.sections)
         self.values: Sections = self.arena.tensors
-        self.carrier: Carrier | None = None
+        self.copier: GradientCopier | None = None
 
-    def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
         """Return the complete sums in memory that the optimizer can read."""
         return sums
 
-    def spare(self, sums: Sections) -> Sections:
-        """Return the memory that `gradients` would return; it is all zeros if ``sums`` are."""
+    def allocate_sums(self, sums: Sections) -> Sections:
+        """Return the memory that `place_sums` would return; it is all zeros if ``sums`` are."""
         return sums
 
-    def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors of the model's device as tensors on the host; here they are the same tensors."""
         return list(tensors)
 
-    def computed(self, blocks: Iterable[int]) -> None:
+    def mark_computed(self, blocks: Iterable[int]) -> None:
         """Note that the optimizer has computed new values of these blocks."""
 
-    def show(self, blocks: Iterable[int]) -> None:
+    def update_arena(self, blocks: Iterable[int]) -> None:
         """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
 
-    def taken(self, view: View) -> None:
+    def update_model(self, view: View) -> None:
         """Copy new values from the arena to the model; ``view`` selects the values."""
 
-    def complete(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has completed the work that this thread has queued."""
 
-    def aside(self) -> AbstractContextManager[object]:
+    def use_side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses tensors of the model's device."""
         return nullcontext()
 
@@ -82,71 +82,73 @@ class Mirrored:
     def __init__(self, layout: ModelLayout) -> None:
         self._layout = layout
         self.arena = Arena("values", layout.sections)
-        self.values: Sections = self._on_device(self.arena.tensors)
-        self.carrier: Carrier | None = Carrier(layout.device)
+        self.values: Sections = self._allocate_on_device(self.arena.tensors)
+        self.copier: GradientCopier | None = GradientCopier(layout.device)
         self._sums: Sections | None = None
         # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
-        self._aside = _open_stream(layout.device)
+        self._side_stream = _open_stream(layout.device)
 
-    def _on_device(self, host: Sections) -> Sections:
+    def _allocate_on_device(self, host: Sections) -> Sections:
         """Allocate the sections of parameters on the device; sections of buffers stay on the host."""
         trained = self._layout.parameter_sections
         return (*(torch.zeros_like(s, device=self._layout.device) for s in host[:trained]), *host[trained:])
 
-    def gradients(self, sums: Sections, blocks: Iterable[int]) -> Sections:
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
         """Return the complete sums in memory that the optimizer can read.
 
         Args:
             sums: sections on the host.
             blocks: the blocks that the optimizer needs.
         """
-        there = self.spare(sums)
-        for block in self._trained(blocks):
-            self._layout.block(there, block).copy_(self._layout.block(sums, block), non_blocking=True)
+        there = self.allocate_sums(sums)
+        for block in self._select_trained(blocks):
+            self._layout.view_block(there, block).copy_(
+                self._layout.view_block(sums, block), non_blocking=True
+            )
         return there
 
-    def spare(self, sums: Sections) -> Sections:
-        """Return the memory that `gradients` would return; it is zeros until that is called."""
+    def allocate_sums(self, sums: Sections) -> Sections:
+        """Return the memory that `place_sums` would return; it is zeros until that is called."""
         if self._sums is None:
-            self._sums = self._on_device(sums)
+            self._sums = self._allocate_on_device(sums)
         return self._sums
 
-    def on_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return copies on the host; the copies are complete on return."""
         copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
-        self.complete()
+        self.synchronize()
         return copies
 
-    def computed(self, blocks: Iterable[int]) -> None:
+    def mark_computed(self, blocks: Iterable[int]) -> None:
         """Wait for the optimizer's kernels, and note that these blocks have new values."""
-        self.complete()
-        self._stale |= self._trained(blocks)
+        self.synchronize()
+        self._stale |= self._select_trained(blocks)
 
-    def show(self, blocks: Iterable[int]) -> None:
+    def update_arena(self, blocks: Iterable[int]) -> None:
         """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
-        for block in self._stale & self._trained(blocks):
-            shown = self._layout.block(self.arena.tensors, block)
-            shown.copy_(self._layout.block(self.values, block))
+        for block in self._stale & self._select_trained(blocks):
+            shown = self._layout.view_block(self.arena.tensors, block)
+            shown.copy_(self._layout.view_block(self.values, block))
             self._stale.discard(block)
 
-    def taken(self, view: View) -> None:
+    def update_model(self, view: View) -> None:
         """Copy new values from the arena to the model; ``view`` selects the values."""
         view(self.values).copy_(view(self.arena.tensors))
 
-    def complete(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has completed the work that this thread has queued."""
         if self._layout.device.type == "cuda":
             torch.cuda.current_stream(self._layout.device).synchronize()
 
-    def aside(self) -> AbstractContextManager[object]:
+    def use_side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses tensors of the model's device.
 
         The context has its own stream; on another one, a peer's copy would wait for a whole backward pass.
         """
-        return nullcontext() if self._aside is None else torch.cuda.stream(self._aside)
+        return nullcontext() if self._side_stream is None else torch.cuda.stream(self._side_stream)
 
-    def _trained(self, blocks: Iterable[int]) -> set[int]:
+    def _select_trained(self, blocks: Iterable[int]) -> set[int]:
         return {block for block in blocks if not self._layout.is_buffers(block)}
 
 
@@ -158,7 +160,7 @@ def choose_placement(layout: ModelLayout) -> Placement:
     return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
 
 
-class Carrier:
+class GradientCopier:
     """Copies gradients to the host during the backward pass.
 
     Each copy is queued on a separate stream, behind the kernel that computes the gradient. It goes to pinned
@@ -176,8 +178,8 @@ class Carrier:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
         self._under_way: list[Future[None]] = []
 
-    def bring(self, gradient: torch.Tensor, deliver: Deliver) -> None:
-        """Copy a gradient and hand the copy to ``deliver``, on the carrier's thread."""
+    def copy(self, gradient: torch.Tensor, deliver: Deliver) -> None:
+        """Copy a gradient and hand the copy to ``deliver``, on the copier's thread."""
         arrived = None
         if self._stream is None:
             host = gradient.to("cpu", copy=True)

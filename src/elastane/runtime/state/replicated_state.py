@@ -91,7 +91,7 @@ class ReplicatedState:
                 [*key, split_tensors(value, f"attributes.{key[0]}.{key[1]}", tensors)]
                 for key, value in self._changed_attributes().items()
             ],
-            UNTRAINED: split_tensors(self.untrained.changed_tensors(), UNTRAINED, tensors),
+            UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
         }
         kept, kept_tensors = self._keep.describe()
         shared, shared_tensors = self._shared.describe()
@@ -126,10 +126,10 @@ class ReplicatedState:
             ) from error
 
     def _changed_attributes(self) -> dict[Key, Any]:
-        changed = ModuleAttributes(self._model).changed(since=self._attributes)
+        changed = ModuleAttributes(self._model).find_changed(since=self._attributes)
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
-    def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
         for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
@@ -149,18 +149,18 @@ class ReplicatedState:
         self.remember_flags()
         attributes = {(path, name): join_tensors(value, tensors) for path, name, value in rest["attributes"]}
         set_attributes(self._model, attributes)
-        self.untrained.take(join_tensors(rest[UNTRAINED], tensors))
-        self._shared.take(rest["optimizer"], tensors)
+        self.untrained.load(join_tensors(rest[UNTRAINED], tensors))
+        self._shared.load(rest["optimizer"], tensors)
         prefix = "keep/"
         kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        self._keep.take(rest["keep"], kept)
+        self._keep.load(rest["keep"], kept)
         self.metrics = dict(rest["metrics"])
         # Checkpoints of earlier versions lack it.
         self.recorded = rest.get("recorded", "")
 
     # -- equality of workers --------------------------------------------------------------------
 
-    def replicated(self) -> dict[str, str]:
+    def digest_parts(self) -> dict[str, str]:
         """Return digests of the shared state outside the blocks; every vote compares them."""
         plain = self._plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
@@ -173,7 +173,7 @@ class ReplicatedState:
         """Return digests of the tensors outside the blocks, and of the shared optimizer state."""
         kept = self._keep.describe()[1]
         values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in kept.items()}
-        values |= self.untrained.digests()
+        values |= self.untrained.digest_tensors()
         shared, tensors = self._shared.describe()
         states = [to_json_text(shared), *(digest_tensor(tensor) for tensor in tensors.values())]
         if not values and not tensors and not shared["attributes"]:

@@ -48,7 +48,7 @@ class RunKeep(MutableMapping[str, Any]):
         return self._values[name]
 
     def __setitem__(self, name: str, value: object) -> None:
-        self.must_be_open()
+        self.check_unlocked()
         if not isinstance(name, str):
             raise BadInput(
                 f"run.keep[{name!r}]: a name is a string", means="it travels as JSON", do=f"use {str(name)!r}"
@@ -66,7 +66,7 @@ class RunKeep(MutableMapping[str, Any]):
             self._values[name] = kept
 
     def __delitem__(self, name: str) -> None:
-        self.must_be_open()
+        self.check_unlocked()
         del self._values[name]
         self._objects.pop(name, None)
 
@@ -77,7 +77,7 @@ class RunKeep(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def must_be_open(self) -> None:
+    def check_unlocked(self) -> None:
         """Refuse a change inside a step.
 
         Raises:
@@ -98,7 +98,7 @@ class RunKeep(MutableMapping[str, Any]):
         described = {name: split_tensors(state, name, tensors) for name, state in states.items()}
         return {"values": to_json(values), "states": described}, tensors
 
-    def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt; keep the tensors."""
         mine, self._objects = self._objects, {}
         self._values = {name: _freeze(value) for name, value in there["values"].items()}
@@ -112,7 +112,7 @@ class RunKeep(MutableMapping[str, Any]):
             else:
                 self._waiting[name] = state
 
-    def tensors(self) -> list[torch.Tensor]:
+    def list_tensors(self) -> list[torch.Tensor]:
         """Return the tensors themselves, and the parameters and buffers of the modules."""
         found: list[torch.Tensor] = []
         for kept in self._objects.values():

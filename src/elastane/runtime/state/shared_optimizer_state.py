@@ -67,7 +67,7 @@ class SharedOptimizerState:
         shared = {key: value for key, value in entries if not _is_parameter(key)}
         return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
-    def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
-from elastane.protocol.layout import REST_BLOCK
+from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.messages import RoundOutcome
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
@@ -50,7 +50,7 @@ class TrainingState:
 
     Attributes:
         buffers: the committed buffers.
-        rest: the state outside the blocks, which every worker holds.
+        replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
     """
@@ -89,7 +89,7 @@ class TrainingState:
         self.auxiliary_modules = AuxiliaryModules(
             model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
         )
-        self.rest = ReplicatedState(
+        self.replicated = ReplicatedState(
             model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep
         )
 
@@ -99,13 +99,13 @@ class TrainingState:
                 view = extent.view(self.placement.values)
                 view.copy_(parameter)
                 parameter.data = view
-            self.placement.computed(range(len(self.layout.blocks)))
+            self.placement.mark_computed(range(len(self.layout.blocks)))
 
     def snapshot(self) -> Callable[[], None]:
         """Copy values, buffers and replicated state; return a function that restores them."""
         copies = [section.clone() for section in self.placement.values]
         committed = [buffer.clone() for buffer in self.buffers.tensors]
-        rest, tensors = self.rest.describe()
+        rest, tensors = self.replicated.describe()
         kept = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
@@ -115,14 +115,14 @@ class TrainingState:
             for buffer, copied in zip(self.buffers.tensors, committed, strict=True):
                 buffer.copy_(copied)
             self.buffers.restore()
-            self.rest.take(rest, kept)
+            self.replicated.load(rest, kept)
 
         return restore
 
     # -- between two steps -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def take_changes(self, *, first: bool, begins: bool) -> None:
+    def adopt_changes(self, *, first: bool, begins: bool) -> None:
         """Add the changes that the script made since the last step to the state.
 
         Args:
@@ -133,16 +133,16 @@ class TrainingState:
             BadInput: the script made a change that a run does not support.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
-        self.rest.remember_flags()
+        self.replicated.remember_flags()
         if not first:
-            self.rest.check_schedule()
+            self.replicated.check_schedule()
         elif begins:
             self.auxiliary_modules.find()
-            self.rest.find_schedules()
+            self.replicated.find_schedules()
         self.buffers.commit()
         if not first:
-            self.rest.untrained.changed.update(self.rest.untrained.find_changed(caches=True))
-        self.rest.untrained.remember()
+            self.replicated.untrained.changed.update(self.replicated.untrained.find_changed(caches=True))
+        self.replicated.untrained.remember()
 
     def open_to_script(self) -> None:
         """Show the script the state after the step; its changes from now on are between two steps.
@@ -152,42 +152,44 @@ class TrainingState:
         """
         # Some of them may have come from other workers.
         self.buffers.restore()
-        self.rest.remember_schedule()
-        changed = self.rest.untrained.find_changed(caches=False)
+        self.replicated.remember_schedule()
+        changed = self.replicated.untrained.find_changed(caches=False)
         if changed:
-            raise inside_step_error(changed[0])
-        self.rest.untrained.remember()
+            raise build_inside_step_error(changed[0])
+        self.replicated.untrained.remember()
         self.auxiliary_modules.check()
 
-    def versions(self) -> list[int]:
+    def read_versions(self) -> list[int]:
         """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
         counts = [parameter._version for parameter in self.layout.parameters]  # noqa: SLF001 - torch's name
-        return counts + [tensor._version for tensor in self.keep.tensors()]  # noqa: SLF001
+        return counts + [tensor._version for tensor in self.keep.list_tensors()]  # noqa: SLF001
 
     def check_versions(self, before: list[int]) -> None:
         """Check that a microbatch changed nothing in place.
 
         Args:
-            before: `versions` before the microbatch.
+            before: `read_versions` before the microbatch.
 
         Raises:
             BadInput: the microbatch changed a tensor that must not change inside a step.
         """
-        now = self.versions()
+        now = self.read_versions()
         if now != before:
             changed = next(n for n, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
             places = self.layout.extents
-            raise inside_step_error(places[changed].name if changed < len(places) else "a tensor in run.keep")
+            raise build_inside_step_error(
+                places[changed].name if changed < len(places) else "a tensor in run.keep"
+            )
 
-    def content(self) -> dict[str, str]:
-        """Return digests of parameters and of run.keep's tensors: `versions` misses changes of ``.data``."""
+    def digest_content(self) -> dict[str, str]:
+        """Return digests of parameters and of kept tensors: `read_versions` misses changes of ``.data``."""
         named = {
             extent.name: p for extent, p in zip(self.layout.extents, self.layout.parameters, strict=True)
         }
-        kept = {f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.tensors())}
+        kept = {f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.list_tensors())}
         return {
             name: digest_tensor(tensor) for name, tensor in (named | kept).items()
-        } | self.rest.untrained.digests()
+        } | self.replicated.untrained.digest_tensors()
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
@@ -199,8 +201,8 @@ class TrainingState:
             spare: sections of an unused arena, all zeros; they are zeros again afterwards.
         """
         if isinstance(self.shards, WholeOptimizer):
-            with self.guard.stepping():
-                self.shards.rehearse(self.placement.values, self.placement.spare(spare))
+            with self.guard.allow_steps():
+                self.shards.rehearse(self.placement.values, self.placement.allocate_sums(spare))
 
     # -- a committed step ----------------------------------------------------------------------------------
 
@@ -230,60 +232,60 @@ class TrainingState:
             self.shards.skip(held)
         else:
             untouched = frozenset(outcome.untouched)
-            gradients = self.placement.gradients(sums, self.shards.blocks_of(held))
-            with self.guard.stepping():
+            gradients = self.placement.place_sums(sums, self.shards.list_blocks(held))
+            with self.guard.allow_steps():
                 self.shards.apply(gradients, held, untouched, scale)
-            self.placement.computed(self.shards.blocks_of(held))
+            self.placement.mark_computed(self.shards.list_blocks(held))
         blocks = range(len(self.layout.blocks))
         held_buffers = [
             block
             for block in blocks
-            if self.layout.is_buffers(block) and self.shards.keeps_buffers(block, held)
+            if self.layout.is_buffers(block) and self.shards.holds_buffers(block, held)
         ]
         self.buffers.apply(sums, held_buffers, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
-        self.rest.step_schedule()
+        self.replicated.step_schedule()
 
     # -- moving --------------------------------------------------------------------------------------------
 
-    def show(self, units: Iterable[int]) -> None:
+    def update_arena(self, units: Iterable[int]) -> None:
         """Copy the values of these units to the arena; call this before anything reads them there."""
-        with self.placement.aside():
-            self.placement.show(self.shards.blocks_of(units))
+        with self.placement.use_side_stream():
+            self.placement.update_arena(self.shards.list_blocks(units))
 
-    def taken(self, unit: int) -> None:
+    def update_model(self, unit: int) -> None:
         """Copy the new values of a unit from the arena to the model."""
-        with self.placement.aside():
-            self.placement.taken(partial(self.unit_values, unit))
+        with self.placement.use_side_stream():
+            self.placement.update_model(partial(self.view_values, unit))
 
     def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
         """Pack the values of some units and the optimizer state of others."""
         values = tuple(values)
-        self.show(values)
+        self.update_arena(values)
         tensors: dict[str, torch.Tensor] = {}
         plain: dict[str, Any] = {}
         for unit in values:
             if unit == self.units - 1:
-                plain["rest"], extra = self.rest.describe()
+                plain["rest"], extra = self.replicated.describe()
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
                     # With shards, buffers are in blocks like all values.
                     tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self.buffers.tensors)}
             else:
-                tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
+                tensors[f"value/{unit}"] = self.view_values(unit, self.arena.tensors)
         for unit in states:
             if unit != self.units - 1:
-                for key, entry in self.shards.state_of(unit).items():
+                for key, entry in self.shards.read_state(unit).items():
                     if isinstance(entry, torch.Tensor):
                         # An optimizer on a device may have a counter on the host, which must stay there.
                         kind = "state" if entry.device == self.layout.device else "host"
                         tensors[f"{kind}/{unit}/{key}"] = entry.contiguous()
                     else:
                         plain[f"state/{unit}/{key}"] = entry
-        with self.placement.aside():
+        with self.placement.use_side_stream():
             return pack_state(tensors, plain)
 
     @torch.no_grad()
@@ -300,24 +302,24 @@ class TrainingState:
         for key, entry in (*tensors.items(), *plain.items()):
             kind, *where = key.split("/", 2)
             if kind == "value":
-                self.unit_values(int(where[0]), self.arena.tensors).copy_(entry)
-                self.taken(int(where[0]))
+                self.view_values(int(where[0]), self.arena.tensors).copy_(entry)
+                self.update_model(int(where[0]))
             elif kind == "buffer":
                 self.buffers.tensors[int(where[0])].copy_(entry)
             elif kind in ("state", "host"):
                 states.setdefault(int(where[0]), {})[where[1]] = self._place(entry, kind)
             else:
-                self.rest.take(entry, extra)
-        with self.placement.aside():
+                self.replicated.load(entry, extra)
+        with self.placement.use_side_stream():
             for unit, state in states.items():
                 self.shards.set_state(unit, state)
-            self.placement.complete()
+            self.placement.synchronize()
 
     def _place(self, entry: object, kind: str) -> object:
         """Return an entry of the optimizer's state, on the kind of device that it had at the sender."""
         if not isinstance(entry, torch.Tensor) or kind == "host":
             return entry
-        with self.placement.aside():
+        with self.placement.use_side_stream():
             return entry.to(self.layout.device)
 
     @property
@@ -325,20 +327,20 @@ class TrainingState:
         """An estimate of the state in bytes: values, and twice as much optimizer state, as with Adam."""
         return sum(section.nbytes for section in self.layout.sections) + sum(self.shards.unit_bytes)
 
-    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def view_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return the values of a unit, 1-D, in an arena of this layout."""
-        return self.shards.unit_values(unit, tensors)
+        return self.shards.view_values(unit, tensors)
 
     # -- digests -------------------------------------------------------------------------------------------
 
     def digest(self, block: int) -> tuple[str, str]:
         """Return the SHA-256 of a block's values and of its optimizer state; equal on all its holders."""
         values, states = hashlib.sha256(), hashlib.sha256()
-        with self.placement.aside():
-            self.placement.show((block,))
-            values.update(raw_bytes(self.layout.block(self.arena.tensors, block)))
+        with self.placement.use_side_stream():
+            self.placement.update_arena((block,))
+            values.update(raw_bytes(self.layout.view_block(self.arena.tensors, block)))
             for piece in self.layout.pieces[block]:
-                for key, entry in sorted(self.shards.piece_state(block, piece).items()):
+                for key, entry in sorted(self.shards.read_piece_state(block, piece).items()):
                     states.update(key.encode())
                     states.update(
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
@@ -346,7 +348,7 @@ class TrainingState:
         return values.hexdigest(), states.hexdigest()
 
 
-def inside_step_error(name: str) -> BadInput:
+def build_inside_step_error(name: str) -> BadInput:
     """Return the error for a change that other workers do not make in the same way."""
     return BadInput(
         f"{name} was changed inside a step",
@@ -360,9 +362,9 @@ def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
 
     See `TrainingState.digest` and `ReplicatedState.digest`.
     """
-    pairs = [blocks[block] for block in sorted(blocks.keys() - {REST_BLOCK})]
+    pairs = [blocks[block] for block in sorted(blocks.keys() - {REPLICATED_BLOCK})]
     values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    beside = blocks.get(REST_BLOCK, ("", ""))
+    beside = blocks.get(REPLICATED_BLOCK, ("", ""))
     return Digest(
         parameters=hashlib.sha256("".join([*values, beside[0]]).encode()).hexdigest(),
         optimizer=hashlib.sha256("".join([*states, beside[1]]).encode()).hexdigest(),

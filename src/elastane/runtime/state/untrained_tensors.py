@@ -42,18 +42,18 @@ class UntrainedTensors:
         self._marks: dict[str, ChangeMark] = {}
         self.changed: set[str] = set()
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def find_tensors(self) -> dict[str, torch.Tensor]:
         """Return all untrained tensors, by name."""
         buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
         return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
-    def changed_tensors(self) -> dict[str, torch.Tensor]:
+    def find_changed_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that a joining worker must receive, by name."""
-        return {name: tensor for name, tensor in self.tensors().items() if name in self.changed}
+        return {name: tensor for name, tensor in self.find_tensors().items() if name in self.changed}
 
     def remember(self) -> None:
         """Remember the present state of the tensors."""
-        self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.tensors().items()}
+        self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.find_tensors().items()}
 
     def find_changed(self, *, caches: bool) -> list[str]:
         """Return the names of the tensors that have changed since `remember`.
@@ -63,15 +63,15 @@ class UntrainedTensors:
         """
         return [
             name
-            for name, tensor in self.tensors().items()
+            for name, tensor in self.find_tensors().items()
             if (caches or name not in self._caches)
             and self._marker.mark(name, tensor) != self._marks.get(name)
         ]
 
     @torch.no_grad()
-    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load what `changed_tensors` returned on another worker or in an earlier attempt of the run."""
-        mine = self.tensors()
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load what `find_changed_tensors` returned on another worker or in an earlier attempt of the run."""
+        mine = self.find_tensors()
         for name, theirs in tensors.items():
             there = mine.get(name)
             if there is not None and (there.shape, there.dtype) == (theirs.shape, theirs.dtype):
@@ -82,20 +82,20 @@ class UntrainedTensors:
         self.changed = set(tensors)
         self.remember()
 
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore buffers from `copies`."""
+    def restore_buffers(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Restore buffers from `copy_buffers`."""
         for name, copied in tensors.items():
             module, own = self._buffers[name]
             module._buffers[own] = copied  # noqa: SLF001 - likewise
 
-    def copies(self) -> dict[str, torch.Tensor]:
+    def copy_buffers(self) -> dict[str, torch.Tensor]:
         """Return copies of the buffers, which a forward pass may change."""
-        return {name: tensor.clone() for name, tensor in self.tensors().items() if name in self._buffers}
+        return {name: tensor.clone() for name, tensor in self.find_tensors().items() if name in self._buffers}
 
-    def digests(self) -> dict[str, str]:
+    def digest_tensors(self) -> dict[str, str]:
         """Return the XXH3-128 of each tensor, by name; tensors on a device only if they have changed."""
         return {
             name: digest_tensor(tensor)
-            for name, tensor in self.tensors().items()
+            for name, tensor in self.find_tensors().items()
             if name not in self._caches and (tensor.device.type == "cpu" or name in self.changed)
         }
