@@ -72,14 +72,14 @@ def read_raw(path: Path, into: dict[str, torch.Tensor]) -> None:
 def write_with_elastane(catalog: Catalog, encoded: EncodedPart) -> Manifest:
     """Write what Elastane writes in the background; the copy was made during a step."""
     name = format_checkpoint_name(1)
-    part = encoded.part(catalog.write(name, encoded.name, encoded))
+    part = encoded.describe(catalog.write(name, encoded.name, encoded))
     return publish_checkpoint(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
 
 
 def read_with_elastane(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
     manifest = catalog.load_manifest(format_checkpoint_name(1))
     with CheckpointReader(catalog.storage, manifest) as reader:
-        reader.restore(ReadRequest(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
+        reader.read_many(ReadRequest(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
 
 
 def write_with_dcp(path: Path, state: dict[str, torch.Tensor]) -> None:

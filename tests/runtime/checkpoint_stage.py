@@ -114,7 +114,7 @@ def save(
     parts = []
     for worker, entries in enumerate(shares):
         encoded = EncodedPart(format_part_name(worker), entries)
-        parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
+        parts.append(encoded.describe(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name,
         step=step,

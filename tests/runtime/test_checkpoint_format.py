@@ -148,7 +148,7 @@ def test_everything_at_once_is_restored_where_it_belongs(catalog):
         key: torch.empty(manifest.tensors[key].elements, dtype=tensors[key].dtype) for key in manifest.tensors
     }
     with CheckpointReader(catalog.storage, manifest) as reader:
-        reader.restore([ReadRequest(key, 0, memory.numel(), memory) for key, memory in into.items()])
+        reader.read_many([ReadRequest(key, 0, memory.numel(), memory) for key, memory in into.items()])
     for key, memory in into.items():
         assert_same_bits(memory, flat(tensors[key]))
     assert into.keys() | manifest.aliases.keys() == tensors.keys()
@@ -192,7 +192,7 @@ def test_overhead_on_storage_is_below_one_percent_for_full_blocks(catalog):
 def test_a_missing_writer_prevents_the_checkpoint(catalog):
     entry = slice_whole("model.w", torch.arange(10.0))
     encoded = EncodedPart("part-0.distcp", [msgspec.structs.replace(entry, stop=6, data=entry.data[:6])])
-    part = encoded.part(catalog.write(format_checkpoint_name(1), encoded.name, encoded))
+    part = encoded.describe(catalog.write(format_checkpoint_name(1), encoded.name, encoded))
     good = save(catalog, 2, {"model": {"w": torch.arange(10.0)}})
     with pytest.raises(BadInput, match=r"model\.w: elements 6 to 10 are missing"):
         catalog.publish(msgspec.structs.replace(good, name=format_checkpoint_name(1), step=1, parts=(part,)))
@@ -218,7 +218,7 @@ def test_wrong_questions_are_refused(catalog):
     with CheckpointReader(catalog.storage, manifest) as reader:
         with pytest.raises(ValueError, match=r"no tensor model\.u"):
             reader.read("model.u", 0, 1, torch.empty(1))
-        with pytest.raises(ValueError, match="do not go into float64"):
+        with pytest.raises(ValueError, match="do not fit into float64"):
             reader.read("model.w", 0, 64, torch.empty(64, dtype=torch.float64))
         with pytest.raises(ValueError, match="lacks element"):
             reader.read("model.w", 60, 70, torch.empty(10))
@@ -259,10 +259,10 @@ def test_a_file_that_was_laid_out_has_the_bytes_of_one_written_from_where_the_st
     laid_out = EncodedPart("laid-out", [slice_whole(key, tensor) for key, tensor in tensors.items()])
     memory = torch.zeros(streamed.bytes + 4096, dtype=torch.uint8)
     laid_out.lay_out(memory)
-    part = streamed.part(catalog.write("step-00000001", "streamed", streamed))
+    part = streamed.describe(catalog.write("step-00000001", "streamed", streamed))
     for tensor in tensors.values():
         tensor.zero_()
-    copied = laid_out.part(catalog.write("step-00000001", "laid-out", laid_out))
+    copied = laid_out.describe(catalog.write("step-00000001", "laid-out", laid_out))
     assert copied == msgspec.structs.replace(part, name="laid-out")
 
 

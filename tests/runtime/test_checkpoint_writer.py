@@ -70,13 +70,13 @@ class Writers:
             self.catalog,
             resumed=0,
             retention=Retention(last=2),
-            describe=self.described,
+            describe=self.describe_plain,
             snapped=self.snapped.put,
             kept=self.kept.put,
             changed=self.changed,
         )
 
-    def described(self):
+    def describe_plain(self):
         plain = {
             "rest": json.dumps(self.state.replicated.describe()[0]),
             "on_host": find_host_keys(self.state),
@@ -93,12 +93,12 @@ class Writers:
 
     def take(self, step, *, writers=(0,)):
         """The first of the writers copies everything; returns once it has."""
-        self.workers[writers[0]].take(TakeSnapshot(step, step, self.blocks, writers))
+        self.workers[writers[0]].copy_snapshot(TakeSnapshot(step, step, self.blocks, writers))
         assert self.snapped.get(timeout=WAIT_S) == step
 
     def commit(self, *writers):
         for number in writers or (0,):
-            self.workers[number].committed()
+            self.workers[number].commit()
 
     def part(self, step, worker=0):
         return next((p for p in self.workers[worker].parts if p.step == step), None)
@@ -121,7 +121,7 @@ class Writers:
         with CheckpointReader(
             self.storage, self.catalog.load_manifest(format_checkpoint_name(step))
         ) as reader:
-            reader.restore([ReadRequest(KEY, 0, 6, into)])
+            reader.read_many([ReadRequest(KEY, 0, 6, into)])
         return into.unique().tolist()
 
 
@@ -181,7 +181,7 @@ def test_a_copy_whose_step_was_begun_again_is_replaced(writers):
 
 def test_without_a_copy_a_commit_writes_nothing(writers):
     writers.commit()
-    writers.workers[0].take(TakeSnapshot(1, 5, (), (1,)))
+    writers.workers[0].copy_snapshot(TakeSnapshot(1, 5, (), (1,)))
     assert writers.snapped.get(timeout=WAIT_S) == 1, "whoever writes nothing is waited for nevertheless"
     writers.commit()
     assert writers.workers[0].parts == ()
@@ -310,7 +310,7 @@ def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the
         writers.catalog,
         resumed=0,
         retention=Retention(last=2),
-        describe=writers.described,
+        describe=writers.describe_plain,
         snapped=writers.snapped.put,
         kept=writers.kept.put,
         changed=writers.changed,
@@ -332,7 +332,7 @@ def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
     writers.take(5)
     writers.commit()
     writers.until(5, "failing")
-    writers.workers[0].take(TakeSnapshot(6, 6, (), (1,)))
+    writers.workers[0].copy_snapshot(TakeSnapshot(6, 6, (), (1,)))
     writers.snapped.get(timeout=WAIT_S)
     writers.until(5, "abandoned")
 
@@ -340,12 +340,12 @@ def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
 def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_attempt(writers):
     writers.storage.refusing.set()
     writers.take(5, writers=(1, 0))
-    writers.workers[1].committed()
+    writers.workers[1].commit()
     writers.storage.refusing.clear()
     worker = writers.workers[0]
     assert worker.begin_attempt(1)
     assert not worker.begin_attempt(1), "it is under way"
-    worker.take(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
+    worker.copy_snapshot(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
     assert writers.snapped.get(timeout=WAIT_S) == 7
     part = writers.until(5, "written")
     assert (part.writers, part.attempt) == ((0,), 1)

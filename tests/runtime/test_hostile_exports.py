@@ -47,8 +47,8 @@ def read_all(folder):
     """Every tensor and every text, as an export reads them."""
     trained = read_finished_run(RunDir(folder), optimizer=True)
     for tensors in (trained.model, trained.optimizer.tensors):
-        for name in tensors.described:
-            tensors.tensor(name)
+        for name in tensors.descriptions:
+            tensors.read_tensor(name)
     return trained
 
 

@@ -85,7 +85,7 @@ def keep(catalog, state, *, writers=3, step=3):
     parts = []
     for worker in range(writers):
         encoded = EncodedPart(format_part_name(worker), list(list_slices(state, blocks[worker::writers])))
-        parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
+        parts.append(encoded.describe(catalog.write(name, encoded.name, encoded)))
     plain = {
         "rest": json.dumps(state.replicated.describe()[0]),
         "scalars": collect_scalars(state, blocks),
@@ -155,7 +155,7 @@ def test_what_is_exported_is_what_was_kept(learned, kept):
         for name, tensor in state.model.state_dict().items():
             assert torch.equal(weights[name], tensor), name
         assert weights["tied.weight"] is weights["embed.weight"]
-        mine, theirs = found.optimizer.torch_form(), read_optimizer_state(state).torch_form()
+        mine, theirs = found.optimizer.build_torch_state(), read_optimizer_state(state).build_torch_state()
     assert mine["param_groups"] == theirs["param_groups"]
     assert mine["state"].keys() == theirs["state"].keys()
     for number, some in theirs["state"].items():

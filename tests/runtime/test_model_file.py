@@ -91,7 +91,7 @@ def test_a_view_of_the_same_memory_in_another_order_is_not_tied(tmp_path):
     square = torch.arange(9.0).reshape(3, 3)
     tensors = MemoryTensors({"there": square, "back": square.T})
     with (tmp_path / "file").open("wb") as file:
-        write_tensors(file, tensors, tensors.described, {})
+        write_tensors(file, tensors, tensors.descriptions, {})
     read = safetensors.torch.load_file(tmp_path / "file")
     assert torch.equal(read["there"], square)
     assert torch.equal(read["back"], square.T)
@@ -106,7 +106,7 @@ def test_the_library_reads_what_we_write(tmp_path, dtype, shape):
     beside = torch.ones(1, dtype=torch.uint8)
     tensors = MemoryTensors({"ünïcode": beside, "it": tensor})
     with (tmp_path / "file").open("wb") as file:
-        write_tensors(file, tensors, tensors.described, {"b": "2", "a": "1"})
+        write_tensors(file, tensors, tensors.descriptions, {"b": "2", "a": "1"})
     read = safetensors.torch.load_file(tmp_path / "file")
     assert (read["it"].dtype, read["it"].shape) == (dtype, tensor.shape)
     assert bytes(read["it"].reshape(-1).view(torch.uint8)) == bytes(tensor.reshape(-1).view(torch.uint8))

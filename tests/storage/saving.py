@@ -33,7 +33,7 @@ def save(
     parts = []
     for worker in range(writers):
         encoded = EncodedPart(format_part_name(worker), entries[worker::writers])
-        parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
+        parts.append(encoded.describe(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name, step=step, created="2026-01-01T00:00:00Z", parts=tuple(parts), metrics=metrics or {}
     )

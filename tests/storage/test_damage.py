@@ -38,7 +38,7 @@ def restore(catalog):
     def attempt(manifest):
         into = torch.empty(200)
         with CheckpointReader(catalog.storage, manifest) as reader:
-            reader.restore([ReadRequest("model.w", 0, 200, into)])
+            reader.read_many([ReadRequest("model.w", 0, 200, into)])
         return into
 
     return catalog.restore_newest(attempt)

@@ -68,7 +68,7 @@ def restore(catalog, elements=50):
     def attempt(manifest):
         into = torch.empty(elements)
         with CheckpointReader(catalog.storage, manifest) as reader:
-            reader.restore([ReadRequest("model.w", 0, elements, into)])
+            reader.read_many([ReadRequest("model.w", 0, elements, into)])
         return into
 
     return catalog.restore_newest(attempt)

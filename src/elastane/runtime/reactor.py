@@ -57,9 +57,9 @@ class CoordinatorSink(Protocol):
 class CheckpointSink(Protocol):
     """The receiver of the reactor's requests for checkpoints."""
 
-    def take(self, snapshot: actions.TakeSnapshot) -> None: ...
+    def copy_snapshot(self, snapshot: actions.TakeSnapshot) -> None: ...
     def refuse(self, snapshot: actions.TakeSnapshot, why: str) -> None: ...
-    def committed(self) -> None: ...
+    def commit(self) -> None: ...
 
 
 class RestoreSource(Protocol):
@@ -243,7 +243,7 @@ class Reactor:
                 self.directives.put(action)
             case actions.CommitRound():
                 if self.checkpoints is not None:
-                    self.checkpoints.committed()
+                    self.checkpoints.commit()
                 self._payloads.forget(action.outcome.round)
                 self.directives.put(action)
             case actions.TakeSnapshot():
@@ -271,7 +271,7 @@ class Reactor:
         elif snapshot.settled and not self.meter.is_unchanged(snapshot.blocks):
             self.checkpoints.refuse(snapshot, "the script has changed the state since the last step")
         else:
-            self.checkpoints.take(snapshot)
+            self.checkpoints.copy_snapshot(snapshot)
 
     def _restore(self, restore: actions.RestoreState) -> None:
         assert self.source is not None, "only a run that resumes restores"

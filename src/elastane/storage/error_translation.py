@@ -47,7 +47,7 @@ def _to_storage_error(action: str, where: str, error: OSError) -> StorageError:
     return StorageError(what, do="check that the storage can be reached and may be written")
 
 
-def missing_file_system_error(url: str, error: Exception) -> BadInput:
+def build_missing_file_system_error(url: str, error: Exception) -> BadInput:
     """Return the error for a URL of a file system that is not installed."""
     is_s3 = url.startswith(("s3:", "s3a:"))
     return BadInput(

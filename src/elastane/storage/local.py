@@ -28,7 +28,7 @@ LARGEST_BYTES = 1 << 30
 """The limit of a file that is read in one piece."""
 
 
-def _unreadable_error(path: Path, error: Malformed) -> UnreadableData:
+def _build_unreadable_error(path: Path, error: Malformed) -> UnreadableData:
     return UnreadableData(
         f"cannot read {path}: {error}", means="its content has changed since it was written"
     )
@@ -81,7 +81,7 @@ class LocalStorage:
             try:
                 return read_bytes(path, LARGEST_BYTES)
             except Malformed as error:
-                raise _unreadable_error(path, error) from error
+                raise _build_unreadable_error(path, error) from error
 
     @contextmanager
     def open_file(self, name: str) -> Iterator["LocalFile"]:
@@ -91,7 +91,7 @@ class LocalStorage:
                 with open_regular(path) as file:
                     fd = os.dup(file.fileno())
             except Malformed as error:
-                raise _unreadable_error(path, error) from error
+                raise _build_unreadable_error(path, error) from error
         try:
             yield LocalFile(path, fd)
         finally:

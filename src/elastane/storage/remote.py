@@ -9,7 +9,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import StorageError, UnreadableData
-from elastane.storage.error_translation import missing_file_system_error, translate_errors
+from elastane.storage.error_translation import build_missing_file_system_error, translate_errors
 from elastane.storage.hashing import hash_while_writing
 from elastane.storage.interface import Bytes
 
@@ -27,7 +27,7 @@ def open_remote_storage(url: str) -> "RemoteStorage":
         # No caches: listings must show files that other workers have just written.
         filesystem, root = url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:
-        raise missing_file_system_error(url, error) from error
+        raise build_missing_file_system_error(url, error) from error
     return RemoteStorage(filesystem, root, url)
 
 

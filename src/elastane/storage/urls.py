@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from elastane.storage.error_translation import missing_file_system_error
+from elastane.storage.error_translation import build_missing_file_system_error
 from elastane.storage.interface import Storage
 from elastane.storage.local import LocalStorage
 
@@ -23,5 +23,5 @@ def open_storage(url: str, inside: Path | None = None) -> Storage:
     try:
         from elastane.storage.remote import open_remote_storage
     except ImportError as error:
-        raise missing_file_system_error(url, error) from error
+        raise build_missing_file_system_error(url, error) from error
     return open_remote_storage(url)

@@ -49,12 +49,12 @@ class _CheckpointTensors:
         aliases: Mapping[str, str],
     ) -> None:
         self._reader, self._keys, self.aliases = reader, keys, aliases
-        self.described = {
+        self.descriptions = {
             name: TensorDescription(getattr(torch, facts.dtype), facts.shape)
             for name, (_, facts) in keys.items()
         }
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def read_tensor(self, name: str) -> torch.Tensor:
         key, facts = self._keys[name]
         flat = torch.empty(facts.elements, dtype=getattr(torch, facts.dtype))
         self._reader.read(key, 0, facts.elements, flat)

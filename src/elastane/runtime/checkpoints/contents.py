@@ -153,7 +153,7 @@ class StateReader:
         for unit in states:
             if unit != state.units - 1:
                 requests += self._request_states(state, unit)
-        self._reader.restore([*self._redirect_to_host(requests)])
+        self._reader.read_many([*self._redirect_to_host(requests)])
         with state.placement.use_side_stream():
             for device, host in self._arrivals:
                 device.copy_(host)

@@ -85,7 +85,7 @@ class StateCopier:
 
         self._tasks.put(reserve)
 
-    def take(self, snapshot: TakeSnapshot) -> None:
+    def copy_snapshot(self, snapshot: TakeSnapshot) -> None:
         """Describe the plain values of the state, and queue the copy of a snapshot."""
         self._tasks.put(_CopyTask(snapshot, self._describe(), time.monotonic()))
 

@@ -124,7 +124,7 @@ class EncodedPart:
         """Copy the whole file into memory, from which it is written; then the state may change.
 
         Args:
-            memory: at least `bytes` bytes on the CPU, which must not change before `part` returns.
+            memory: at least `bytes` bytes on the CPU, which must not change before `describe` returns.
         """
         image, pieces = view_bytes(memory[: self.bytes]), []
         for piece in self._pieces:
@@ -137,7 +137,7 @@ class EncodedPart:
         self._image, self._pieces = image, pieces
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Yield every byte of the file; the state, or the copy, must not change until `part` returns."""
+        """Yield every byte of the file; the state, or the copy, must not change until `describe` returns."""
         self._checksums = []
         # Hash in another thread: at 10 GB/s it would add a seventh to the time of a fast disk.
         with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
@@ -151,7 +151,7 @@ class EncodedPart:
             if self._image is not None:
                 yield self._image
 
-    def part(self, written: WrittenFile) -> PartFile:
+    def describe(self, written: WrittenFile) -> PartFile:
         """Return the description of the written file for the manifest.
 
         Args:

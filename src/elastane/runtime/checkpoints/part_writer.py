@@ -203,7 +203,7 @@ class PartWriter:
     def _write(self, part: CopiedPart) -> CheckpointPart:
         begun, cpu = time.perf_counter(), time.thread_time()
         written = self._catalog.write(part.checkpoint, part.file.name, part.file)
-        record = msgspec.structs.replace(part.record, part=part.file.part(written))
+        record = msgspec.structs.replace(part.record, part=part.file.describe(written))
         self._catalog.write(part.checkpoint, name_record(self._worker), [msgspec.json.encode(record)])
         return msgspec.structs.replace(
             part.report,

@@ -70,9 +70,9 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
             StorageError: the storage does not respond.
             ValueError: the checkpoint has no such tensor, or ``into`` does not fit it.
         """
-        self.restore([ReadRequest(key, start, stop, into)])
+        self.read_many([ReadRequest(key, start, stop, into)])
 
-    def restore(self, wants: Iterable[ReadRequest]) -> None:
+    def read_many(self, requests: Iterable[ReadRequest]) -> None:
         """Read many tensors in the order of the files, several pieces at a time.
 
         Raises:
@@ -80,7 +80,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
             StorageError: the storage does not respond.
             ValueError: the checkpoint lacks a tensor, or the memory for one does not fit it.
         """
-        jobs = [job for want in wants for job in self._plan_jobs(want)]
+        jobs = [job for request in requests for job in self._plan_jobs(request)]
         jobs.sort(key=lambda job: (job.file, job.item.raw_offset))
         for file in sorted({job.file for job in jobs}):
             self._open_file(file)
@@ -93,29 +93,31 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _plan_jobs(self, want: ReadRequest) -> Iterator["_Job"]:
-        facts = self._tensors.get(want.key)
+    def _plan_jobs(self, request: ReadRequest) -> Iterator["_Job"]:
+        facts = self._tensors.get(request.key)
         if facts is None:
-            raise ValueError(f"checkpoint {self._manifest.name} has no tensor {want.key}")
-        wanted = f"{want.stop - want.start} elements of {facts.dtype}"
-        dtype = str(want.into.dtype).removeprefix("torch.")
-        if dtype != facts.dtype or want.into.shape != (want.stop - want.start,):
-            raise ValueError(f"{want.key}: {wanted} do not go into {dtype} {list(want.into.shape)}")
-        view = view_bytes(want.into)
-        position = want.start
-        for file, item in self._items.get(want.key, ()):
-            start, stop = max(item.start, want.start), min(item.stop, want.stop)
+            raise ValueError(f"checkpoint {self._manifest.name} has no tensor {request.key}")
+        dtype = str(request.into.dtype).removeprefix("torch.")
+        if dtype != facts.dtype or request.into.shape != (request.stop - request.start,):
+            raise ValueError(
+                f"{request.key}: {request.stop - request.start} elements of {facts.dtype} "
+                f"do not fit into {dtype} {list(request.into.shape)}"
+            )
+        view = view_bytes(request.into)
+        position = request.start
+        for file, item in self._items.get(request.key, ()):
+            start, stop = max(item.start, request.start), min(item.stop, request.stop)
             if start >= stop:
                 continue
             if start != position:
                 break
             position = stop
             size = facts.itemsize
-            part = view[(start - want.start) * size : (stop - want.start) * size]
+            part = view[(start - request.start) * size : (stop - request.start) * size]
             skip = (start - item.start) * size
             yield _Job(file, item, part, skip, (item.stop - item.start) * size)
-        if position != want.stop:
-            raise ValueError(f"{want.key}: checkpoint {self._manifest.name} lacks element {position}")
+        if position != request.stop:
+            raise ValueError(f"{request.key}: checkpoint {self._manifest.name} lacks element {position}")
 
     def _open_file(self, name: str) -> StoredFile:
         if name not in self._files:

@@ -79,9 +79,9 @@ class CheckpointWriter:
         """Reserve memory for a copy; see `StateCopier.prepare`."""
         self._copier.prepare(share, then)
 
-    def take(self, snapshot: TakeSnapshot) -> None:
-        """Copy the blocks of a snapshot; see `StateCopier.take`."""
-        self._copier.take(snapshot)
+    def copy_snapshot(self, snapshot: TakeSnapshot) -> None:
+        """Copy the blocks of a snapshot; see `StateCopier.copy_snapshot`."""
+        self._copier.copy_snapshot(snapshot)
 
     def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
         """Report that this worker cannot contribute its part to a checkpoint of the settled state."""
@@ -91,7 +91,7 @@ class CheckpointWriter:
         """Begin another attempt at the last checkpoint; see `StateCopier.begin_attempt`."""
         return self._copier.begin_attempt(attempt)
 
-    def committed(self) -> None:
+    def commit(self) -> None:
         """Write the last copy: its round has committed."""
         self._copier.commit()
 

@@ -67,7 +67,7 @@ def select_exported(trained: TrainedModel) -> TrainedModel:
     base = RenamedTensors(trained.model, map_base_names(list_names(trained.model)))
     if trained.adapter is None:
         if not set(list_names(trained.model)) == {*map_base_names(list_names(trained.model)).values()}:
-            raise _adapter_error(trained)
+            raise _build_adapter_error(trained)
         return replace(trained, model=base, texts=texts | {CONFIG: base_config or b""})
     if json.loads(texts[ADAPTER_CONFIG]).get("base_model_name_or_path") or base_config is None:
         texts.pop(GENERATION, None)
@@ -77,7 +77,7 @@ def select_exported(trained: TrainedModel) -> TrainedModel:
 
 def _check_is_of_transformers(trained: TrainedModel) -> None:
     if trained.adapter_problem:
-        raise _adapter_error(trained)
+        raise _build_adapter_error(trained)
     if CONFIG not in trained.texts:
         raise BadInput(
             "the model has no config.json",
@@ -87,7 +87,7 @@ def _check_is_of_transformers(trained: TrainedModel) -> None:
         )
 
 
-def _adapter_error(trained: TrainedModel) -> BadInput:
+def _build_adapter_error(trained: TrainedModel) -> BadInput:
     return BadInput(
         "the adapter of this model has no files of its own",
         means=f"{trained.adapter_problem or 'its tensors are not where peft puts them'}; "
@@ -104,11 +104,11 @@ def write_hf(trained: TrainedModel, folder: Path) -> None:
     """
     exported = select_exported(trained)
     files: dict[str, WriteFile] = {}
-    if exported.model.described or exported.adapter is None:
+    if exported.model.descriptions or exported.adapter is None:
         files, _ = plan_model_files(exported.model, exported.max_shard_bytes)
     if exported.adapter is not None:
         adapter = exported.adapter
-        files[ADAPTER_WEIGHTS] = partial(write_model_file, adapter, adapter.described, metadata={})
+        files[ADAPTER_WEIGHTS] = partial(write_model_file, adapter, adapter.descriptions, metadata={})
     for name, write in files.items():
         with (folder / name).open("wb") as file:
             write(file)
@@ -127,7 +127,7 @@ def write_dcp(trained: TrainedModel, folder: Path) -> None:
     """Write a distributed checkpoint of ``{"model": ..., "optimizer": ...}``, the optimizer flattened."""
     state: dict[str, Any] = {"model": read_state_dict(trained.model)}
     if trained.optimizer is not None:
-        state["optimizer"] = trained.optimizer.flat_form()
+        state["optimizer"] = trained.optimizer.build_flat_state()
     with warnings.catch_warnings():
         # Torch warns that one process saves, which is the intention here.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -143,4 +143,4 @@ FORMATS: dict[str, Callable[[TrainedModel, Path], None]] = {
 
 def _save_optimizer(trained: TrainedModel, folder: Path) -> None:
     if trained.optimizer is not None:
-        torch.save(trained.optimizer.torch_form(), folder / "optimizer.pt")
+        torch.save(trained.optimizer.build_torch_state(), folder / "optimizer.pt")

@@ -48,7 +48,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         writes[files.model_files.optimizer.name] = partial(write_optimizer, read_optimizer_state(state))
     if adapter is not None and adapter.names:
         saved = RenamedTensors(weights, adapter.names, tied=False)
-        writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.described, metadata={})
+        writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.descriptions, metadata={})
     texts = {
         **read_model_texts(state.model, adapter),
         files.model_files.environment.name: encode_environment(),
@@ -75,7 +75,7 @@ def check_writable(model: nn.Module) -> None:
         BadInput: a safetensors file cannot hold a part of the model.
     """
     weights = _collect_weights(model)
-    check_types(weights, weights.described)
+    check_types(weights, weights.descriptions)
 
 
 def _collect_weights(model: nn.Module) -> MemoryTensors:
@@ -85,7 +85,7 @@ def _collect_weights(model: nn.Module) -> MemoryTensors:
 
 def write_optimizer(optimizer: OptimizerState, file: BinaryIO) -> None:
     """Write ``optimizer.safetensors``; entries other than tensors go into its metadata."""
-    write_tensors(file, optimizer.tensors, optimizer.tensors.described, optimizer.metadata())
+    write_tensors(file, optimizer.tensors, optimizer.tensors.descriptions, optimizer.build_metadata())
 
 
 def _write_text(text: bytes, file: BinaryIO) -> None:

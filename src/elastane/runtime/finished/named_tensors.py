@@ -31,17 +31,17 @@ class NamedTensors(Protocol):
     """A source of tensors, which reads one tensor at a time.
 
     Attributes:
-        described: every stored tensor, in the order of the model.
+        descriptions: every stored tensor, in the order of the model.
         aliases: other names of stored tensors (tied weights), each with the stored name.
     """
 
     @property
-    def described(self) -> Mapping[str, TensorDescription]: ...
+    def descriptions(self) -> Mapping[str, TensorDescription]: ...
 
     @property
     def aliases(self) -> Mapping[str, str]: ...
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def read_tensor(self, name: str) -> torch.Tensor:
         """Return the values of a stored tensor; a view if possible."""
         ...
 
@@ -66,11 +66,11 @@ class MemoryTensors:
                 self._tensors[name] = tensor.detach()
             else:
                 self.aliases[name] = stored
-        self.described = {
+        self.descriptions = {
             name: TensorDescription(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()
         }
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def read_tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
 
@@ -80,13 +80,13 @@ class ConvertedTensors:
     def __init__(self, tensors: NamedTensors, dtype: torch.dtype) -> None:
         self._tensors, self._dtype = tensors, dtype
         self.aliases = tensors.aliases
-        self.described = {
+        self.descriptions = {
             name: TensorDescription(self._of(described.dtype), described.shape)
-            for name, described in tensors.described.items()
+            for name, described in tensors.descriptions.items()
         }
 
-    def tensor(self, name: str) -> torch.Tensor:
-        tensor = self._tensors.tensor(name)
+    def read_tensor(self, name: str) -> torch.Tensor:
+        tensor = self._tensors.read_tensor(name)
         return tensor.to(self._of(tensor.dtype))
 
     def _of(self, dtype: torch.dtype) -> torch.dtype:
@@ -114,15 +114,15 @@ class RenamedTensors:
             else:
                 first[stored] = new
                 self._stored[new] = stored
-        self.described = {new: tensors.described[old] for new, old in self._stored.items()}
+        self.descriptions = {new: tensors.descriptions[old] for new, old in self._stored.items()}
 
-    def tensor(self, name: str) -> torch.Tensor:
-        return self._tensors.tensor(self._stored[name])
+    def read_tensor(self, name: str) -> torch.Tensor:
+        return self._tensors.read_tensor(self._stored[name])
 
 
 def list_names(tensors: NamedTensors) -> list[str]:
     """Return every name, those of tied tensors included."""
-    return [*tensors.described, *tensors.aliases]
+    return [*tensors.descriptions, *tensors.aliases]
 
 
 def strip_compiled(name: str) -> str:
@@ -132,7 +132,7 @@ def strip_compiled(name: str) -> str:
 
 def read_state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
     """Return the tensor of every name, for ``nn.Module.load_state_dict``; tied names share one tensor."""
-    stored = {name: tensors.tensor(name) for name in tensors.described}
+    stored = {name: tensors.read_tensor(name) for name in tensors.descriptions}
     return stored | {name: stored[first] for name, first in tensors.aliases.items()}
 
 

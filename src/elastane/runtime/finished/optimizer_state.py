@@ -37,7 +37,7 @@ class OptimizerState:
     plain: Mapping[str, Any] = field(default_factory=dict)
     kind: str = ""
 
-    def metadata(self) -> dict[str, str]:
+    def build_metadata(self) -> dict[str, str]:
         """Return the entries other than tensors, as the metadata of a safetensors file."""
         return {
             "format": "pt",
@@ -46,7 +46,7 @@ class OptimizerState:
             "plain": json.dumps(self.plain, sort_keys=True),
         }
 
-    def torch_form(self) -> dict[str, Any]:
+    def build_torch_state(self) -> dict[str, Any]:
         """Return the state for ``Optimizer.load_state_dict``, with parameters by number, in group order."""
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
@@ -59,9 +59,9 @@ class OptimizerState:
             groups.append({**_restore_tuples(group), "params": numbers, "param_names": names})
         return {"state": state, "param_groups": groups}
 
-    def flat_form(self) -> dict[str, Any]:
+    def build_flat_state(self) -> dict[str, Any]:
         """Return the state for ``set_optimizer_state_dict`` with ``flatten_optimizer_state_dict``."""
-        flat: dict[str, Any] = {name: self.tensors.tensor(name) for name in self.tensors.described}
+        flat: dict[str, Any] = {name: self.tensors.read_tensor(name) for name in self.tensors.descriptions}
         for group in self.groups:
             for name in group["params"]:
                 hyperparameters = _restore_tuples(group)
@@ -70,9 +70,9 @@ class OptimizerState:
 
     def _by_parameter(self) -> dict[str, dict[str, Any]]:
         entries: dict[str, dict[str, Any]] = {}
-        for name in self.tensors.described:
+        for name in self.tensors.descriptions:
             parameter, entry = name.removeprefix(PREFIX).rsplit(".", 1)
-            entries.setdefault(parameter, {})[entry] = self.tensors.tensor(name)
+            entries.setdefault(parameter, {})[entry] = self.tensors.read_tensor(name)
         for name, value in self.plain.items():
             parameter, entry = name.removeprefix(PREFIX).rsplit(".", 1)
             entries.setdefault(parameter, {})[entry] = value
@@ -80,7 +80,7 @@ class OptimizerState:
 
 
 def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
-    """Return the state from its tensors and its `OptimizerState.metadata`.
+    """Return the state from its tensors and its `OptimizerState.build_metadata`.
 
     Raises:
         BadInput: the metadata is not valid.

@@ -54,7 +54,7 @@ def check_torch(trained: TrainedModel, folder: Path) -> Findings:
     """
     read = torch.load(folder / "model.pt", weights_only=True, mmap=True)
     names = _map_names(trained.model)
-    _compare("model.pt", {name: trained.model.tensor(old) for name, old in names.items()}, read)
+    _compare("model.pt", {name: trained.model.read_tensor(old) for name, old in names.items()}, read)
     _check_optimizer_file(trained, folder)
     return ("read back with torch.load: every tensor is the trained one",)
 
@@ -68,10 +68,10 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
     found = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
     names = _map_names(trained.model)
     expected: dict[str, Callable[[], Any]] = {
-        f"model.{name}": partial(trained.model.tensor, old) for name, old in names.items()
+        f"model.{name}": partial(trained.model.read_tensor, old) for name, old in names.items()
     }
     if trained.optimizer is not None:
-        for name, value in trained.optimizer.flat_form().items():
+        for name, value in trained.optimizer.build_flat_state().items():
             expected[f"optimizer.{name}"] = partial(_return_value, value)
     # Torch flattens groups and lists further; for values other than tensors the presence is enough.
     missing = [
@@ -100,17 +100,17 @@ def check_hf(trained: TrainedModel, folder: Path) -> Findings:
         ReadbackFailed: a tensor differs, or a library does not find every tensor.
     """
     exported = select_exported(trained)
-    if exported.model.described:
+    if exported.model.descriptions:
         _check_stored("the weights", exported.model, open_stored_model(folder))
     if exported.adapter is not None:
         _check_stored(ADAPTER_WEIGHTS, exported.adapter, StoredTensors([folder / ADAPTER_WEIGHTS]))
     _check_optimizer_file(exported, folder)
     said = ["read back with safetensors: every tensor is the trained one"]
-    if exported.model.described:
+    if exported.model.descriptions:
         said.append(_load_with_transformers(exported, folder))
     if exported.adapter is not None:
         said.append(_load_with_peft(trained, folder))
-        if not exported.model.described:
+        if not exported.model.descriptions:
             base = json.loads(exported.texts[ADAPTER_CONFIG]).get("base_model_name_or_path")
             said.append(f"it is an adapter of {base or 'a base model without a name'}, which is not included")
     return tuple(said)
@@ -128,25 +128,25 @@ def _return_value(value: object) -> object:
 
 
 def _map_names(tensors: NamedTensors) -> dict[str, str]:
-    return {name: name for name in tensors.described} | dict(tensors.aliases)
+    return {name: name for name in tensors.descriptions} | dict(tensors.aliases)
 
 
 def _check_stored(what: str, expected: NamedTensors, found: StoredTensors | None) -> None:
     if found is None:
         raise ReadbackFailed(f"{what}: the file is missing")
-    if found.described != dict(expected.described):
-        differing = {*found.described.items()} ^ {*expected.described.items()}
+    if found.descriptions != dict(expected.descriptions):
+        differing = {*found.descriptions.items()} ^ {*expected.descriptions.items()}
         raise ReadbackFailed(
             f"{what}: {min(name for name, _ in differing)} has another shape or type, or is missing"
         )
-    for name in expected.described:
-        _compare_tensor(name, expected.tensor(name), found.tensor(name))
+    for name in expected.descriptions:
+        _compare_tensor(name, expected.read_tensor(name), found.read_tensor(name))
 
 
 def _check_optimizer_file(trained: TrainedModel, folder: Path) -> None:
     if trained.optimizer is None:
         return
-    expected = trained.optimizer.torch_form()
+    expected = trained.optimizer.build_torch_state()
     read = torch.load(folder / "optimizer.pt", weights_only=True, mmap=True)
     if read["param_groups"] != expected["param_groups"]:
         raise ReadbackFailed("optimizer.pt has other parameter groups")
@@ -221,7 +221,7 @@ def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
     if kind is None or importlib.util.find_spec("peft") is None:
         return f"not loaded with peft: it or {name} is not installed here"
     expected, base = _call_library(partial(_build_adapter, kind, trained.texts[BASE_CONFIG], folder), "peft")
-    found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).described.items()}
+    found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).descriptions.items()}
     # An adapter may include layers of the base model, such as resized embeddings.
     wrong = {
         n for n, shape in found.items() if shape != expected.get(n, base.get(n))
@@ -279,11 +279,11 @@ def _call_library(load: Callable[[], Any], what: str) -> Any:
 
 def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     stored = open_stored_model(folder)
-    return {} if stored is None else {name: stored.tensor(name) for name in stored.described}
+    return {} if stored is None else {name: stored.read_tensor(name) for name in stored.descriptions}
 
 
 def _count_bytes(tensors: NamedTensors) -> int:
-    return sum(described.size_bytes for described in tensors.described.values())
+    return sum(described.size_bytes for described in tensors.descriptions.values())
 
 
 def _count_free_bytes() -> int:

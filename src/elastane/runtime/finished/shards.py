@@ -40,7 +40,7 @@ def plan_model_files(
         metadata: free text for the header of each file.
     """
     write = partial(write_model_file, tensors, metadata=metadata or {})
-    sizes = {name: described.size_bytes for name, described in tensors.described.items()}
+    sizes = {name: described.size_bytes for name, described in tensors.descriptions.items()}
     shards = cut_shards(sizes, most_bytes)
     if len(shards) == 1:
         return {WHOLE: partial(write, shards[0])}, WHOLE

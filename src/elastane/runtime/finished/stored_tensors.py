@@ -33,29 +33,29 @@ class StoredTensors:
     def __init__(self, paths: Iterable[Path], order: Iterable[str] | None = None) -> None:
         self._files: dict[str, Any] = {}
         self.metadata: dict[str, str] = {}
-        self.described: dict[str, TensorDescription] = {}
+        self.descriptions: dict[str, TensorDescription] = {}
         for path in paths:
             try:
                 file: Any = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
-                raise _damage_error(f"{path} cannot be read: {error}") from error
+                raise _build_damage_error(f"{path} cannot be read: {error}") from error
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - not a dictionary
                 piece = file.get_slice(name)
                 if (dtype := NAMED.get(piece.get_dtype())) is None:
-                    raise _damage_error(
+                    raise _build_damage_error(
                         f"{path}: {escape_line(name, SHOWN)} has a type of numbers that no run trains"
                     )
-                self.described[name] = TensorDescription(dtype, tuple(piece.get_shape()))
+                self.descriptions[name] = TensorDescription(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
         if order is not None:
             order = tuple(order)
-            if missing := next((name for name in order if name not in self.described), None):
-                raise _damage_error(f"no file of the model holds {missing}")
-            self.described = {name: self.described[name] for name in order}
-        self.aliases = {name: first for name, first in self.metadata.items() if first in self.described}
+            if missing := next((name for name in order if name not in self.descriptions), None):
+                raise _build_damage_error(f"no file of the model holds {missing}")
+            self.descriptions = {name: self.descriptions[name] for name in order}
+        self.aliases = {name: first for name, first in self.metadata.items() if first in self.descriptions}
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def read_tensor(self, name: str) -> torch.Tensor:
         found: torch.Tensor = self._files[name].get_tensor(name)
         return found
 
@@ -87,11 +87,11 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         found = _decode_index(read_bytes(path, follow_links=False)).weight_map
     except (OSError, Malformed) as error:
-        raise _damage_error(f"{path} cannot be read: {error}") from error
+        raise _build_damage_error(f"{path} cannot be read: {error}") from error
     if elsewhere := next((name for name in found.values() if Path(name).name != name), None):
-        raise _damage_error(f"{path} names a file elsewhere, {escape_line(elsewhere, SHOWN)}")
+        raise _build_damage_error(f"{path} names a file elsewhere, {escape_line(elsewhere, SHOWN)}")
     return found
 
 
-def _damage_error(what: str) -> BadInput:
+def _build_damage_error(what: str) -> BadInput:
     return BadInput(what, means="the finished model is damaged or was moved in part")

@@ -41,10 +41,10 @@ def write_tensors(
         OSError: the file cannot be written.
     """
     # Widest first, as the library does: then every tensor is aligned and can be mapped in place.
-    order = sorted(names, key=lambda name: (-tensors.described[name].dtype.itemsize, name))
+    order = sorted(names, key=lambda name: (-tensors.descriptions[name].dtype.itemsize, name))
     check_types(tensors, order)
     file.write(_encode_header(tensors, order, metadata))
-    file.writelines(raw_bytes(tensors.tensor(name).cpu()) for name in order)
+    file.writelines(raw_bytes(tensors.read_tensor(name).cpu()) for name in order)
 
 
 def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
@@ -54,9 +54,9 @@ def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
         BadInput: safetensors has no name for the data type of a tensor.
     """
     for name in names:
-        if tensors.described[name].dtype not in DTYPES:
+        if tensors.descriptions[name].dtype not in DTYPES:
             raise BadInput(
-                f"{name} has the data type {tensors.described[name].dtype}",
+                f"{name} has the data type {tensors.descriptions[name].dtype}",
                 means="safetensors has no name for it, so the model could not be written",
                 do="keep it in another data type, or out of the state dict (persistent=False)",
             )
@@ -66,7 +66,7 @@ def _encode_header(tensors: NamedTensors, order: list[str], metadata: Mapping[st
     header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
     offset = 0
     for name in order:
-        described = tensors.described[name]
+        described = tensors.descriptions[name]
         end = offset + described.size_bytes
         header[name] = {
             "dtype": DTYPES[described.dtype],

@@ -142,7 +142,7 @@ class Gradients:
         for number, parameter in enumerate(self.layout.parameters):
             if parameter.grad is not None and parameter.grad is not self._taken[number]:
                 if number in self._touched:
-                    raise _too_late(self.layout.extents[number].name)
+                    raise _build_late_gradient_error(self.layout.extents[number].name)
                 self._deliver(number)
         if self._copier is not None:
             self._copier.wait()
@@ -163,14 +163,14 @@ class Gradients:
         def accumulated(_parameter: torch.Tensor) -> None:
             if self._pass is None:
                 if self._complete:
-                    raise _too_late(self.layout.extents[number].name)
+                    raise _build_late_gradient_error(self.layout.extents[number].name)
                 return  # a backward pass that the script runs: gradients add up in .grad
             if self._leaf is None:
                 self._parts[number] += 1
                 return
             if number in self._touched:
                 # The first part is already in a slot, and its block may be announced to the owner.
-                raise _too_late(self.layout.extents[number].name)
+                raise _build_late_gradient_error(self.layout.extents[number].name)
             if number in self._in_parts or _current_pass() != self._pass:
                 self._late.add(number)
             else:
@@ -199,7 +199,7 @@ def _current_pass() -> int:
     return torch._C._current_graph_task_id()  # noqa: SLF001 - as torch.utils.checkpoint does
 
 
-def _too_late(name: str) -> BadInput:
+def _build_late_gradient_error(name: str) -> BadInput:
     return BadInput(
         f"{name} got another gradient after its gradient of this microbatch was complete",
         means="workers sum gradients while the backward pass goes on, so what comes later would be lost",
