@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
-from elastane.runtime.checkpoints.part_encoding import EncodedPart, view_bytes
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, TensorSlice
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice
+from elastane.runtime.state.tensor_bytes import view_bytes
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 from torch.distributed.checkpoint.state_dict_loader import load

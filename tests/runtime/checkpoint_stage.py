@@ -10,9 +10,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
 from elastane.checkpointing.rectangles import sort_dims
-from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, TensorSlice
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
 
 

@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 from elastane.api.checkpoints import METADATA, PLAIN, format_checkpoint_name
 from elastane.api.errors import BadInput, Damaged
 from elastane.checkpointing.rectangles import compute_dense_stride, sort_dims
-from elastane.runtime.checkpoints.part_encoding import EncodedPart, make_envelope
+from elastane.runtime.checkpoints.envelope import make_envelope
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, TensorSlice, slice_whole
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
 from elastane.storage import local
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage

@@ -15,14 +15,15 @@ from elastane.api.control import PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints import part_writer
-from elastane.runtime.checkpoints.contents import find_host_keys
 from elastane.runtime.checkpoints.copier import PlainState
-from elastane.runtime.checkpoints.part_writer import REMEMBERED_PARTS, name_record
+from elastane.runtime.checkpoints.part_record import name_record
+from elastane.runtime.checkpoints.part_reports import REMEMBERED_PARTS
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.runtime.checkpoints.state_slices import find_host_keys
 from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import choose_placement
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 

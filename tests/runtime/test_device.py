@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state import devices
+from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.placement import GradientCopier, Mirrored
+from elastane.runtime.state.placement import Mirrored
 
 from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
 from .test_gradients import Worker, alone

@@ -136,7 +136,7 @@ def test_every_function_that_runs_the_scripts_objects_is_marked():
         ("fingerprint", "digest_dataset"),
         ("streams", "_Shard.draw"),
         ("gradients", "Gradients.backward"),
-        ("optimizer_shards", "WholeOptimizer.apply"),
+        ("whole_optimizer", "WholeOptimizer.apply"),
         ("replicated_state", "ReplicatedState.step_schedule"),
     }
     assert "elastane.runtime.exhaustion" in sys.modules

@@ -14,8 +14,8 @@ from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput, Damaged, ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime.checkpoints.contents import read_replicated_state
 from elastane.runtime.checkpoints.model_description import KEY, describe_model, read_model_description
+from elastane.runtime.checkpoints.state_reader import read_replicated_state
 from elastane.runtime.export import read_finished_run
 from tests.hostile import STAND_INS, damaged
 

@@ -11,18 +11,18 @@ from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_pa
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.rundir import RunDir
 from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
-from elastane.runtime.checkpoints.contents import collect_scalars, find_aliases, list_slices
 from elastane.runtime.checkpoints.model_description import KEY, describe_model
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader
+from elastane.runtime.checkpoints.state_slices import collect_scalars, find_aliases, list_slices
 from elastane.runtime.export import export_model
 from elastane.runtime.finished.adapters import describe_adapter
 from elastane.runtime.finished.model_writer import write_finished
 from elastane.runtime.finished.named_tensors import read_state_dict
 from elastane.runtime.finished.optimizer_state import read_optimizer_state
 from elastane.runtime.restore_rehearsal import check_memory, rehearse_restore
-from elastane.runtime.state.state import combine_digests
+from elastane.runtime.state.training_state import combine_digests
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 

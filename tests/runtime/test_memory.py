@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from elastane.runtime.state.memory import PAGE, Arena, PeerArenas, Section, raw_bytes
+from elastane.runtime.state.shared_memory import PAGE, Arena, PeerArenas, Section
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 SECTIONS = (Section(torch.float32, 3), Section(torch.bfloat16, 5000), Section(torch.int64, 1))
 
@@ -32,7 +33,7 @@ def test_a_peer_sees_what_is_written_without_a_copy():
 def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
     script = (
         "import torch, sys\n"
-        "from elastane.runtime.state.memory import Arena, Section\n"
+        "from elastane.runtime.state.shared_memory import Arena, Section\n"
         "kinds = (torch.float32, 3), (torch.bfloat16, 5000), (torch.int64, 1)\n"
         "arena = Arena('dead', [Section(*kind) for kind in kinds])\n"
         "arena.tensors[0].fill_(2.5)\n"

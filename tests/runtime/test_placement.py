@@ -8,10 +8,11 @@ from torch import optim
 
 from elastane.api.errors import BadInput
 from elastane.runtime import assembly
-from elastane.runtime.state import devices
+from elastane.runtime.state import devices, gpu_assignment
+from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
-from elastane.runtime.state.placement import GradientCopier, InPlace, Mirrored, choose_placement
+from elastane.runtime.state.placement import InPlace, Mirrored, choose_placement
 
 from .lessons import Lesson, assert_same_bits, elastic, prepared
 from .test_models import (
@@ -221,15 +222,15 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
     ],
 )
 def test_gpus_have_the_names_that_a_process_chooses_one_by(count, visible, expected):
-    assert devices.list_gpu_names(count, visible) == expected
+    assert gpu_assignment.list_gpu_names(count, visible) == expected
 
 
 def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(devices, "find_lock_directory", lambda: tmp_path / "claims")
-    monkeypatch.setenv(devices.VISIBLE, "4,7")
-    devices.assign_gpu(1)
-    assert os.environ[devices.VISIBLE] == "7"
+    monkeypatch.setattr(gpu_assignment, "find_lock_directory", lambda: tmp_path / "claims")
+    monkeypatch.setenv(gpu_assignment.VISIBLE, "4,7")
+    gpu_assignment.assign_gpu(1)
+    assert os.environ[gpu_assignment.VISIBLE] == "7"
 
 
 def test_what_a_gpu_depends_on_is_in_its_description(monkeypatch):

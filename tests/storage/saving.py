@@ -6,9 +6,8 @@ from itertools import pairwise
 import torch
 
 from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
-from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, TensorSlice
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
 
 

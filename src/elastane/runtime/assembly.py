@@ -21,9 +21,9 @@ from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol.layout import Layout
 from elastane.protocol.member_machine import MemberMachine
-from elastane.runtime.checkpoints.contents import find_host_keys
 from elastane.runtime.checkpoints.copier import PlainState
 from elastane.runtime.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.runtime.checkpoints.state_slices import find_host_keys
 from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.data.batch_sources import BatchPlan
 from elastane.runtime.finished.model_writer import check_writable
@@ -35,7 +35,7 @@ from elastane.runtime.state.model_layout import ModelLayout, check_dense
 from elastane.runtime.state.optimizer_shards import is_of_torch
 from elastane.runtime.state.placement import choose_placement
 from elastane.runtime.state.run_keep import RunKeep
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_settings import WorkerSettings
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage

@@ -12,9 +12,10 @@ from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.memory import PeerArenas, SharedMessage, raw_bytes, read_shared_message
 from elastane.runtime.state.payload import unpack_state
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.shared_memory import PeerArenas, SharedMessage, read_shared_message
+from elastane.runtime.state.tensor_bytes import raw_bytes
+from elastane.runtime.state.training_state import TrainingState
 
 ArenaIds = tuple[int, int, int]
 """The process id of a peer, and the descriptors of its sums and of its values."""

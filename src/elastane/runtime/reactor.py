@@ -26,7 +26,7 @@ from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.payloads import ArenaIds, Payloads
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.state_meter import StateMeter
 from elastane.runtime.worker_exit import exit_for_replacement
 

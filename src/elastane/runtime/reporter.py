@@ -25,7 +25,7 @@ from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_round import WorkerRound
 from elastane.runtime.worker_settings import WorkerSettings
 

@@ -16,13 +16,13 @@ from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
 from elastane.api.rehearsal import RestoreRehearsal
 from elastane.protocol.ownership import choose_holders, spread_blocks
-from elastane.runtime.checkpoints.contents import StateReader
 from elastane.runtime.checkpoints.model_description import build_stand_in, read_model_description
 from elastane.runtime.checkpoints.reader import CheckpointReader
+from elastane.runtime.checkpoints.state_reader import StateReader
 from elastane.runtime.json_answer import print_answer
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import InPlace
-from elastane.runtime.state.state import TrainingState, combine_digests
+from elastane.runtime.state.training_state import TrainingState, combine_digests
 from elastane.storage.catalog import Catalog
 from elastane.storage.interface import Storage
 from elastane.storage.urls import open_storage

@@ -6,7 +6,7 @@ from elastane.protocol import events
 from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 
 
 class StateMeter:

@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput
 from elastane.runtime.losses import build_no_microbatch_error, build_unused_microbatch_error
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.module_attributes import ModuleAttributes
-from elastane.runtime.state.state import TrainingState, build_inside_step_error
+from elastane.runtime.state.training_state import TrainingState, build_inside_step_error
 from elastane.runtime.step_record import check_unused_names, find_differing_value
 
 

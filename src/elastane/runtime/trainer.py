@@ -31,7 +31,7 @@ from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporter import Reporter
 from elastane.runtime.state.run_keep import RunKeep
-from elastane.runtime.state.state import combine_digests
+from elastane.runtime.state.training_state import combine_digests
 from elastane.runtime.step_record import StepRecord
 from elastane.runtime.worker_round import WorkerRound
 from elastane.runtime.worker_settings import WorkerSettings

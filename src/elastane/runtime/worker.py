@@ -21,8 +21,8 @@ from elastane.runtime.error_hints import find_hint
 from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
 from elastane.runtime.finished.model_writer import write_finished
 from elastane.runtime.reporter import Reporter, get_reporter
-from elastane.runtime.state import devices
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.gpu_assignment import assign_gpu
+from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_exit import exit_for_replacement
 from elastane.runtime.worker_round import WorkerLeft
 
@@ -54,7 +54,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     record = read_record(files)
     spec = record.spec
     worker_settings.set_settings(run_dir, worker, spec, record.resumed)
-    devices.assign_gpu(worker)
+    assign_gpu(worker)
     sys.argv = [spec.script, *spec.args]
     begins = str(_find_script_folder(spec))
     if not spec.module or begins not in sys.path:

@@ -26,7 +26,7 @@ from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.trainer import Trainer
 from elastane.storage import local
 from elastane.storage.local import LocalStorage

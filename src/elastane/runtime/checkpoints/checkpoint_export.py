@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import torch
 
 from elastane.api.checkpoints import Manifest, TensorFacts
-from elastane.runtime.checkpoints.contents import MODEL, STATE, read_replicated_state
 from elastane.runtime.checkpoints.model_description import ModelDescription, read_model_description
 from elastane.runtime.checkpoints.reader import CheckpointReader
+from elastane.runtime.checkpoints.state_reader import read_replicated_state
+from elastane.runtime.checkpoints.tensor_keys import MODEL, OPTIMIZER_STATE
 from elastane.runtime.finished.formats import TrainedModel
 from elastane.runtime.finished.named_tensors import RenamedTensors, TensorDescription, strip_compiled
 from elastane.runtime.finished.optimizer_state import PREFIX, OptimizerState
@@ -81,9 +82,9 @@ def _read_optimizer(
 ) -> OptimizerState:
     groups = read_replicated_state(manifest)["groups"]
     keys = {
-        PREFIX + strip_compiled(key.removeprefix(STATE)): (key, facts)
+        PREFIX + strip_compiled(key.removeprefix(OPTIMIZER_STATE)): (key, facts)
         for key, facts in manifest.tensors.items()
-        if key.startswith(STATE)
+        if key.startswith(OPTIMIZER_STATE)
     }
     return OptimizerState(
         tensors=_CheckpointTensors(reader, keys, {}),

@@ -11,17 +11,13 @@ import msgspec
 from elastane.api.checkpoints import PartFile, format_checkpoint_name, format_part_name
 from elastane.api.control import CheckpointPart
 from elastane.protocol.actions import TakeSnapshot
-from elastane.runtime.checkpoints.contents import collect_scalars, list_slices
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
-from elastane.runtime.checkpoints.part_writer import (
-    LONGEST_WAIT_S,
-    CopiedPart,
-    PartRecord,
-    PartReports,
-    PartWriter,
-)
+from elastane.runtime.checkpoints.part_record import PartRecord
+from elastane.runtime.checkpoints.part_reports import PartReports
+from elastane.runtime.checkpoints.part_writer import LONGEST_WAIT_S, CopiedPart, PartWriter
 from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.checkpoints.state_slices import collect_scalars, list_slices
+from elastane.runtime.state.training_state import TrainingState
 
 
 class PlainState(msgspec.Struct, frozen=True):

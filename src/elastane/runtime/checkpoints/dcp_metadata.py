@@ -18,10 +18,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from elastane.api.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
+from elastane.runtime.checkpoints.tensor_keys import OPTIMIZER_STATE
 
 Path: TypeAlias = tuple[str | int, ...]
-
-OPTIMIZER_STATE = "optimizer.state."
 
 
 def split_key(key: str) -> Path:

@@ -9,10 +9,11 @@ from torch import nn
 from elastane.api.checkpoints import MANIFEST, FileDamage, Manifest
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.safe_text import escape_line
+from elastane.runtime.checkpoints.tensor_keys import MODEL
 from elastane.runtime.finished.adapters import Adapter
 from elastane.runtime.finished.model_texts import read_model_texts
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 
 KEY = "outline"
 
@@ -99,7 +100,7 @@ def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Mo
     for name in outline.names:
         if name not in carried:
             continue
-        fact = facts[f"model.{name}"]
+        fact = facts[MODEL + name]
         empty = torch.empty_strided(fact.shape, fact.stride, dtype=getattr(torch, fact.dtype))
         path, _, last = name.rpartition(".")
         module = _find_module(model, path)

@@ -1,7 +1,5 @@
 """The encoding of a part file: items that `torch.load` can read, written without a copy of the elements."""
 
-import functools
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -9,57 +7,47 @@ import msgspec
 import numpy as np
 import torch
 import xxhash
-from torch.utils.serialization import config
 
 from elastane.api.checkpoints import PartFile, PartItem, TensorFacts, WrittenFile
 from elastane.checkpointing.rectangles import Rectangle, compute_dense_stride, cut_rectangles, sort_dims
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice
+from elastane.runtime.checkpoints.envelope import Envelope, make_envelope
+from elastane.runtime.state.tensor_bytes import view_bytes
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """The bytes that `torch.save` writes before and after the elements of a tensor."""
+class TensorSlice(msgspec.Struct, frozen=True):
+    """Elements ``[start, stop)`` of one tensor, in the memory order of the whole tensor.
 
-    before: bytes
-    after: bytes
-
-
-class _EnvelopeRecorder:
-    """A file that records the bytes written to it, except the elements of one tensor."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._address, self._nbytes = tensor.data_ptr(), tensor.nbytes
-        self.before, self.after = io.BytesIO(), io.BytesIO()
-        self._now = self.before
-        self.found = tensor.nbytes == 0
-
-    def write(self, data: memoryview) -> int:
-        if not self.found and len(data) == self._nbytes and _find_address(data) == self._address:
-            self._now, self.found = self.after, True
-            return len(data)
-        return self._now.write(data)
-
-    def flush(self) -> None:
-        return
-
-
-def _find_address(data: memoryview) -> int:
-    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
-
-
-@functools.lru_cache(maxsize=4096)
-def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]) -> Envelope:
-    """Return the envelope of every tensor of this type and shape.
-
-    `torch.save` writes it around a tensor with untouched memory. The envelope does not depend on the
-    elements, because it lacks the CRC-32 of the zip format, which torch does not check.
+    Args:
+        key: the name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
+        shape: the shape of the whole tensor.
+        stride: the strides of the whole tensor in memory; dense, perhaps permuted.
+        start: the first element of the slice.
+        stop: one past the last element.
+        data: the elements, 1-D and contiguous, on the CPU.
     """
-    tensor = torch.empty_strided(sizes, stride, dtype=dtype)
-    file = _EnvelopeRecorder(tensor)
-    with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
-        torch.save(tensor, file)  # type: ignore[arg-type]
-    if not file.found:
-        raise AssertionError("torch.save did not write the tensor's memory in one piece")
-    return Envelope(file.before.getvalue(), file.after.getvalue())
+
+    key: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int
+    stop: int
+    data: torch.Tensor
+
+
+def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
+    """Return all of a small tensor as one slice; a copy if it is not dense."""
+    dense = tensor.detach()
+    shape = tuple(dense.shape)
+    if dense.is_contiguous():
+        flat = dense.reshape(-1)
+    else:
+        # Channels last and similar formats are dense too, so their memory needs no copy.
+        order = sorted(
+            range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
+        )
+        dense = dense.permute(order).contiguous().permute(_invert(order))
+        flat = dense.permute(order).reshape(-1)
+    return TensorSlice(key, shape, tuple(dense.stride()), 0, flat.numel(), flat)
 
 
 class _Piece(msgspec.Struct, frozen=True):
@@ -193,14 +181,5 @@ def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
         into.copy_(elements)
 
 
-def view_bytes(flat: torch.Tensor) -> memoryview:
-    """Return the bytes of a 1-D contiguous tensor without a copy.
-
-    Raises:
-        ValueError: the tensor is not contiguous.
-    """
-    if not flat.is_contiguous():
-        raise ValueError("a tensor that is not contiguous has no bytes of its own")
-    if not flat.numel():
-        return memoryview(b"")
-    return memoryview(flat.detach().view(torch.uint8).numpy())  # type: ignore[arg-type]
+def _invert(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=lambda dim: order[dim])

@@ -5,43 +5,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoints import PartFile
 from elastane.api.control import CheckpointPart, PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.part_record import PartRecord, name_record
+from elastane.runtime.checkpoints.part_reports import PartReports
 from elastane.storage.catalog import Catalog
 
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
 """The longest wait for a write without progress; then the worker abandons the new checkpoint."""
 
-REMEMBERED_PARTS = 8
-"""How many parts a worker may write before the first is published, while the coordinator is down."""
-
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
 EXCUSED_S = 600.0
 """How long others write in place of a worker after its storage has refused a part."""
-
-
-class PartRecord(msgspec.Struct, frozen=True):
-    """The facts about a part that the publisher needs; a file beside the part until publication.
-
-    Args:
-        part: the description of the file.
-        scalars: the plain values of optimizer state, for the parameters that begin in this part.
-        plain: the other plain values of the state; the same in every part.
-        metrics: the metrics of the checkpoint; the same in every part.
-    """
-
-    part: PartFile
-    scalars: dict[str, dict[str, Any]]
-    plain: dict[str, Any]
-    metrics: dict[str, float]
 
 
 class CopiedPart(msgspec.Struct, frozen=True):
@@ -58,39 +39,6 @@ class CopiedPart(msgspec.Struct, frozen=True):
     file: EncodedPart
     record: PartRecord
     report: CheckpointPart
-
-
-def name_record(worker: int) -> str:
-    """Return the name of the file with the `PartRecord` of a worker."""
-    return f"part-{worker}.json"
-
-
-class PartReports:
-    """The progress of this worker's parts of the last few checkpoints.
-
-    Args:
-        changed: called after a change of `parts`.
-
-    Attributes:
-        parts: the reports, oldest first.
-    """
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._lock = threading.Lock()
-        self.parts: tuple[CheckpointPart, ...] = ()
-
-    def report(self, part: CheckpointPart) -> None:
-        """Add a report, or replace the report of the same checkpoint."""
-        with self._lock:
-            others = [other for other in self.parts if other.name != part.name]
-            self.parts = (*others, part)[-REMEMBERED_PARTS:]
-        self._changed()
-
-    def seconds_since_copy(self, checkpoint: str) -> float:
-        """Return the time since this worker began to copy its part of a checkpoint; 0 if it has no part."""
-        began = (part.began_s for part in self.parts if part.name == checkpoint)
-        return next((time.monotonic() - began_s for began_s in began), 0.0)
 
 
 class PartWriter:

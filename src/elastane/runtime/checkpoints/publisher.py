@@ -11,13 +11,14 @@ from elastane.api.checkpoints import METADATA, PLAIN, FileDamage, Manifest, Part
 from elastane.api.control import CheckpointKept, PublishCheckpoint
 from elastane.api.errors import Damaged, ElastaneError, StorageError
 from elastane.api.untrusted_data import Decoder, Malformed
-from elastane.runtime.checkpoints.contents import find_aliases
 from elastane.runtime.checkpoints.dcp_metadata import Path, encode_metadata, encode_values
 from elastane.runtime.checkpoints.model_description import KEY, describe_model
-from elastane.runtime.checkpoints.part_writer import PartRecord, name_record
+from elastane.runtime.checkpoints.part_record import PartRecord, name_record
+from elastane.runtime.checkpoints.state_slices import find_aliases
+from elastane.runtime.checkpoints.tensor_keys import MODEL
 from elastane.runtime.finished.adapters import describe_adapter
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import LARGEST_MANIFEST_BYTES, Catalog
 
 _decode_record = Decoder[PartRecord](PartRecord, at_most_bytes=LARGEST_MANIFEST_BYTES)
@@ -80,7 +81,7 @@ class CheckpointPublisher:
             resumed=self._resumed,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             parts=tuple(record.part for record in records),
-            aliases={f"model.{name}": f"model.{first}" for name, first in find_aliases(self._state).items()},
+            aliases={MODEL + name: MODEL + first for name, first in find_aliases(self._state).items()},
             metrics=records[0].metrics,
             seconds=self._seconds_since_copy(order.name),
             plain={

@@ -11,7 +11,7 @@ import xxhash
 
 from elastane.api.checkpoints import FileDamage, Manifest, PartItem
 from elastane.api.errors import Damaged, NoSuchFile, UnreadableData
-from elastane.runtime.checkpoints.part_encoding import view_bytes
+from elastane.runtime.state.tensor_bytes import view_bytes
 from elastane.storage.interface import Storage, StoredFile
 
 IN_CACHE_BYTES = 1 << 20

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import msgspec
 
 from elastane.protocol.messages import BEGINNING, RoundOutcome
-from elastane.runtime.checkpoints.contents import StateReader
 from elastane.runtime.checkpoints.reader import CheckpointReader
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.checkpoints.state_reader import StateReader
+from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import Catalog
 
 

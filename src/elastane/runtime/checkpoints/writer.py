@@ -11,9 +11,10 @@ from elastane.api.checkpoints import Retention
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint
 from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints.copier import PlainState, StateCopier
-from elastane.runtime.checkpoints.part_writer import PartReports, PartWriter
+from elastane.runtime.checkpoints.part_reports import PartReports
+from elastane.runtime.checkpoints.part_writer import PartWriter
 from elastane.runtime.checkpoints.publisher import CheckpointPublisher
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import Catalog
 
 

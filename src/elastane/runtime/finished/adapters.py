@@ -16,7 +16,7 @@ from torch import nn
 
 from elastane.runtime.finished.configs import CONFIG, encode_config, read_configs
 from elastane.runtime.finished.named_tensors import COMPILED, strip_compiled
-from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BASE_CONFIG = "base_config.json"

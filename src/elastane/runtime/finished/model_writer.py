@@ -21,7 +21,7 @@ from elastane.runtime.finished.named_tensors import (
 from elastane.runtime.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
 from elastane.runtime.finished.shards import list_replaced_files, plan_model_files, write_model_file
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 
 
 def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:

@@ -16,7 +16,7 @@ from elastane.api.errors import BadInput
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import decode_object
 from elastane.runtime.finished.named_tensors import MemoryTensors, NamedTensors, strip_compiled
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.training_state import TrainingState
 
 PREFIX = "state."
 

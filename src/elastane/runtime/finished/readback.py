@@ -26,7 +26,7 @@ from elastane.runtime.finished.configs import CONFIG
 from elastane.runtime.finished.formats import TrainedModel, select_exported
 from elastane.runtime.finished.named_tensors import NamedTensors
 from elastane.runtime.finished.stored_tensors import StoredTensors, open_stored_model
-from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 OTHER_FORMATS = "use --format torch or dcp, which hold every tensor under its name in the model"
 Findings = tuple[str, ...]

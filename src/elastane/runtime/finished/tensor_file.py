@@ -14,7 +14,7 @@ import torch
 
 from elastane.api.errors import BadInput
 from elastane.runtime.finished.named_tensors import NamedTensors
-from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16",

@@ -6,7 +6,7 @@ import msgspec
 import torch
 import xxhash
 
-from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 SAMPLED_BYTES = 64
 

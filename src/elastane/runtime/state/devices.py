@@ -7,37 +7,10 @@ import os
 
 import torch
 
-from elastane.runtime.state.gpu_locks import find_lock_directory, lock_gpu
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED_WORKSPACE = ":4096:8"
 """Workspaces of a fixed size. Without them cuBLAS chooses kernels by the stream that they run on (cuBLAS,
 "Results reproducibility")."""
-
-
-def assign_gpu(worker: int) -> None:
-    """Make one GPU of the agent, which no other worker of this machine uses, visible to this process.
-
-    Call this before CUDA is initialised. The script's ``"cuda"`` is then the GPU of this worker. If there are
-    more workers than GPUs, workers share GPUs. Without a GPU nothing happens.
-    """
-    count = torch.cuda.device_count()
-    if count:
-        os.environ[VISIBLE] = lock_gpu(
-            list_gpu_names(count, os.environ.get(VISIBLE)), worker, find_lock_directory()
-        )
-
-
-def list_gpu_names(count: int, visible: str | None) -> list[str]:
-    """Return the visible GPUs as ``CUDA_VISIBLE_DEVICES`` names them.
-
-    Args:
-        count: the number of GPUs, at least 1.
-        visible: the agent's value of the variable, numbers or UUIDs; None: it is not set.
-    """
-    names = visible.split(",") if visible else map(str, range(count))
-    return [name.strip() for name in names][:count]
 
 
 def pin_libraries() -> None:
@@ -77,3 +50,10 @@ def describe_numerics() -> str:
         "workspace": os.environ.get(WORKSPACE, ""),
     }
     return ", ".join(f"{name}={value}" for name, value in choices.items())
+
+
+def open_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a new stream of a GPU; None: the device is the CPU."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -11,8 +11,8 @@ import torch
 
 from elastane.protocol.messages import PartialSum
 from elastane.protocol.tree import Span, find_sibling, find_spans, fold, plan_merges
-from elastane.runtime.state.memory import Arena
 from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.shared_memory import Arena
 
 PORTION = 1 << 22
 """A number of elements; larger gradients are added in portions of this size."""

@@ -15,11 +15,11 @@ import xxhash
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.consumed_gradient import ConsumedGradient
+from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.gradient_slots import GradientSlots
 from elastane.runtime.state.leaf_writer import Announce, LeafWriter, WaitingLeaf
-from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.placement import GradientCopier
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 
 class Gradients:

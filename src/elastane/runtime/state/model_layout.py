@@ -11,7 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
 from elastane.protocol.blocks import Block, cut_blocks
-from elastane.runtime.state.memory import Section, raw_bytes
+from elastane.runtime.state.shared_memory import Section
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 TRAINED_ON = ("cpu", "cuda")
 

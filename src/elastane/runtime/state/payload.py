@@ -14,7 +14,7 @@ import torch
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.frames import Buffer, Payload
-from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.tensor_bytes import raw_bytes
 
 LENGTH_BYTES = 8
 

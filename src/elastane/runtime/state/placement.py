@@ -12,18 +12,18 @@ only keep these copies from waiting behind unrelated kernels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.state.memory import Arena
+from elastane.runtime.state.devices import open_stream
+from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.shared_memory import Arena
 
 Sections: TypeAlias = tuple[torch.Tensor, ...]
 View: TypeAlias = Callable[[Sections], torch.Tensor]
-Deliver: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class InPlace:
@@ -87,7 +87,7 @@ class Mirrored:
         self._sums: Sections | None = None
         # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
-        self._side_stream = _open_stream(layout.device)
+        self._side_stream = open_stream(layout.device)
 
     def _allocate_on_device(self, host: Sections) -> Sections:
         """Allocate the sections of parameters on the device; sections of buffers stay on the host."""
@@ -158,65 +158,3 @@ Placement: TypeAlias = InPlace | Mirrored
 def choose_placement(layout: ModelLayout) -> Placement:
     """Choose `InPlace` on the CPU, `Mirrored` elsewhere."""
     return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
-
-
-class GradientCopier:
-    """Copies gradients to the host during the backward pass.
-
-    Each copy is queued on a separate stream, behind the kernel that computes the gradient. It goes to pinned
-    memory, which torch's allocator reuses in the next step. A thread waits for each copy. So a gradient is
-    added to a slot only after it has arrived, and a block is announced only after all its gradients have.
-
-    Args:
-        device: the device of the gradients.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = _open_stream(device)
-        # One thread, so that gradients are added in the order in which the backward pass computes them.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
-        self._under_way: list[Future[None]] = []
-
-    def copy(self, gradient: torch.Tensor, deliver: Deliver) -> None:
-        """Copy a gradient and hand the copy to ``deliver``, on the copier's thread."""
-        arrived = None
-        if self._stream is None:
-            host = gradient.to("cpu", copy=True)
-        else:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._stream):
-                host = gradient.to("cpu", non_blocking=True, copy=True)
-            # Blocking: the thread sleeps instead of spinning.
-            arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            arrived.record(self._stream)
-        self._under_way.append(self._thread.submit(_deliver, gradient, host, arrived, deliver))
-
-    def wait(self) -> None:
-        """Wait until every gradient is delivered.
-
-        Raises:
-            BaseException: ``deliver`` raised it.
-        """
-        under_way, self._under_way = self._under_way, []
-        for delivery in under_way:
-            delivery.result()
-
-
-def _deliver(
-    gradient: torch.Tensor,  # noqa: ARG001 - its memory must not be reused before the copy has ended
-    host: torch.Tensor,
-    arrived: torch.cuda.Event | None,
-    deliver: Deliver,
-) -> None:
-    if arrived is not None:
-        arrived.synchronize()
-    # Grad mode is a setting of the thread.
-    with torch.no_grad():
-        deliver(host)
-
-
-def _open_stream(device: torch.device) -> torch.cuda.Stream | None:
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

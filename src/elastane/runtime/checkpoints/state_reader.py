@@ -1,4 +1,4 @@
-"""The mapping between a worker's training state and the tensors of a checkpoint, in both directions."""
+"""The reading of a worker's training state from a checkpoint."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,101 +11,11 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import decode_object
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
-from elastane.runtime.state.model_layout import WIDENED, Extent, Piece
+from elastane.runtime.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
+from elastane.runtime.state.model_layout import WIDENED, Extent
 from elastane.runtime.state.replicated_state import UNTRAINED
-from elastane.runtime.state.state import TrainingState
-
-MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
-
-
-def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
-    """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained."""
-    layout, tensors = state.layout, state.arena.tensors
-    blocks = tuple(blocks)
-    with state.placement.use_side_stream():
-        state.placement.update_arena(blocks)
-    for block in blocks:
-        for piece in layout.buffer_pieces[block]:
-            entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
-            # Readers of the file expect the type that the model has.
-            dtype = layout.buffer_dtypes[piece.number]
-            yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
-        for piece in layout.pieces[block]:
-            extent = layout.extents[piece.number]
-            yield _slice(MODEL, extent, piece, tensors)
-            yield from _slice_optimizer(state, block, piece, extent)
-        if block == 0:
-            yield from _slice_untrained(state)
-            yield from _slice_replicated(state)
-
-
-def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
-    data = extent.view_flat(tensors)[piece.start : piece.stop]
-    return TensorSlice(prefix + extent.name, extent.shape, extent.stride, piece.start, piece.stop, data)
-
-
-def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
-    for key, kept in state.shards.read_piece_state(block, piece).items():
-        name = f"{STATE}{extent.name}.{key}"
-        if not isinstance(kept, torch.Tensor):
-            continue
-        if state.shards.is_elementwise(piece, key):
-            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, kept)
-        elif piece.start == 0:
-            yield slice_whole(name, kept)
-
-
-def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
-    """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
-    layout = state.layout
-    elsewhere = {extent.name for extent in (*layout.extents, *layout.buffer_extents)} | find_aliases(
-        state
-    ).keys()
-    for name, tensor in state.model.state_dict().items():
-        if name not in elsewhere:
-            yield slice_whole(MODEL + name, tensor)
-
-
-def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
-    """Yield tensors of the replicated state, except those that are stored as part of the model."""
-    model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
-    for name, tensor in state.replicated.describe()[1].items():
-        if name not in model:
-            yield slice_whole(EXTRA + name, tensor.cpu())
-
-
-def find_aliases(state: TrainingState) -> dict[str, str]:
-    """Return the second names of tied tensors, each with the name under which the file has the tensor."""
-    first = {id(p): name for name, p in state.model.named_parameters()}
-    everyone = state.model.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
-
-
-def find_host_keys(state: TrainingState) -> list[str]:
-    """Return the keys of optimizer state on the host if the model is on a device (counters)."""
-    for block, pieces in enumerate(state.layout.pieces):
-        for piece in pieces:
-            if kept := state.shards.read_piece_state(block, piece):
-                tensors = ((key, some) for key, some in kept.items() if isinstance(some, torch.Tensor))
-                return sorted(key for key, some in tensors if some.device != state.layout.device)
-    return []
-
-
-def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Return the plain values of optimizer state, for the parameters that begin in these blocks."""
-    found: dict[str, dict[str, Any]] = {}
-    for block in blocks:
-        for piece in state.layout.pieces[block]:
-            if piece.start == 0:
-                kept = state.shards.read_piece_state(block, piece)
-                plain = {key: value for key, value in kept.items() if not isinstance(value, torch.Tensor)}
-                if plain:
-                    found[state.layout.extents[piece.number].name] = plain
-    return found
-
-
-# -- back ----------------------------------------------------------------------------------------------------
+from elastane.runtime.state.tensor_bytes import flatten_dense
+from elastane.runtime.state.training_state import TrainingState
 
 
 class StateReader:
@@ -126,8 +36,8 @@ class StateReader:
         self._arrivals: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._keys: dict[str, list[str]] = {}
         for key in self._facts:
-            if key.startswith(STATE):
-                name, _, kept = key.removeprefix(STATE).rpartition(".")
+            if key.startswith(OPTIMIZER_STATE):
+                name, _, kept = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
                 self._keys.setdefault(name, []).append(kept)
 
     def restore(self, state: TrainingState, values: Iterable[int], states: Iterable[int]) -> int:
@@ -149,7 +59,9 @@ class StateReader:
             if unit == state.units - 1:
                 keys = self._find_replicated_keys()
                 extra = {name: _allocate(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
-                requests += [ReadRequest(keys[name], 0, t.numel(), _flatten(t)) for name, t in extra.items()]
+                requests += [
+                    ReadRequest(keys[name], 0, t.numel(), flatten_dense(t)) for name, t in extra.items()
+                ]
         for unit in states:
             if unit != state.units - 1:
                 requests += self._request_states(state, unit)
@@ -216,7 +128,8 @@ class StateReader:
         plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
         for extent, piece in state.shards.list_pieces(unit):
             facts = {
-                key: self._facts[f"{STATE}{extent.name}.{key}"] for key in self._keys.get(extent.name, [])
+                key: self._facts[f"{OPTIMIZER_STATE}{extent.name}.{key}"]
+                for key in self._keys.get(extent.name, [])
             }
             if not facts and extent.name not in plain:
                 continue  # a buffer, or a parameter that has had no gradient yet
@@ -234,12 +147,7 @@ class StateReader:
             room = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
             for key, into in room.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
-                yield ReadRequest(f"{STATE}{extent.name}.{key}", *cut, into)
-
-
-def _flatten(dense: torch.Tensor) -> torch.Tensor:
-    """Return all elements of a dense tensor, 1-D, in memory order."""
-    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
+                yield ReadRequest(f"{OPTIMIZER_STATE}{extent.name}.{key}", *cut, into)
 
 
 def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:

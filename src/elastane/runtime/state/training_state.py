@@ -21,14 +21,16 @@ from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
 from elastane.runtime.state.change_detector import digest_tensor
 from elastane.runtime.state.committed_buffers import CommittedBuffers
 from elastane.runtime.state.loss_scaling import LossScaling
-from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_guard import OptimizerGuard
-from elastane.runtime.state.optimizer_shards import OptimizerShards, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.state.optimizer_shards import OptimizerShards
 from elastane.runtime.state.payload import pack_state, unpack_state
 from elastane.runtime.state.placement import Placement
 from elastane.runtime.state.replicated_state import ReplicatedState
 from elastane.runtime.state.run_keep import RunKeep
+from elastane.runtime.state.sharded_optimizer import ShardedOptimizer
+from elastane.runtime.state.tensor_bytes import raw_bytes
+from elastane.runtime.state.whole_optimizer import WholeOptimizer
 
 
 class TrainingState:

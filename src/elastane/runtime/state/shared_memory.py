@@ -1,6 +1,6 @@
-"""Arenas: memory with one tensor per section, which peers on this machine can read.
+"""Memory that peers on this machine can read: arenas with one tensor per section, and messages.
 
-An arena is a memfd. A peer opens it through ``/proc/PID/fd/FD``. The kernel frees it with its last user, so
+Both are memfds. A peer opens one through ``/proc/PID/fd/FD``. The kernel frees it with its last user, so
 nothing remains after a ``kill -9``. Peers that have mapped the memory of a dead worker can still read it.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 PAGE = 4096
 ADDRESS = struct.Struct("<QQ")
-"""The address of a message: file descriptor and size in bytes."""
+"""The address of a shared message: file descriptor and size in bytes."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -126,9 +126,3 @@ def read_shared_message(pid: int, address: bytes | bytearray) -> mmap.mmap:
         return mmap.mmap(opened, size)
     finally:
         os.close(opened)
-
-
-def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor; copy only if it is not contiguous or not on the host."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

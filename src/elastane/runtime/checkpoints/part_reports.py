@@ -1,0 +1,38 @@
+"""The progress of a worker's parts of checkpoints, as it reports it to the coordinator."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from elastane.api.control import CheckpointPart
+
+REMEMBERED_PARTS = 8
+"""How many parts a worker may write before the first is published, while the coordinator is down."""
+
+
+class PartReports:
+    """The progress of this worker's parts of the last few checkpoints.
+
+    Args:
+        changed: called after a change of `parts`.
+
+    Attributes:
+        parts: the reports, oldest first.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._lock = threading.Lock()
+        self.parts: tuple[CheckpointPart, ...] = ()
+
+    def report(self, part: CheckpointPart) -> None:
+        """Add a report, or replace the report of the same checkpoint."""
+        with self._lock:
+            others = [other for other in self.parts if other.name != part.name]
+            self.parts = (*others, part)[-REMEMBERED_PARTS:]
+        self._changed()
+
+    def seconds_since_copy(self, checkpoint: str) -> float:
+        """Return the time since this worker began to copy its part of a checkpoint; 0 if it has no part."""
+        began = (part.began_s for part in self.parts if part.name == checkpoint)
+        return next((time.monotonic() - began_s for began_s in began), 0.0)
