@@ -72,9 +72,9 @@ class Writers:
             resumed=0,
             retention=Retention(last=2),
             describe=self.describe_plain,
-            snapped=self.snapped.put,
-            kept=self.kept.put,
-            changed=self.changed,
+            report_copied=self.snapped.put,
+            report_publication=self.kept.put,
+            report_change=self.changed,
         )
 
     def describe_plain(self):
@@ -312,10 +312,10 @@ def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the
         resumed=0,
         retention=Retention(last=2),
         describe=writers.describe_plain,
-        snapped=writers.snapped.put,
-        kept=writers.kept.put,
-        changed=writers.changed,
-        refused=told.put,
+        report_copied=writers.snapped.put,
+        report_publication=writers.kept.put,
+        report_change=writers.changed,
+        report_refusal=told.put,
     )
     writers.storage.refusing.set()
     writers.take(5)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from elastane.api.checkpoints import EVALUATION, CheckpointSummary, Deletion, Retention
 
 
-def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tuple[Deletion, ...]:
+def choose_deletions(summaries: Iterable[CheckpointSummary], rules: Retention) -> tuple[Deletion, ...]:
     """Return the checkpoints to delete, oldest first, each with its reason.
 
     It never chooses the newest complete one, the best one, or the one with which the present attempt of the
@@ -18,25 +18,25 @@ def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tu
     """
     if min(rules.last or 1, rules.every or 1) < 1 or rules.last == 0 or rules.every == 0:
         raise ValueError("a retention rule must retain at least one checkpoint")
-    ordered = sorted(found, key=lambda summary: summary.age)
+    ordered = sorted(summaries, key=lambda summary: summary.age)
     complete = [summary for summary in ordered if summary.state == "complete"]
     if not complete:
         return ()
     newest, retained = complete[-1], {summary.name for summary in _select_retained(complete, rules)}
-    gone = []
+    deletions = []
     for summary in ordered:
         if summary.age >= newest.age or summary.name in retained or summary.name == rules.origin:
             continue
         match summary.state:
             case "complete":
-                gone.append(Deletion(summary.name, f"not {_describe_rules(rules)}"))
+                deletions.append(Deletion(summary.name, f"not {_describe_rules(rules)}"))
             case "unfinished":
-                gone.append(Deletion(summary.name, f"is unfinished, and {newest.name} is newer"))
+                deletions.append(Deletion(summary.name, f"is unfinished, and {newest.name} is newer"))
             case "damaged":
-                gone.append(Deletion(summary.name, f"is damaged, and {newest.name} is newer and intact"))
+                deletions.append(Deletion(summary.name, f"is damaged, and {newest.name} is newer and intact"))
             case "foreign":
                 continue
-    return tuple(gone)
+    return tuple(deletions)
 
 
 def find_best(complete: Sequence[CheckpointSummary], rules: Retention) -> CheckpointSummary | None:

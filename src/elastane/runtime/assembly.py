@@ -226,8 +226,8 @@ def build_checkpoint_writer(
             origin=resumed.checkpoint if resumed is not None else "",
         ),
         describe=describe,
-        snapped=lambda ticket: post(events.SnapshotTaken(ticket)),
-        kept=reporter.send,
-        changed=reporter.request_report,
-        refused=lambda refused: post(events.StorageRefused(refused)),
+        report_copied=lambda ticket: post(events.SnapshotTaken(ticket)),
+        report_publication=reporter.send,
+        report_change=reporter.request_report,
+        report_refusal=lambda refused: post(events.StorageRefused(refused)),
     )

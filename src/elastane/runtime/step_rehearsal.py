@@ -81,7 +81,7 @@ class StepRehearsal:
         self._gradients.backward(loss)
         self._found = self._gradients.compute_fingerprints() if self._compared else ()
         # As in a step: the script must not change gradients, and zero_grad does no harm.
-        self._gradients.refuse()
+        self._gradients.mark_consumed()
 
     def end(self) -> None:
         """End a pass.

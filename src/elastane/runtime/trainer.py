@@ -190,7 +190,7 @@ class Trainer:
         self.state.open_to_script()
         self.state.guard.position = ("after step", step)
         self.state.replicated.recorded = ""
-        self.gradients.refuse()
+        self.gradients.mark_consumed()
         self.seeds.seed_after(self.step)
 
     def log(self, values: Mapping[str, float]) -> None:

@@ -133,26 +133,26 @@ class Catalog:
         if age is None:
             raise BadInput(f"invalid name of a checkpoint: {name}", do="write a name such as step-00001500")
         resumed, step = age
-        found = CheckpointSummary(name=name, state="unfinished", step=step, resumed=resumed)
+        summary = CheckpointSummary(name=name, state="unfinished", step=step, resumed=resumed)
         try:
             manifest = self.load_manifest(name)
         except NoSuchFile:
-            return Inspection(found)
+            return Inspection(summary)
         except BadInput as error:
             schema = (FileDamage(MANIFEST, error.what),)
-            return Inspection(msgspec.structs.replace(found, state="foreign", damages=schema))
+            return Inspection(msgspec.structs.replace(summary, state="foreign", damages=schema))
         except Damaged as error:
-            return Inspection(msgspec.structs.replace(found, state="damaged", damages=error.damages))
+            return Inspection(msgspec.structs.replace(summary, state="damaged", damages=error.damages))
         damages = tuple(self._find_misfits(manifest))
-        found = msgspec.structs.replace(
-            found,
+        summary = msgspec.structs.replace(
+            summary,
             state="damaged" if damages else "complete",
             bytes=manifest.bytes,
             created=manifest.created,
             metrics=manifest.metrics,
             damages=damages,
         )
-        return Inspection(found, None if damages else manifest)
+        return Inspection(summary, None if damages else manifest)
 
     def list_summaries(self) -> tuple[CheckpointSummary, ...]:
         """Return summaries of all checkpoints, oldest first."""
@@ -238,15 +238,15 @@ class Catalog:
     def _verify_part(self, name: str, part: PartFile) -> FileDamage | None:
         try:
             with self.storage.open_file(f"{name}/{part.name}") as file:
-                now = hash_file(file, self.storage.readers)
+                written = hash_file(file, self.storage.readers)
         except NoSuchFile:
             return FileDamage(part.name, "is missing")
         except UnreadableData as error:
             return FileDamage(part.name, error.what)
-        if now.bytes != part.bytes:
-            return FileDamage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
-        if now.checksum != part.checksum:
-            return FileDamage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
+        if written.bytes != part.bytes:
+            return FileDamage(part.name, f"has {written.bytes} bytes instead of {part.bytes}")
+        if written.checksum != part.checksum:
+            return FileDamage(part.name, f"its checksum is {written.checksum} instead of {part.checksum}")
         return None
 
     def restore_newest(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:
@@ -266,13 +266,13 @@ class Catalog:
         skipped: list[Damaged] = []
         names = self.list_names()
         for name in reversed(names):
-            looked = self.inspect(name)
-            if looked.manifest is None:
-                if looked.summary.state != "unfinished":
-                    skipped.append(Damaged(name, looked.summary.damages))
+            inspection = self.inspect(name)
+            if inspection.manifest is None:
+                if inspection.summary.state != "unfinished":
+                    skipped.append(Damaged(name, inspection.summary.damages))
                 continue
             try:
-                return attempt(looked.manifest), looked.manifest, tuple(skipped)
+                return attempt(inspection.manifest), inspection.manifest, tuple(skipped)
             except Damaged as error:
                 skipped.append(error)
         if skipped:
@@ -298,17 +298,17 @@ class Catalog:
             rules: which checkpoints to retain.
             trusted: checkpoints that need no verification, because this process has just written them.
         """
-        found = list(self.list_summaries())
+        summaries = list(self.list_summaries())
         while True:
-            chosen = choose_deletions(found, rules)
-            newest = max((s for s in found if s.state == "complete"), key=lambda s: s.age, default=None)
+            chosen = choose_deletions(summaries, rules)
+            newest = max((s for s in summaries if s.state == "complete"), key=lambda s: s.age, default=None)
             if not chosen or newest is None or newest.name in trusted:
                 return chosen
             damages = self.verify(newest.name)
             if not damages:
                 return chosen
-            number = found.index(newest)
-            found[number] = msgspec.structs.replace(newest, state="damaged", damages=damages)
+            number = summaries.index(newest)
+            summaries[number] = msgspec.structs.replace(newest, state="damaged", damages=damages)
 
     def prune(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
         """Delete the checkpoints that the rules do not retain; see `plan_pruning`."""

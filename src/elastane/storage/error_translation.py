@@ -43,7 +43,7 @@ def _to_storage_error(action: str, where: str, error: OSError) -> StorageError:
     if error.errno in FULL:
         return StorageFull(what, do="free some space there, or keep fewer checkpoints")
     if error.errno == errno.EIO:
-        return UnreadableData(what, means="the disk failed", do="look for this disk in the kernel log: dmesg")
+        return UnreadableData(what, means="the disk failed", do="look for the disk in the kernel log: dmesg")
     return StorageError(what, do="check that the storage can be reached and may be written")
 
 

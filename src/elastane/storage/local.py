@@ -203,7 +203,7 @@ class _SyncingFile:
             self._supports_direct = False
             return 0
         if not count:
-            raise StorageError("a write took no bytes and reported no error")
+            raise StorageError("a write accepted no bytes and reported no error")
         self._at += count
         self._waiting += 0 if direct else count
         return count
@@ -234,7 +234,7 @@ def _skip_bytes(batch: list[memoryview], count: int) -> list[memoryview]:
 def _identify(directory: Path) -> tuple[int, int] | None:
     """Return the device and inode of a directory; None: it does not exist."""
     try:
-        found = directory.stat()
+        status = directory.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

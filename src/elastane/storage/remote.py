@@ -125,19 +125,19 @@ class RemoteFile:
         if not view:
             return
         with translate_errors("read", self._url):
-            found = self._fs.cat_file(self._path, start=offset, end=offset + len(view))
-            if len(found) != len(view):
+            data = self._fs.cat_file(self._path, start=offset, end=offset + len(view))
+            if len(data) != len(view):
                 raise UnreadableData(
-                    f"cannot read {self._url}: {len(found)} of {len(view)} bytes at byte {offset}"
+                    f"cannot read {self._url}: {len(data)} of {len(view)} bytes at byte {offset}"
                 )
-            view[:] = found
+            view[:] = data
 
 
 def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
     for piece in batch:
-        taken = file.write(piece)
-        if taken is not None and taken != len(piece):
-            raise StorageError(f"a write took {taken} of {len(piece)} bytes")
+        written = file.write(piece)
+        if written is not None and written != len(piece):
+            raise StorageError(f"a write accepted {written} of {len(piece)} bytes")
 
 
 def _abandon(file: AbstractBufferedFile) -> None:

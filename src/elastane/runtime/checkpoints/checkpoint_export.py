@@ -28,15 +28,15 @@ def read_trained_model(
     Raises:
         BadInput: another program wrote the checkpoint.
     """
-    outline = read_model_description(manifest)
-    model = _CheckpointTensors(reader, _map_keys(manifest, outline), _map_aliases(manifest))
+    description = read_model_description(manifest)
+    model = _CheckpointTensors(reader, _map_keys(manifest, description), _map_aliases(manifest))
     return TrainedModel(
         model=model,
         max_shard_bytes=max_shard_bytes,
-        optimizer=_read_optimizer(reader, manifest, outline) if optimizer else None,
-        texts={name: text.encode() for name, text in outline.texts.items()},
-        adapter=RenamedTensors(model, outline.adapter, tied=False) if outline.adapter else None,
-        adapter_problem=outline.adapter_problem,
+        optimizer=_read_optimizer(reader, manifest, description) if optimizer else None,
+        texts={name: text.encode() for name, text in description.texts.items()},
+        adapter=RenamedTensors(model, description.adapter, tied=False) if description.adapter else None,
+        adapter_problem=description.adapter_problem,
     )
 
 
@@ -62,10 +62,12 @@ class _CheckpointTensors:
         return flat.as_strided(facts.shape, facts.stride)
 
 
-def _map_keys(manifest: Manifest, outline: ModelDescription) -> dict[str, tuple[str, TensorFacts]]:
+def _map_keys(manifest: Manifest, description: ModelDescription) -> dict[str, tuple[str, TensorFacts]]:
     facts = manifest.tensors
     return {
-        strip_compiled(name): (key, facts[key]) for name in outline.names if (key := MODEL + name) in facts
+        strip_compiled(name): (key, facts[key])
+        for name in description.names
+        if (key := MODEL + name) in facts
     }
 
 
@@ -78,7 +80,7 @@ def _map_aliases(manifest: Manifest) -> dict[str, str]:
 
 
 def _read_optimizer(
-    reader: CheckpointReader, manifest: Manifest, outline: ModelDescription
+    reader: CheckpointReader, manifest: Manifest, description: ModelDescription
 ) -> OptimizerState:
     groups = read_replicated_state(manifest)["groups"]
     keys = {
@@ -93,12 +95,12 @@ def _read_optimizer(
                 **{key: value for key, value in group.items() if key != "param_names"},
                 "params": [*map(strip_compiled, names)],
             }
-            for group, names in zip(groups, outline.groups, strict=True)
+            for group, names in zip(groups, description.groups, strict=True)
         ),
         plain={
             f"{PREFIX}{strip_compiled(name)}.{key}": value
-            for name, some in manifest.plain.get("scalars", {}).items()
-            for key, value in some.items()
+            for name, entries in manifest.plain.get("scalars", {}).items()
+            for key, value in entries.items()
         },
-        kind=outline.optimizer,
+        kind=description.optimizer,
     )

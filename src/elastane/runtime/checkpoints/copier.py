@@ -43,7 +43,7 @@ class StateCopier:
         reports: the reports of the parts.
         resumed: the number of times that the run has been resumed.
         describe: returns the plain values of the state; called from the reactor's thread.
-        snapped: called with the ticket of a snapshot after its copy.
+        report_copied: called with the ticket of a snapshot after its copy.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class StateCopier:
         *,
         resumed: int,
         describe: Callable[[], PlainState],
-        snapped: Callable[[int], None],
+        report_copied: Callable[[int], None],
     ) -> None:
         self._worker, self._state, self._resumed = worker, state, resumed
         self._part_writer, self._reports = part_writer, reports
-        self._describe, self._snapped = describe, snapped
+        self._describe, self._report_copied = describe, report_copied
         self._attempt = 0
         self._staging = StagingBuffer()
         self._pending: CopiedPart | None = None
@@ -131,7 +131,7 @@ class StateCopier:
             self._reports.report(report)
         else:
             self._part_writer.leave_to_others()
-        self._snapped(snapshot.ticket)
+        self._report_copied(snapshot.ticket)
         if snapshot.settled:
             self.commit()
 

@@ -20,10 +20,10 @@ from torch.distributed.checkpoint.metadata import (
 from elastane.api.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
 from elastane.runtime.checkpoints.tensor_keys import OPTIMIZER_STATE
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 
 
-def split_key(key: str) -> Path:
+def split_key(key: str) -> KeyPath:
     """Return the path of a tensor in the nested state dict, from its flat name.
 
     Names of parameters contain dots; names of optimizer state do not.
@@ -35,7 +35,7 @@ def split_key(key: str) -> Path:
     return (first, rest) if rest else (first,)
 
 
-def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainPartItem, ...]]:
+def encode_values(values: Mapping[KeyPath, Any]) -> tuple[list[bytes], tuple[PlainPartItem, ...]]:
     """Encode plain values as the content of the file `PLAIN`.
 
     Args:
@@ -77,7 +77,7 @@ def encode_metadata(
     names = {key: key for key in facts} | dict(aliases or {})
     described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     stored: dict[MetadataIndex, _StorageInfo] = {}
-    paths: dict[str, Path] = {}
+    paths: dict[str, KeyPath] = {}
     for name, key in names.items():
         described[name] = _describe_tensor(facts[key], [item for _, item in items[key]])
         paths[name] = split_key(name)

@@ -22,14 +22,14 @@ class _EnvelopeRecorder:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._address, self._nbytes = tensor.data_ptr(), tensor.nbytes
         self.before, self.after = io.BytesIO(), io.BytesIO()
-        self._now = self.before
-        self.found = tensor.nbytes == 0
+        self._target = self.before
+        self.has_elements = tensor.nbytes == 0
 
     def write(self, data: memoryview) -> int:
-        if not self.found and len(data) == self._nbytes and _find_address(data) == self._address:
-            self._now, self.found = self.after, True
+        if not self.has_elements and len(data) == self._nbytes and _find_address(data) == self._address:
+            self._target, self.has_elements = self.after, True
             return len(data)
-        return self._now.write(data)
+        return self._target.write(data)
 
     def flush(self) -> None:
         return
@@ -50,6 +50,6 @@ def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int,
     file = _EnvelopeRecorder(tensor)
     with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
         torch.save(tensor, file)  # type: ignore[arg-type]
-    if not file.found:
+    if not file.has_elements:
         raise AssertionError("torch.save did not write the tensor's memory in one piece")
     return Envelope(file.before.getvalue(), file.after.getvalue())

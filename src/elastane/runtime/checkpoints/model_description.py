@@ -85,19 +85,21 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
     try:
         return msgspec.convert(manifest.plain[KEY], type=ModelDescription)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        why = f"its outline cannot be read: {escape_line(str(error))}"
+        why = f"its description of the model cannot be read: {escape_line(str(error))}"
         raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
 
 
-def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build_stand_in(
+    description: ModelDescription, manifest: Manifest
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Build a model and an optimizer with the names and shapes of a checkpoint, without values.
 
     Neither can compute anything, but a `TrainingState` of them can be restored.
     """
-    model, facts, trained = nn.Module(), manifest.tensors, outline.trained
+    model, facts, trained = nn.Module(), manifest.tensors, description.trained
     tensors: dict[str, nn.Parameter] = {}
-    carried = frozenset(outline.carried)
-    for name in outline.names:
+    carried = frozenset(description.carried)
+    for name in description.names:
         if name not in carried:
             continue
         fact = facts[MODEL + name]
@@ -109,8 +111,10 @@ def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Mo
             module.register_parameter(last, tensors[name])
         else:
             module.register_buffer(last, empty)
-    groups = [{"params": [tensors[name] for name in group if name in tensors]} for group in outline.groups]
-    return model, _build_optimizer(outline.optimizer, groups)
+    groups = [
+        {"params": [tensors[name] for name in group if name in tensors]} for group in description.groups
+    ]
+    return model, _build_optimizer(description.optimizer, groups)
 
 
 def _build_optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

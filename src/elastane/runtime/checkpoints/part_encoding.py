@@ -42,9 +42,7 @@ def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
         flat = dense.reshape(-1)
     else:
         # Channels last and similar formats are dense too, so their memory needs no copy.
-        order = sorted(
-            range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
-        )
+        order = sort_dims(shape, dense.stride())
         dense = dense.permute(order).contiguous().permute(_invert(order))
         flat = dense.permute(order).reshape(-1)
     return TensorSlice(key, shape, tuple(dense.stride()), 0, flat.numel(), flat)
@@ -55,17 +53,17 @@ class _Piece(msgspec.Struct, frozen=True):
 
     key: str
     rectangle: Rectangle
-    around: Envelope
+    envelope: Envelope
     elements: torch.Tensor
     offset: int
 
     @property
     def raw_offset(self) -> int:
-        return self.offset + len(self.around.before)
+        return self.offset + len(self.envelope.before)
 
     @property
     def stop(self) -> int:
-        return self.raw_offset + self.elements.nbytes + len(self.around.after)
+        return self.raw_offset + self.elements.nbytes + len(self.envelope.after)
 
 
 class EncodedPart:
@@ -94,9 +92,9 @@ class EncodedPart:
             )
             order = sort_dims(entry.shape, entry.stride)
             for rectangle in cut_rectangles(entry.shape, entry.stride, entry.start, entry.stop):
-                around = make_envelope(dtype, rectangle.sizes, compute_dense_stride(rectangle.sizes, order))
+                envelope = make_envelope(dtype, rectangle.sizes, compute_dense_stride(rectangle.sizes, order))
                 elements = entry.data[rectangle.start - entry.start : rectangle.stop - entry.start]
-                piece = _Piece(entry.key, rectangle, around, elements, self.bytes)
+                piece = _Piece(entry.key, rectangle, envelope, elements, self.bytes)
                 self._pieces.append(piece)
                 self.bytes = piece.stop
 
@@ -104,8 +102,8 @@ class EncodedPart:
     def _check(entry: TensorSlice) -> None:
         if entry.data.shape != (entry.stop - entry.start,):
             raise ValueError(
-                f"{entry.key}: {entry.stop - entry.start} elements are wanted, "
-                f"given are {list(entry.data.shape)}"
+                f"{entry.key}: the slice has {entry.stop - entry.start} elements, "
+                f"and its data has the shape {list(entry.data.shape)}"
             )
 
     def lay_out(self, memory: torch.Tensor) -> None:
@@ -119,8 +117,8 @@ class EncodedPart:
             start, stop = piece.raw_offset, piece.raw_offset + piece.elements.nbytes
             copy = memory[start:stop]
             _copy_bytes(copy, piece.elements.detach().view(torch.uint8))
-            image[piece.offset : start] = piece.around.before
-            image[stop : piece.stop] = piece.around.after
+            image[piece.offset : start] = piece.envelope.before
+            image[stop : piece.stop] = piece.envelope.after
             pieces.append(msgspec.structs.replace(piece, elements=copy))
         self._image, self._pieces = image, pieces
 
@@ -133,9 +131,9 @@ class EncodedPart:
                 raw = view_bytes(piece.elements)
                 self._checksums.append(pool.submit(xxhash.xxh3_64_hexdigest, raw))
                 if self._image is None:
-                    yield piece.around.before
+                    yield piece.envelope.before
                     yield raw
-                    yield piece.around.after
+                    yield piece.envelope.after
             if self._image is not None:
                 yield self._image
 
@@ -155,10 +153,10 @@ class EncodedPart:
             bytes=written.bytes,
             checksum=written.checksum,
             tensors=self.tensors,
-            items=tuple(self._items()),
+            items=tuple(self._list_items()),
         )
 
-    def _items(self) -> Iterator[PartItem]:
+    def _list_items(self) -> Iterator[PartItem]:
         for piece, checksum in zip(self._pieces, self._checksums, strict=True):
             yield PartItem(
                 key=piece.key,
@@ -181,5 +179,5 @@ def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
         into.copy_(elements)
 
 
-def _invert(order: list[int]) -> list[int]:
+def _invert(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=lambda dim: order[dim])

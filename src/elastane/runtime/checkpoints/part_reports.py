@@ -14,14 +14,14 @@ class PartReports:
     """The progress of this worker's parts of the last few checkpoints.
 
     Args:
-        changed: called after a change of `parts`.
+        report_change: called after a change of `parts`.
 
     Attributes:
         parts: the reports, oldest first.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self, report_change: Callable[[], None]) -> None:
+        self._report_change = report_change
         self._lock = threading.Lock()
         self.parts: tuple[CheckpointPart, ...] = ()
 
@@ -30,9 +30,9 @@ class PartReports:
         with self._lock:
             others = [other for other in self.parts if other.name != part.name]
             self.parts = (*others, part)[-REMEMBERED_PARTS:]
-        self._changed()
+        self._report_change()
 
-    def seconds_since_copy(self, checkpoint: str) -> float:
+    def measure_age_s(self, checkpoint: str) -> float:
         """Return the time since this worker began to copy its part of a checkpoint; 0 if it has no part."""
         began = (part.began_s for part in self.parts if part.name == checkpoint)
         return next((time.monotonic() - began_s for began_s in began), 0.0)

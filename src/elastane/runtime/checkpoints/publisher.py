@@ -11,7 +11,7 @@ from elastane.api.checkpoints import METADATA, PLAIN, FileDamage, Manifest, Part
 from elastane.api.control import CheckpointKept, PublishCheckpoint
 from elastane.api.errors import Damaged, ElastaneError, StorageError
 from elastane.api.untrusted_data import Decoder, Malformed
-from elastane.runtime.checkpoints.dcp_metadata import Path, encode_metadata, encode_values
+from elastane.runtime.checkpoints.dcp_metadata import KeyPath, encode_metadata, encode_values
 from elastane.runtime.checkpoints.model_description import KEY, describe_model
 from elastane.runtime.checkpoints.part_record import PartRecord, name_record
 from elastane.runtime.checkpoints.state_slices import find_aliases
@@ -33,7 +33,7 @@ class CheckpointPublisher:
         catalog: the catalog of the run's checkpoints.
         resumed: the number of times that the run has been resumed.
         retention: which checkpoints to retain.
-        seconds_since_copy: returns the age of this worker's copy of a checkpoint.
+        measure_age_s: returns the age of this worker's copy of a checkpoint.
         report: called with the result of each publication.
     """
 
@@ -45,25 +45,25 @@ class CheckpointPublisher:
         *,
         resumed: int,
         retention: Retention,
-        seconds_since_copy: Callable[[str], float],
+        measure_age_s: Callable[[str], float],
         report: Callable[[CheckpointKept], None],
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
         # Described here, because publication runs beside the training.
         self._adapter = describe_adapter(state.model)
         self._resumed, self._retention = resumed, retention
-        self._seconds_since_copy, self._report = seconds_since_copy, report
+        self._measure_age_s, self._report = measure_age_s, report
 
     def publish(self, order: PublishCheckpoint) -> None:
         """Publish a checkpoint and report it, or report why that failed."""
-        kept = CheckpointKept(worker=self._worker, name=order.name, step=order.step)
+        result = CheckpointKept(worker=self._worker, name=order.name, step=order.step)
         try:
             # An earlier publisher may have died after its work and before its report.
             manifest = self._catalog.find_published(order.name) or self._publish(order)
         except ElastaneError as error:
-            self._report(msgspec.structs.replace(kept, error=error.what))
+            self._report(msgspec.structs.replace(result, error=error.what))
             return
-        self._report(msgspec.structs.replace(kept, bytes=manifest.bytes, metrics=manifest.metrics))
+        self._report(msgspec.structs.replace(result, bytes=manifest.bytes, metrics=manifest.metrics))
         try:
             self._catalog.delete_leftovers(manifest)
             self._catalog.prune(self._retention, trusted=frozenset({order.name}))
@@ -73,7 +73,7 @@ class CheckpointPublisher:
 
     def _publish(self, order: PublishCheckpoint) -> Manifest:
         records = [self._read_record(order.name, writer) for writer in order.writers]
-        scalars = {name: some for record in records for name, some in record.scalars.items()}
+        scalars = {name: values for record in records for name, values in record.scalars.items()}
         plain = records[0].plain
         manifest = Manifest(
             name=order.name,
@@ -83,7 +83,7 @@ class CheckpointPublisher:
             parts=tuple(record.part for record in records),
             aliases={MODEL + name: MODEL + first for name, first in find_aliases(self._state).items()},
             metrics=records[0].metrics,
-            seconds=self._seconds_since_copy(order.name),
+            seconds=self._measure_age_s(order.name),
             plain={
                 **plain,
                 "scalars": scalars,
@@ -105,7 +105,7 @@ class CheckpointPublisher:
 
 def list_foreign_values(
     layout: ModelLayout, groups: Sequence[dict[str, Any]], scalars: Mapping[str, dict[str, Any]]
-) -> dict[Path, Any]:
+) -> dict[KeyPath, Any]:
     """Return hyperparameters and scalars, by the names that ``get_optimizer_state_dict`` gives them.
 
     Args:
@@ -113,20 +113,22 @@ def list_foreign_values(
         groups: the hyperparameters of each parameter group.
         scalars: the plain values of optimizer state, by parameter.
     """
-    found: dict[Path, Any] = {}
+    values: dict[KeyPath, Any] = {}
     for number, group in enumerate(groups):
         path = ("optimizer", "param_groups", number)
-        found |= {(*path, key): value for key, value in group.items()}
-        found[*path, "params"] = [
-            extent.name for extent, of in zip(layout.extents, layout.groups, strict=True) if of == number
+        values |= {(*path, key): value for key, value in group.items()}
+        values[*path, "params"] = [
+            extent.name
+            for extent, own_group in zip(layout.extents, layout.groups, strict=True)
+            if own_group == number
         ]
-    for name, some in scalars.items():
-        found |= {("optimizer", "state", name, key): value for key, value in some.items()}
-    return found
+    for name, entries in scalars.items():
+        values |= {("optimizer", "state", name, key): value for key, value in entries.items()}
+    return values
 
 
 def publish_checkpoint(
-    catalog: Catalog, manifest: Manifest, values: Mapping[Path, Any] | None = None
+    catalog: Catalog, manifest: Manifest, values: Mapping[KeyPath, Any] | None = None
 ) -> Manifest:
     """Write the files for foreign readers, then the manifest and the marker.
 
@@ -143,13 +145,13 @@ def publish_checkpoint(
         StorageError: a write failed, so the checkpoint was not published.
     """
     buffers, items = encode_values(values or {})
-    others = []
+    foreign_files = []
     if items:
         written = catalog.write(manifest.name, PLAIN, buffers)
-        others.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
+        foreign_files.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
     tensor_parts = [part for part in manifest.parts if part.items]
     written = catalog.write(manifest.name, METADATA, [encode_metadata(tensor_parts, items, manifest.aliases)])
-    others.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
-    complete = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
+    foreign_files.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
+    complete = msgspec.structs.replace(manifest, parts=(*manifest.parts, *foreign_files))
     catalog.publish(complete)
     return complete

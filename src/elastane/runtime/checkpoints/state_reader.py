@@ -34,11 +34,12 @@ class StateReader:
         self.manifest = manifest
         self._facts = manifest.tensors
         self._arrivals: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._keys: dict[str, list[str]] = {}
+        # The keys of each parameter's optimizer state.
+        self._entries: dict[str, list[str]] = {}
         for key in self._facts:
             if key.startswith(OPTIMIZER_STATE):
-                name, _, kept = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
-                self._keys.setdefault(name, []).append(kept)
+                name, _, entry = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
+                self._entries.setdefault(name, []).append(entry)
 
     def restore(self, state: TrainingState, values: Iterable[int], states: Iterable[int]) -> int:
         """Read the values of some units and the optimizer state of others, in place.
@@ -80,20 +81,20 @@ class StateReader:
 
     def _find_replicated_keys(self) -> dict[str, str]:
         """Return the tensors of the replicated state, with their keys in the checkpoint."""
-        beside = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
+        extra = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
         changed = read_replicated_state(self.manifest)["untrained"]
-        return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
+        return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | extra
 
     def _redirect_to_host(self, requests: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
         """Yield the requests, with host memory in place of memory of a device or of a wider type."""
         for request in requests:
             dtype = getattr(torch, self._facts[request.key].dtype)
-            narrower = WIDENED.get(dtype) == request.into.dtype
-            if request.into.device.type == "cpu" and not narrower:
+            is_narrower = WIDENED.get(dtype) == request.into.dtype
+            if request.into.device.type == "cpu" and not is_narrower:
                 yield request
             else:
-                kind = dtype if narrower else request.into.dtype
-                host = torch.empty_like(request.into, device="cpu", dtype=kind)
+                host_dtype = dtype if is_narrower else request.into.dtype
+                host = torch.empty_like(request.into, device="cpu", dtype=host_dtype)
                 self._arrivals.append((request.into, host))
                 yield ReadRequest(request.key, request.start, request.stop, host)
 
@@ -116,12 +117,12 @@ class StateReader:
     def _check(self, key: str, extent: Extent) -> None:
         facts = self._facts.get(key)
         if facts is None or facts.shape != extent.shape or facts.stride != extent.stride:
-            theirs = "not in it" if facts is None else f"{facts.shape} with strides {facts.stride} there"
+            stored = "absent" if facts is None else f"{facts.shape} with strides {facts.stride}"
             raise BadInput(
                 f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
-                f"{extent.shape} with strides {extent.stride} here and {theirs}",
+                f"{extent.shape} with strides {extent.stride} in the model and {stored} in the checkpoint",
                 means="the script builds another model than the saved one",
-                do="resume with the script the run began with",
+                do="resume with the script that the run began with",
             )
 
     def _request_states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
@@ -129,23 +130,23 @@ class StateReader:
         for extent, piece in state.shards.list_pieces(unit):
             facts = {
                 key: self._facts[f"{OPTIMIZER_STATE}{extent.name}.{key}"]
-                for key in self._keys.get(extent.name, [])
+                for key in self._entries.get(extent.name, [])
             }
             if not facts and extent.name not in plain:
                 continue  # a buffer, or a parameter that has had no gradient yet
             elementwise = {
-                key: getattr(torch, some.dtype)
-                for key, some in facts.items()
-                if some.shape == extent.shape and some.shape
+                key: getattr(torch, entry.dtype)
+                for key, entry in facts.items()
+                if entry.shape == extent.shape and entry.shape
             }
             on_host = self.manifest.plain.get("on_host", [])
             others = {
-                key: _allocate(some, torch.device("cpu") if key in on_host else state.layout.device)
-                for key, some in facts.items()
+                key: _allocate(entry, torch.device("cpu") if key in on_host else state.layout.device)
+                for key, entry in facts.items()
                 if key not in elementwise
             }
-            room = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
-            for key, into in room.items():
+            memory = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
+            for key, into in memory.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
                 yield ReadRequest(f"{OPTIMIZER_STATE}{extent.name}.{key}", *cut, into)
 
@@ -170,9 +171,9 @@ def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
     """
     try:
         # A text inside the JSON: the best value of a plateau schedule may be infinite, which JSON lacks.
-        rest = decode_object(manifest.plain["rest"])
-        msgspec.convert(rest, _ReplicatedFields)
+        described = decode_object(manifest.plain["rest"])
+        msgspec.convert(described, _ReplicatedFields)
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-        why = f"the rest of the state cannot be read: {escape_line(str(error))}"
+        why = f"the replicated state cannot be read: {escape_line(str(error))}"
         raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
-    return rest
+    return described

@@ -40,60 +40,59 @@ def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tenso
 
 
 def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
-    for key, kept in state.shards.read_piece_state(block, piece).items():
+    for key, entry in state.shards.read_piece_state(block, piece).items():
         name = f"{OPTIMIZER_STATE}{extent.name}.{key}"
-        if not isinstance(kept, torch.Tensor):
+        if not isinstance(entry, torch.Tensor):
             continue
         if state.shards.is_elementwise(piece, key):
-            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, kept)
+            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, entry)
         elif piece.start == 0:
-            yield slice_whole(name, kept)
+            yield slice_whole(name, entry)
 
 
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
     """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
     layout = state.layout
-    elsewhere = {extent.name for extent in (*layout.extents, *layout.buffer_extents)} | find_aliases(
-        state
-    ).keys()
+    in_blocks = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
+    aliases = find_aliases(state)
     for name, tensor in state.model.state_dict().items():
-        if name not in elsewhere:
+        if name not in in_blocks and name not in aliases:
             yield slice_whole(MODEL + name, tensor)
 
 
 def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
     """Yield tensors of the replicated state, except those that are stored as part of the model."""
-    model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
+    in_model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
     for name, tensor in state.replicated.describe()[1].items():
-        if name not in model:
+        if name not in in_model:
             yield slice_whole(EXTRA + name, tensor.cpu())
 
 
 def find_aliases(state: TrainingState) -> dict[str, str]:
     """Return the second names of tied tensors, each with the name under which the file has the tensor."""
     first = {id(p): name for name, p in state.model.named_parameters()}
-    everyone = state.model.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
+    parameters = state.model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in parameters if first[id(p)] != name}
 
 
 def find_host_keys(state: TrainingState) -> list[str]:
     """Return the keys of optimizer state on the host if the model is on a device (counters)."""
     for block, pieces in enumerate(state.layout.pieces):
         for piece in pieces:
-            if kept := state.shards.read_piece_state(block, piece):
-                tensors = ((key, some) for key, some in kept.items() if isinstance(some, torch.Tensor))
-                return sorted(key for key, some in tensors if some.device != state.layout.device)
+            if entries := state.shards.read_piece_state(block, piece):
+                tensors = {key: entry for key, entry in entries.items() if isinstance(entry, torch.Tensor)}
+                return sorted(key for key, tensor in tensors.items() if tensor.device != state.layout.device)
     return []
 
 
 def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
     """Return the plain values of optimizer state, for the parameters that begin in these blocks."""
-    found: dict[str, dict[str, Any]] = {}
+    scalars: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for piece in state.layout.pieces[block]:
             if piece.start == 0:
-                kept = state.shards.read_piece_state(block, piece)
-                plain = {key: value for key, value in kept.items() if not isinstance(value, torch.Tensor)}
+                entries = state.shards.read_piece_state(block, piece)
+                plain = {key: value for key, value in entries.items() if not isinstance(value, torch.Tensor)}
                 if plain:
-                    found[state.layout.extents[piece.number].name] = plain
-    return found
+                    scalars[state.layout.extents[piece.number].name] = plain
+    return scalars

@@ -28,10 +28,10 @@ class CheckpointWriter:
         resumed: the number of times that the run has been resumed.
         retention: which checkpoints to retain when a newer one exists.
         describe: returns the plain values of the state; called from the reactor's thread.
-        snapped: called with the ticket of a snapshot after its copy.
-        kept: called with the report of a publication.
-        refused: called with True when storage refuses a part, with False when it accepts one again.
-        changed: called after a change of `parts`.
+        report_copied: called with the ticket of a snapshot after its copy.
+        report_publication: called with the result of a publication.
+        report_refusal: called with True when storage refuses a part, with False when it accepts one again.
+        report_change: called after a change of `parts`.
     """
 
     def __init__(
@@ -43,23 +43,23 @@ class CheckpointWriter:
         resumed: int,
         retention: Retention,
         describe: Callable[[], PlainState],
-        snapped: Callable[[int], None],
-        kept: Callable[[CheckpointKept], None],
-        changed: Callable[[], None],
-        refused: Callable[[bool], None] = lambda _refused: None,
+        report_copied: Callable[[int], None],
+        report_publication: Callable[[CheckpointKept], None],
+        report_change: Callable[[], None],
+        report_refusal: Callable[[bool], None] = lambda _refused: None,
     ) -> None:
-        self._reports = PartReports(changed)
+        self._reports = PartReports(report_change)
         self._publisher = CheckpointPublisher(
             worker,
             state,
             catalog,
             resumed=resumed,
             retention=retention,
-            seconds_since_copy=self._reports.seconds_since_copy,
-            report=kept,
+            measure_age_s=self._reports.measure_age_s,
+            report=report_publication,
         )
         self._part_writer = PartWriter(
-            worker, catalog, self._reports, publish=self._publisher.publish, report_refusal=refused
+            worker, catalog, self._reports, publish=self._publisher.publish, report_refusal=report_refusal
         )
         self._copier = StateCopier(
             worker,
@@ -68,7 +68,7 @@ class CheckpointWriter:
             self._reports,
             resumed=resumed,
             describe=describe,
-            snapped=snapped,
+            report_copied=report_copied,
         )
 
     @property

@@ -135,7 +135,7 @@ def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[s
     from peft import get_peft_model_state_dict
 
     entries = model.state_dict()
-    places = {id(tensor): name for name, tensor in entries.items()}
+    names_by_id = {id(tensor): name for name, tensor in entries.items()}
     saved = get_peft_model_state_dict(
         model,
         state_dict=dict(entries),
@@ -144,22 +144,22 @@ def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[s
         save_embedding_layers=_has_resized_embeddings(model, config),
     )
     # transformers' add_adapter and inject_adapter_in_model do not change the names of the base model.
-    before = "" if hasattr(model, "get_base_model") else PREFIX
+    prefix = "" if hasattr(model, "get_base_model") else PREFIX
     names: dict[str, str] = {}
     unknown: list[str] = []
     for key, tensor in saved.items():
-        name = places.get(id(tensor)) or _find_equal_entry(entries, tensor)
+        name = names_by_id.get(id(tensor)) or _find_equal_entry(entries, tensor)
         if name is None:
             unknown.append(key)
         else:
-            names[before + strip_compiled(key)] = strip_compiled(name)
+            names[prefix + strip_compiled(key)] = strip_compiled(name)
     return names, unknown
 
 
 def _find_equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
     """Return the one entry that equals a saved tensor; None: no entry does, or several do."""
-    alike = [n for n, e in entries.items() if e.shape == tensor.shape and e.dtype == tensor.dtype]
-    equal = [name for name in alike if raw_bytes(entries[name]) == raw_bytes(tensor)]
+    candidates = [n for n, e in entries.items() if e.shape == tensor.shape and e.dtype == tensor.dtype]
+    equal = [name for name in candidates if raw_bytes(entries[name]) == raw_bytes(tensor)]
     return equal[0] if len(equal) == 1 else None
 
 
@@ -207,5 +207,5 @@ def _convert(value: object) -> object:
 
 
 def _join_names(names: list[str], most: int = 3) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    others = len(names) - most
+    return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")

@@ -2,14 +2,13 @@
 
 import filecmp
 import io
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import xxhash
 
-from elastane.api.atomic_file import sync_directory
+from elastane.api.atomic_file import sync_directory, sync_file
 from elastane.api.checkpoints import WrittenFile
 
 if TYPE_CHECKING:
@@ -45,9 +44,8 @@ def replace_file_set(
         for name, write in files.items():
             with _HashedFile(partials[name]) as file:
                 write(file)
-                file.flush()
-                os.fsync(file.fileno())
                 written[name] = file.written
+            sync_file(partials[name])
         _move(folder, partials, marker, [name for name in replaced if name not in files])
     finally:
         for partial in partials.values():

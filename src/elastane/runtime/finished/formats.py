@@ -81,17 +81,17 @@ def _check_is_of_transformers(trained: TrainedModel) -> None:
     if CONFIG not in trained.texts:
         raise BadInput(
             "the model has no config.json",
-            means="the module given to run.prepare is not one of transformers' models, or another module has "
-            "it inside, so from_pretrained could not build it",
-            do="give run.prepare the model of transformers itself; or use --format torch or dcp",
+            means="the module of run.prepare is not a model of transformers, or contains one, so "
+            "from_pretrained could not build it",
+            do="pass the model of transformers itself to run.prepare; or use --format torch or dcp",
         )
 
 
 def _build_adapter_error(trained: TrainedModel) -> BadInput:
     return BadInput(
-        "the adapter of this model has no files of its own",
+        "the adapter of this model cannot be exported on its own",
         means=f"{trained.adapter_problem or 'its tensors are not where peft puts them'}; "
-        "without it, from_pretrained would load another model than the trained one",
+        "without the adapter, from_pretrained would not load the trained model",
         do="use --format torch or dcp, which hold every tensor under its name in the model",
     )
 

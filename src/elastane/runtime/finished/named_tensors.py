@@ -60,8 +60,8 @@ class MemoryTensors:
         first: dict[object, str] = {}
         for name, tensor in entries.items():
             # Two empty tensors may have the same address without being tied.
-            where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            stored = first.setdefault(where, name) if tied and tensor.numel() else name
+            memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            stored = first.setdefault(memory, name) if tied and tensor.numel() else name
             if stored == name:
                 self._tensors[name] = tensor.detach()
             else:
@@ -81,15 +81,15 @@ class ConvertedTensors:
         self._tensors, self._dtype = tensors, dtype
         self.aliases = tensors.aliases
         self.descriptions = {
-            name: TensorDescription(self._of(described.dtype), described.shape)
+            name: TensorDescription(self._choose_dtype(described.dtype), described.shape)
             for name, described in tensors.descriptions.items()
         }
 
     def read_tensor(self, name: str) -> torch.Tensor:
         tensor = self._tensors.read_tensor(name)
-        return tensor.to(self._of(tensor.dtype))
+        return tensor.to(self._choose_dtype(tensor.dtype))
 
-    def _of(self, dtype: torch.dtype) -> torch.dtype:
+    def _choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self._dtype if dtype.is_floating_point else dtype
 
 
@@ -146,7 +146,7 @@ def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Te
         if not isinstance(entry, torch.Tensor):
             raise BadInput(
                 f"{what} has {name}, a {type(entry).__name__}",
-                means="files of tensors hold nothing else; without it the model would not be the trained one",
+                means="files of tensors cannot hold it, so the written model would lack it",
                 do="keep it in a buffer (register_buffer) or out of get_extra_state",
             )
     return dict(entries)

@@ -50,7 +50,7 @@ class OptimizerState:
         """Return the state for ``Optimizer.load_state_dict``, with parameters by number, in group order."""
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
-        entries = self._by_parameter()
+        entries = self._group_by_parameter()
         for group in self.groups:
             names = group["params"]
             numbers = list(range(number, number + len(names)))
@@ -68,7 +68,7 @@ class OptimizerState:
                 flat |= {f"param_groups.{name}.{k}": v for k, v in hyperparameters.items() if k != "params"}
         return flat | dict(self.plain)
 
-    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+    def _group_by_parameter(self) -> dict[str, dict[str, Any]]:
         entries: dict[str, dict[str, Any]] = {}
         for name in self.tensors.descriptions:
             parameter, entry = name.removeprefix(PREFIX).rsplit(".", 1)
@@ -95,7 +95,7 @@ def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadInput(
             f"the metadata of optimizer.safetensors cannot be read: {escape_line(str(error))}",
-            means="the optimizer's state is damaged, or was written by something else",
+            means="the optimizer's state is damaged, or another program wrote it",
         ) from error
 
 
@@ -108,15 +108,16 @@ def read_optimizer_state(state: TrainingState) -> OptimizerState:
     if state.copies is not None:
         raise BadInput(
             f"with --copies {state.copies} no worker holds the whole optimizer state",
-            means="it cannot be written beside the model by one of them",
-            do="run with --copies all, or take it from a checkpoint",
+            means="no worker can write it beside the model",
+            do="run with --copies all, or export it from a checkpoint: elastane checkpoint export RUN "
+            "--format torch --optimizer",
         )
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
     for unit, extent in enumerate(state.layout.extents):
         for key, entry in state.shards.read_state(unit).items():
-            where = tensors if isinstance(entry, torch.Tensor) else plain
-            where[f"{PREFIX}{strip_compiled(extent.name)}.{key}"] = entry
+            target = tensors if isinstance(entry, torch.Tensor) else plain
+            target[f"{PREFIX}{strip_compiled(extent.name)}.{key}"] = entry
     return OptimizerState(
         MemoryTensors(tensors, tied=False), _describe_groups(state), plain, type(state.optimizer).__name__
     )

@@ -41,7 +41,7 @@ class ReadbackFailed(ElastaneError):
     def __init__(self, what: str, *, do: str = "check the disk, and export again") -> None:
         super().__init__(
             f"the export does not hold the trained model: {what}",
-            means="a user who loads it would get another model, so it was removed",
+            means="it would load as another model, so it was removed",
             do=do,
         )
 
@@ -65,7 +65,7 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
     Raises:
         ReadbackFailed: a tensor differs or is missing.
     """
-    found = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+    stored = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
     names = _map_names(trained.model)
     expected: dict[str, Callable[[], Any]] = {
         f"model.{name}": partial(trained.model.read_tensor, old) for name, old in names.items()
@@ -75,12 +75,12 @@ def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
             expected[f"optimizer.{name}"] = partial(_return_value, value)
     # Torch flattens groups and lists further; for values other than tensors the presence is enough.
     missing = [
-        name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in found)
+        name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in stored)
     ]
     if missing:
         raise ReadbackFailed(f"{missing[0]} is missing")
-    for name, value_of in expected.items():
-        value = value_of()
+    for name, read_value in expected.items():
+        value = read_value()
         if isinstance(value, torch.Tensor):
             part, _, key = name.partition(".")
             read = {part: {key: torch.empty_like(value)}}
@@ -105,15 +105,17 @@ def check_hf(trained: TrainedModel, folder: Path) -> Findings:
     if exported.adapter is not None:
         _check_stored(ADAPTER_WEIGHTS, exported.adapter, StoredTensors([folder / ADAPTER_WEIGHTS]))
     _check_optimizer_file(exported, folder)
-    said = ["read back with safetensors: every tensor is the trained one"]
+    findings = ["read back with safetensors: every tensor is the trained one"]
     if exported.model.descriptions:
-        said.append(_load_with_transformers(exported, folder))
+        findings.append(_load_with_transformers(exported, folder))
     if exported.adapter is not None:
-        said.append(_load_with_peft(trained, folder))
+        findings.append(_load_with_peft(trained, folder))
         if not exported.model.descriptions:
             base = json.loads(exported.texts[ADAPTER_CONFIG]).get("base_model_name_or_path")
-            said.append(f"it is an adapter of {base or 'a base model without a name'}, which is not included")
-    return tuple(said)
+            findings.append(
+                f"it is an adapter of {base or 'a base model without a name'}, which is not included"
+            )
+    return tuple(findings)
 
 
 CHECKS: dict[str, Callable[[TrainedModel, Path], Findings]] = {
@@ -160,7 +162,7 @@ def _flatten(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 def _compare(what: str, expected: Mapping[str, Any], read: Mapping[str, Any]) -> None:
     if expected.keys() != read.keys():
         raise ReadbackFailed(
-            f"{what}: {min(expected.keys() ^ read.keys())} is missing, or was not to be there"
+            f"{what}: {min(expected.keys() ^ read.keys())} is missing, or should not be there"
         )
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
@@ -195,7 +197,7 @@ def _load_with_transformers(exported: TrainedModel, folder: Path) -> str:
     else:
         load = partial(kind.from_pretrained, folder, local_files_only=True, **options)
         if importlib.util.find_spec("accelerate") is not None:
-            # Names, shapes and types, without memory for the values, which are compared already.
+            # Only names, shapes and types: the values have been compared already.
             load = partial(load, device_map="meta")
     if "device_map" not in load.keywords and _count_bytes(exported.model) > _count_free_bytes() // 2:
         return "not loaded with transformers: a model of this size needs accelerate to be installed for that"
@@ -221,11 +223,11 @@ def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
     if kind is None or importlib.util.find_spec("peft") is None:
         return f"not loaded with peft: it or {name} is not installed here"
     expected, base = _call_library(partial(_build_adapter, kind, trained.texts[BASE_CONFIG], folder), "peft")
-    found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).descriptions.items()}
+    stored = StoredTensors([folder / ADAPTER_WEIGHTS]).descriptions
+    shapes = {key: description.shape for key, description in stored.items()}
     # An adapter may include layers of the base model, such as resized embeddings.
-    wrong = {
-        n for n, shape in found.items() if shape != expected.get(n, base.get(n))
-    } | expected.keys() - found.keys()
+    wrong = {key for key, shape in shapes.items() if shape != expected.get(key, base.get(key))}
+    wrong |= expected.keys() - shapes.keys()
     if wrong:
         what = f"peft misses {min(wrong)}, does not expect it, or expects another shape"
         raise ReadbackFailed(what, do=OTHER_FORMATS)
@@ -245,10 +247,10 @@ def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes,
         adapter.init_lora_weights = True
     with torch.device("meta"):
         base = kind(kind.config_class.from_dict(json.loads(config_text)))
-        base_shapes = {f"{PREFIX}{name}": tuple(one.shape) for name, one in base.state_dict().items()}
+        base_shapes = {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in base.state_dict().items()}
         model = get_peft_model(base, adapter)
         saved = get_peft_model_state_dict(model, save_embedding_layers=False)
-    return {name: tuple(one.shape) for name, one in saved.items()}, base_shapes
+    return {name: tuple(tensor.shape) for name, tensor in saved.items()}, base_shapes
 
 
 def _find_class(config_text: bytes) -> tuple[str, Any]:

@@ -44,7 +44,7 @@ class StoredTensors:
                 piece = file.get_slice(name)
                 if (dtype := NAMED.get(piece.get_dtype())) is None:
                     raise _build_damage_error(
-                        f"{path}: {escape_line(name, SHOWN)} has a type of numbers that no run trains"
+                        f"{path}: {escape_line(name, SHOWN)} has a data type that no run trains"
                     )
                 self.descriptions[name] = TensorDescription(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
@@ -85,13 +85,13 @@ _decode_index = Decoder[_Index](_Index)
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        found = _decode_index(read_bytes(path, follow_links=False)).weight_map
+        files = _decode_index(read_bytes(path, follow_links=False)).weight_map
     except (OSError, Malformed) as error:
         raise _build_damage_error(f"{path} cannot be read: {error}") from error
-    if elsewhere := next((name for name in found.values() if Path(name).name != name), None):
-        raise _build_damage_error(f"{path} names a file elsewhere, {escape_line(elsewhere, SHOWN)}")
-    return found
+    if outside := next((name for name in files.values() if Path(name).name != name), None):
+        raise _build_damage_error(f"{path} names a file outside the folder, {escape_line(outside, SHOWN)}")
+    return files
 
 
 def _build_damage_error(what: str) -> BadInput:
-    return BadInput(what, means="the finished model is damaged or was moved in part")
+    return BadInput(what, means="the finished model is damaged, or only a part of it was moved")

@@ -27,15 +27,14 @@ class _AuxiliaryModule:
         tensors = module.state_dict(keep_vars=True).items()
         # A state dict may have entries other than tensors, and a lazy tensor has no memory yet.
         self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
-        self._marker = ChangeDetector()
-        self._before = self._marks()
+        self._detector = ChangeDetector()
+        self._first_marks = self._read_marks()
 
-    @property
-    def changed(self) -> bool:
-        return self._marks() != self._before
+    def is_changed(self) -> bool:
+        return self._read_marks() != self._first_marks
 
-    def _marks(self) -> list[ChangeMark]:
-        return [self._marker.mark(name, tensor) for name, tensor in self._tensors.items()]
+    def _read_marks(self) -> list[ChangeMark]:
+        return [self._detector.mark(name, tensor) for name, tensor in self._tensors.items()]
 
 
 class AuxiliaryModules:
@@ -43,24 +42,24 @@ class AuxiliaryModules:
 
     Args:
         model: the model of the run.
-        kept: returns the modules in ``run.keep``.
+        list_kept: returns the modules in ``run.keep``.
     """
 
-    def __init__(self, model: nn.Module, kept: Callable[[], Iterable[nn.Module]]) -> None:
-        self._model, self._kept = model, kept
-        self._found: weakref.WeakKeyDictionary[nn.Module, _AuxiliaryModule] = weakref.WeakKeyDictionary()
+    def __init__(self, model: nn.Module, list_kept: Callable[[], Iterable[nn.Module]]) -> None:
+        self._model, self._list_kept = model, list_kept
+        self._auxiliary: weakref.WeakKeyDictionary[nn.Module, _AuxiliaryModule] = weakref.WeakKeyDictionary()
 
     def find(self) -> None:
         """Find all modules that exist when the run begins."""
-        mine = {id(module) for module in self._model.modules()}
+        model_modules = {id(module) for module in self._model.modules()}
         modules = find_live_objects(nn.Module)
-        parts = {id(part) for module in modules for part in module.children()}
+        nested = {id(part) for module in modules for part in module.children()}
         for module in modules:
             # A wrapper of the model and a part of another module are not auxiliary modules of their own.
-            if id(module) in parts or any(id(part) in mine for part in module.modules()):
+            if id(module) in nested or any(id(part) in model_modules for part in module.modules()):
                 continue
             if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
-                self._found[module] = _AuxiliaryModule(module)
+                self._auxiliary[module] = _AuxiliaryModule(module)
 
     def check(self) -> None:
         """Check that no module has changed since the run began.
@@ -68,12 +67,13 @@ class AuxiliaryModules:
         Raises:
             BadInput: a module that is not in ``run.keep`` has changed.
         """
-        kept = {id(part) for module in self._kept() for part in module.modules()}
-        for module, auxiliary in self._found.items():
-            if id(module) not in kept and auxiliary.changed:
+        kept_ids = {id(part) for module in self._list_kept() for part in module.modules()}
+        for module, auxiliary in self._auxiliary.items():
+            if id(module) not in kept_ids and auxiliary.is_changed():
                 raise BadInput(
-                    f"a module beside the prepared one ({type(module).__name__}) was changed in the run",
-                    means="a worker that joins would have another one",
+                    f"the script changed a module ({type(module).__name__}) beside the model of run.prepare",
+                    means="a worker that joins later would have the unchanged one",
                     do="keep it: run.keep['target'] = module, and change it between the steps; or make it "
-                    "part of the model of run.prepare; a constant one with batch norm needs module.eval()",
+                    "part of the model of run.prepare; if it has batch norm and is constant, call "
+                    "module.eval()",
                 )

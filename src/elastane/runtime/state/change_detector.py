@@ -41,21 +41,21 @@ class ChangeDetector:
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():
             return ChangeMark(address, tensor._version, b"")  # noqa: SLF001 - torch has no accessor
-        known = self._views.get(key)
-        if known is None or known[0] != address:
+        view = self._views.get(key)
+        if view is None or view[0] != address:
             dense = tensor.detach()
             if not dense.is_contiguous():
                 dense = dense.as_strided((1,), (1,))
-            known = self._views[key] = address, memoryview(raw_bytes(dense)).cast("B")
-        step = max(1, len(known[1]) // SAMPLED_BYTES)
+            view = self._views[key] = address, memoryview(raw_bytes(dense)).cast("B")
+        step = max(1, len(view[1]) // SAMPLED_BYTES)
         # The first byte of an element changes most often: numbers are little-endian.
         step -= step % tensor.element_size() if step > tensor.element_size() else 0
-        return ChangeMark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
+        return ChangeMark(address, tensor._version, view[1][::step].tobytes())  # noqa: SLF001 - likewise
 
 
 def digest_tensor(tensor: torch.Tensor) -> str:
     """Return the XXH3-128 of the elements of a tensor, with its shape and type."""
-    found = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+    digest = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     if tensor.numel():
-        found.update(raw_bytes(tensor))
-    return found.hexdigest()
+        digest.update(raw_bytes(tensor))
+    return digest.hexdigest()

@@ -26,12 +26,12 @@ class ConsumedGradient(torch.Tensor):
     def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return a stand-in of each parameter's shape; the stand-ins share almost all their memory."""
         zeros: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-        found: list[torch.Tensor] = []
+        stand_ins: list[torch.Tensor] = []
         for parameter in parameters:
-            kind = parameter.dtype, parameter.device
-            zero = zeros.setdefault(kind, torch.zeros((), dtype=kind[0], device=kind[1]))
-            found.append(zero.expand(parameter.shape).as_subclass(cls))
-        return found
+            key = parameter.dtype, parameter.device
+            zero = zeros.setdefault(key, torch.zeros((), dtype=key[0], device=key[1]))
+            stand_ins.append(zero.expand(parameter.shape).as_subclass(cls))
+        return stand_ins
 
     @classmethod
     def __torch_function__(
@@ -49,10 +49,10 @@ class ConsumedGradient(torch.Tensor):
             if func == SET_DATA and not args[1].any():
                 return None  # Module.to sets the converted tensor
         raise BadInput(
-            f".grad of a trained parameter was used by the script ({name.strip('_')}), as clip_grad_norm_, "
+            f"the script used .grad of a trained parameter ({name.strip('_')}), as clip_grad_norm_, "
             "clip_grad_value_, zero_grad and GradScaler.unscale_ do",
-            means="the run takes the gradient of each microbatch, sums those of all workers and steps the "
-            "optimizer; in .grad there is nothing left, so changing it would do nothing",
+            means="the run takes the gradient of each microbatch, sums the gradients of all workers and "
+            "steps the optimizer; .grad is empty then, so a change there would have no effect",
             do="to clip, write run.prepare(model, optimizer, clip_grad_norm=1.0); leave zero_grad out; "
-            "change a microbatch's gradient as it is computed with parameter.register_hook(function)",
+            "to change a gradient while it is computed, use parameter.register_hook(function)",
         )

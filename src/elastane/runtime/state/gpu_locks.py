@@ -39,21 +39,21 @@ def lock_gpu(names: Sequence[str], worker: int, folder: Path) -> str:
         worker: the number of the worker, at which its search begins.
         folder: the folder of the locks; created if missing.
     """
-    turn = names[worker % len(names)]
+    shared_gpu = names[worker % len(names)]
     try:
-        opened = _open_folder(folder)
+        descriptor = _open_folder(folder)
     except OSError as error:
         # Another user may have created the folder first; this user's workers still need GPUs.
-        logger.warning("cannot lock a GPU in %s (%s); this worker shares GPU %s", folder, error, turn)
-        return turn
+        logger.warning("cannot lock a GPU in %s (%s); this worker shares GPU %s", folder, error, shared_gpu)
+        return shared_gpu
     try:
-        for at in range(len(names)):
-            name = names[(worker + at) % len(names)]
-            if _lock_file(name.replace("/", "_"), opened):
+        for offset in range(len(names)):
+            name = names[(worker + offset) % len(names)]
+            if _lock_file(name.replace("/", "_"), descriptor):
                 return name
-        return turn
+        return shared_gpu
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _open_folder(path: Path) -> int:
@@ -64,15 +64,17 @@ def _open_folder(path: Path) -> int:
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = os.fstat(folder)
-    is_private = found.st_uid == os.getuid() and not found.st_mode & 0o022
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    is_private = status.st_uid == os.getuid() and not status.st_mode & 0o022
     # Root creates the shared folder; its sticky bit keeps users from removing each other's files.
-    is_shared = found.st_uid == 0 and bool(found.st_mode & stat.S_ISVTX)
+    is_shared = status.st_uid == 0 and bool(status.st_mode & stat.S_ISVTX)
     if not is_private and not is_shared:
-        os.close(folder)
-        raise PermissionError(f"user {found.st_uid} or others can change it, mode {found.st_mode & 0o7777:o}")
-    return folder
+        os.close(descriptor)
+        raise PermissionError(
+            f"user {status.st_uid} or others can change it, mode {status.st_mode & 0o7777:o}"
+        )
+    return descriptor
 
 
 def _lock_file(name: str, folder: int) -> bool:

@@ -27,7 +27,7 @@ class GradientCopier:
         self._stream = open_stream(device)
         # One thread, so that gradients are added in the order in which the backward pass computes them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
-        self._under_way: list[Future[None]] = []
+        self._deliveries: list[Future[None]] = []
 
     def copy(self, gradient: torch.Tensor, deliver: Deliver) -> None:
         """Copy a gradient and hand the copy to ``deliver``, on the copier's thread."""
@@ -41,7 +41,7 @@ class GradientCopier:
             # Blocking: the thread sleeps instead of spinning.
             arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
-        self._under_way.append(self._thread.submit(_deliver, gradient, host, arrived, deliver))
+        self._deliveries.append(self._thread.submit(_deliver, gradient, host, arrived, deliver))
 
     def wait(self) -> None:
         """Wait until every gradient is delivered.
@@ -49,8 +49,8 @@ class GradientCopier:
         Raises:
             BaseException: ``deliver`` raised it.
         """
-        under_way, self._under_way = self._under_way, []
-        for delivery in under_way:
+        deliveries, self._deliveries = self._deliveries, []
+        for delivery in deliveries:
             delivery.result()
 
 

@@ -97,15 +97,15 @@ class GradientSlots:
             The slot, whether to add to it, and the merges of slots, ``(target, source)``, that follow.
         """
         node = (rank, rank + 1)
-        other = find_sibling(node, self._size) if self.exact else None
-        if with_sibling and other is not None:
-            node = (other[0], node[1])
-            other = find_sibling(node, self._size)
+        sibling = find_sibling(node, self._size) if self.exact else None
+        if with_sibling and sibling is not None:
+            node = (sibling[0], node[1])
+            sibling = find_sibling(node, self._size)
         if not self.exact:
             add, slot = bool(self._nodes), 0
-        elif other is not None and other in self._nodes:
-            add, slot = True, self._nodes.pop(other)
-            node = (min(node[0], other[0]), max(node[1], other[1]))
+        elif sibling is not None and sibling in self._nodes:
+            add, slot = True, self._nodes.pop(sibling)
+            node = (min(node[0], sibling[0]), max(node[1], sibling[1]))
         else:
             add, slot = False, self._find_free_slot()
         return slot, add, self._plan_merges(node, slot)
@@ -113,11 +113,11 @@ class GradientSlots:
     def _plan_merges(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
         """Record ``node`` in ``slot`` and merge it with its complete siblings; return these merges."""
         plan = []
-        while self.exact and (other := find_sibling(node, self._size)) in self._nodes:
-            there = self._nodes.pop(other)
+        while self.exact and (sibling := find_sibling(node, self._size)) in self._nodes:
+            sibling_slot = self._nodes.pop(sibling)
             # Complete sums end up in slot 0, so the lower slot remains.
-            plan.append((min(slot, there), max(slot, there)))
-            node, slot = (min(node[0], other[0]), max(node[1], other[1])), min(slot, there)
+            plan.append((min(slot, sibling_slot), max(slot, sibling_slot)))
+            node, slot = (min(node[0], sibling[0]), max(node[1], sibling[1])), min(slot, sibling_slot)
         self._nodes[node] = slot
         return tuple(plan)
 
@@ -135,7 +135,7 @@ class GradientSlots:
             self._views.append([extent.view(tensors) for extent in self.layout.extents])
         return self._views[slot]
 
-    def add_pair(self, target: torch.Tensor, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+    def add_pair(self, target: torch.Tensor, left: torch.Tensor | None, right: torch.Tensor | None) -> None:
         """Add the sum of two virtual ranks to the sum of their sibling; None counts as zeros.
 
         The sum passes through memory that stays in the processor's cache. Adding in place to one of the two
@@ -144,12 +144,12 @@ class GradientSlots:
 
         Args:
             target: the sum of the sibling, 1-D.
-            one: the gradient of the left virtual rank, 1-D and of the same length.
-            other: the gradient of the right virtual rank, likewise.
+            left: the gradient of the left virtual rank, 1-D and of the same length.
+            right: the gradient of the right virtual rank, likewise.
         """
-        if one is None:
-            one, other = other, None
-        if one is None:
+        if left is None:
+            left, right = right, None
+        if left is None:
             target.add_(0)
             return
         scratch = self._scratch.get(target.dtype)
@@ -158,9 +158,9 @@ class GradientSlots:
             scratch = self._scratch[target.dtype] = torch.empty(min(PORTION, largest), dtype=target.dtype)
         for begin in range(0, target.numel(), scratch.numel()):
             portion = slice(begin, begin + scratch.numel())
-            some = target[portion]
-            sums = scratch[: some.numel()]
-            some.add_(torch.add(one[portion], 0 if other is None else other[portion], out=sums))
+            sums = target[portion]
+            pair_sums = scratch[: sums.numel()]
+            sums.add_(torch.add(left[portion], 0 if right is None else right[portion], out=pair_sums))
 
     # -- sums (reactor thread) -----------------------------------------------------------------------------
 
@@ -173,20 +173,19 @@ class GradientSlots:
         """
         nodes = [part[0][0] for part in parts]
         plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
-        held = [part[1] for part in parts]
-        mine = [part[2] for part in parts]
+        partial_sums = [part[1] for part in parts]
+        writable = [part[2] for part in parts]
         with self.lock:
             for merge in plan:
-                if mine[merge.target]:
-                    held[merge.target].add_(held[merge.source])
-                elif mine[merge.source]:
-                    # Addition of two floating-point numbers commutes exactly.
-                    held[merge.target] = held[merge.source].add_(held[merge.target])
-                    mine[merge.target] = True
-                else:
-                    held[merge.target] = held[merge.target] + held[merge.source]
-                    mine[merge.target] = True
-            root = held[plan[-1].target] if plan else held[0]
+                target, source = partial_sums[merge.target], partial_sums[merge.source]
+                if writable[merge.target]:
+                    target.add_(source)
+                    continue
+                # Addition of two floating-point numbers commutes exactly.
+                in_place = writable[merge.source]
+                partial_sums[merge.target] = source.add_(target) if in_place else target + source
+                writable[merge.target] = True
+            root = partial_sums[plan[-1].target] if plan else partial_sums[0]
             sums = self.layout.view_block(self.sums, block)
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)

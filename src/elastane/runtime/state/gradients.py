@@ -50,10 +50,10 @@ class Gradients:
         self._in_parts: set[int] = set()
         # In a rehearsal, which delivers nothing: the number of parts of each gradient.
         self._parts: Counter[int] = Counter()
-        self._taken = ConsumedGradient.make(layout.parameters)
+        self._consumed = ConsumedGradient.make(layout.parameters)
         for number, parameter in enumerate(layout.parameters):
-            parameter.register_hook(partial(self._make_way, number))  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+            parameter.register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._make_hook(number))  # type: ignore[no-untyped-call]
 
     @runs_script
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
@@ -64,17 +64,17 @@ class Gradients:
             gradient: the gradient of the loss; None: 1.
         """
 
-        def begun(_gradient: torch.Tensor) -> None:
-            self._pass = _current_pass()
+        def note_pass(_gradient: torch.Tensor) -> None:
+            self._pass = _read_current_pass()
 
-        watched = loss.register_hook(begun) if loss.requires_grad else None  # type: ignore[no-untyped-call]
+        hook = loss.register_hook(note_pass) if loss.requires_grad else None  # type: ignore[no-untyped-call]
         self._late.clear()
         try:
             loss.backward(gradient)  # type: ignore[no-untyped-call]
         finally:
             self._pass = None
-            if watched is not None:
-                watched.remove()
+            if hook is not None:
+                hook.remove()
         self._in_parts |= self._late | {number for number, parts in self._parts.items() if parts > 1}
         self._parts.clear()
         for number in sorted(self._late):
@@ -87,10 +87,10 @@ class Gradients:
         for parameter in self.layout.parameters:
             parameter.grad = None
 
-    def refuse(self) -> None:
+    def mark_consumed(self) -> None:
         """Put a `ConsumedGradient` into each ``.grad``, after the step has used the gradients."""
-        for parameter, taken in zip(self.layout.parameters, self._taken, strict=True):
-            parameter.grad = taken
+        for parameter, consumed in zip(self.layout.parameters, self._consumed, strict=True):
+            parameter.grad = consumed
 
     def begin_round(self, size: int) -> None:
         """Forget all sums: the previous round has committed, so no worker reads them.
@@ -140,7 +140,7 @@ class Gradients:
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"
         for number, parameter in enumerate(self.layout.parameters):
-            if parameter.grad is not None and parameter.grad is not self._taken[number]:
+            if parameter.grad is not None and parameter.grad is not self._consumed[number]:
                 if number in self._touched:
                     raise _build_late_gradient_error(self.layout.extents[number].name)
                 self._deliver(number)
@@ -153,14 +153,14 @@ class Gradients:
         self._leaf = None
         return untouched
 
-    def _make_way(self, number: int, _gradient: torch.Tensor) -> None:
+    def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
         """Empty ``.grad`` for a backward pass that the script runs itself."""
         parameter = self.layout.parameters[number]
-        if parameter.grad is self._taken[number]:
+        if parameter.grad is self._consumed[number]:
             parameter.grad = None
 
-    def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
-        def accumulated(_parameter: torch.Tensor) -> None:
+    def _make_hook(self, number: int) -> Callable[[torch.Tensor], None]:
+        def take_gradient(_parameter: torch.Tensor) -> None:
             if self._pass is None:
                 if self._complete:
                     raise _build_late_gradient_error(self.layout.extents[number].name)
@@ -171,17 +171,17 @@ class Gradients:
             if number in self._touched:
                 # The first part is already in a slot, and its block may be announced to the owner.
                 raise _build_late_gradient_error(self.layout.extents[number].name)
-            if number in self._in_parts or _current_pass() != self._pass:
+            if number in self._in_parts or _read_current_pass() != self._pass:
                 self._late.add(number)
             else:
                 self._deliver(number)
 
-        return accumulated
+        return take_gradient
 
     def _deliver(self, number: int) -> None:
         """Send the complete gradient of a parameter to a slot."""
         parameter = self.layout.parameters[number]
-        gradient, parameter.grad = parameter.grad, self._taken[number]
+        gradient, parameter.grad = parameter.grad, self._consumed[number]
         if gradient is None:
             return
         self._touched.add(number)
@@ -194,7 +194,7 @@ class Gradients:
             self._copier.copy(dense, partial(self._leaf.add, number))
 
 
-def _current_pass() -> int:
+def _read_current_pass() -> int:
     """Return autograd's number of the current backward pass; a nested pass has its own."""
     return torch._C._current_graph_task_id()  # noqa: SLF001 - as torch.utils.checkpoint does
 
@@ -202,7 +202,7 @@ def _current_pass() -> int:
 def _build_late_gradient_error(name: str) -> BadInput:
     return BadInput(
         f"{name} got another gradient after its gradient of this microbatch was complete",
-        means="workers sum gradients while the backward pass goes on, so what comes later would be lost",
-        do="call loss.backward() of your own before step.backward(loss), or add the losses; "
+        means="workers sum gradients during the backward pass, so a later part would be lost",
+        do="call your own loss.backward() before step.backward(loss), or add the losses; "
         "use torch.utils.checkpoint with use_reentrant=False",
     )

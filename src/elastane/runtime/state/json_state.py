@@ -99,26 +99,28 @@ def _restore_key(encoded: Any) -> Any:
     return tuple(map(_restore_key, encoded)) if isinstance(encoded, list) else encoded
 
 
-def restore_types(mine: object, encoded: Any) -> Any:
+def restore_types(example: object, encoded: Any) -> Any:
     """Return a decoded value, converted to the types of this process's own value.
 
-    JSON has no tuples, no keys that are numbers and no functions; ``mine`` shows where they belong
+    JSON has no tuples, no keys that are numbers and no functions; ``example`` shows where they belong
     (``betas``, the milestones of ``MultiStepLR``, the phases of ``SWALR``).
     """
-    if encoded is None and callable(mine):
-        return mine
-    if isinstance(mine, Mapping) and isinstance(encoded, Mapping):
-        named = _choose_key_type(mine)
-        entries = {named(key): restore_types(mine.get(named(key)), entry) for key, entry in encoded.items()}
+    if encoded is None and callable(example):
+        return example
+    if isinstance(example, Mapping) and isinstance(encoded, Mapping):
+        to_key = _choose_key_type(example)
+        entries = {
+            to_key(key): restore_types(example.get(to_key(key)), entry) for key, entry in encoded.items()
+        }
         # Missing keys of a Counter count as zero, so it must stay a Counter.
-        return Counter(entries) if isinstance(mine, Counter) else entries
-    if isinstance(mine, list | tuple) and isinstance(encoded, list):
-        known: Iterable[object] = mine if len(mine) == len(encoded) else [None] * len(encoded)
-        listed = [restore_types(one, entry) for one, entry in zip(known, encoded, strict=True)]
-        return tuple(listed) if isinstance(mine, tuple) else listed
+        return Counter(entries) if isinstance(example, Counter) else entries
+    if isinstance(example, list | tuple) and isinstance(encoded, list):
+        examples: Iterable[object] = example if len(example) == len(encoded) else [None] * len(encoded)
+        restored = [restore_types(part, entry) for part, entry in zip(examples, encoded, strict=True)]
+        return tuple(restored) if isinstance(example, tuple) else restored
     return encoded
 
 
-def _choose_key_type(mine: Mapping[Any, object]) -> Callable[[Any], Any]:
-    numbers = bool(mine) and all(isinstance(key, int) for key in mine)
+def _choose_key_type(example: Mapping[Any, object]) -> Callable[[Any], Any]:
+    numbers = bool(example) and all(isinstance(key, int) for key in example)
     return int if numbers else lambda key: key

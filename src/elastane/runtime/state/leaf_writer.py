@@ -61,8 +61,8 @@ class LeafWriter:
             if slots.complete_blocks.isdisjoint(self._layout.parameter_blocks[number]):
                 if self._adding and self._waiting is not None:
                     extent = self._layout.extents[number]
-                    flat = [None if one is None else extent.flatten(one) for one in (waited, gradient)]
-                    slots.add_pair(extent.view_flat(self._tensors), *flat)
+                    pair = [None if part is None else extent.flatten(part) for part in (waited, gradient)]
+                    slots.add_pair(extent.view_flat(self._tensors), *pair)
                 else:
                     self._write(self._views[number], waited, gradient)
             else:
@@ -112,19 +112,19 @@ class LeafWriter:
             return
         target = extent.view_flat(self._tensors)
         cut = slice(piece.start, piece.stop)
-        pair = [None if one is None else extent.flatten(one)[cut] for one in (waited, change)]
+        pair = [None if part is None else extent.flatten(part)[cut] for part in (waited, change)]
         write = self._slots.add_pair if self._adding and self._waiting is not None else self._write
         write(target[cut], *pair)
 
     def _count_down(self, number: int) -> None:
-        done = []
+        complete = []
         for block in self._layout.parameter_blocks[number]:
             self._missing[block] -= 1
             if self._missing[block] == 0:
                 self._merge(block)
-                done.append(block)
-        if done and self._announce is not None:
-            self._announce(tuple(done))
+                complete.append(block)
+        if complete and self._announce is not None:
+            self._announce(tuple(complete))
 
     def _merge(self, block: int) -> None:
         if block in self._slots.complete_blocks:

@@ -11,4 +11,4 @@ def find_live_objects(kind: type[Kind]) -> list[Kind]:
 
     Compares `type(object)`, not `object.__class__`: a proxy may import or warn when its class is read.
     """
-    return [some for some in gc.get_objects() if issubclass(type(some), kind)]
+    return [found for found in gc.get_objects() if issubclass(type(found), kind)]

@@ -16,8 +16,8 @@ from elastane.api.errors import BadInput, RunFailed
 
 def _refuse(method: str, *_args: object, **_options: object) -> NoReturn:
     raise BadInput(
-        f"scaler.{method}() was called by the script",
-        means="the run scales the loss, takes the scale out of the sum of gradients, and moves it",
+        f"the script called scaler.{method}()",
+        means="the run scales the loss, removes the scale from the sum of gradients, and updates the scale",
         do="write step.backward(loss) alone, without scaler.scale, unscale_, step and update",
     )
 
@@ -36,8 +36,8 @@ class LossScaling:
         self._optimizer = optimizer
         # The scaler creates its tensors at the first loss. A worker without a loss in a step needs them too:
         # it updates the scale with the others.
-        self._found = torch.zeros((), dtype=torch.float32, device=device)
-        scaler.scale(self._found)
+        self._overflow = torch.zeros((), dtype=torch.float32, device=device)
+        scaler.scale(self._overflow)
         # Only on this object: the run itself calls the methods of the class.
         for name in ("scale", "unscale_", "step", "update"):
             setattr(scaler, name, partial(_refuse, name))
@@ -62,14 +62,14 @@ class LossScaling:
         Raises:
             RunFailed: the scale has fallen to zero.
         """
-        self._found.fill_(float(overflowed))
+        self._overflow.fill_(float(overflowed))
         # GradScaler.unscale_ would set this flag, but it sees the gradients of one worker only.
-        found = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
-        found["found_inf_per_device"] = {self._found.device: self._found.clone()}
+        state = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
+        state["found_inf_per_device"] = {self._overflow.device: self._overflow.clone()}
         type(self.scaler).update(self.scaler)
         if not self.scaler.get_scale():
             raise RunFailed(
                 "the gradient scale has fallen to zero",
-                means="the gradients overflow at every scale, so no step could be taken any more",
-                do="look for an infinite or undefined gradient; a scale cannot mend that",
+                means="the gradients overflow at every scale, so every later step would be skipped",
+                do="look for an infinite or undefined gradient, which no scale can correct",
             )

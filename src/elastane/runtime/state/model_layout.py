@@ -153,7 +153,7 @@ class ModelLayout:
                     if parameter not in names:
                         raise BadInput(
                             "the optimizer has a parameter that the model does not",
-                            means="Elastane could not give it to a worker that joins",
+                            means="a worker that joins could not receive it",
                             do="pass the module that holds every trained parameter to run.prepare",
                         )
                     stop = start + parameter.numel()
@@ -176,18 +176,20 @@ class ModelLayout:
         by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
         for prefix, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix="", recurse=False):
-                constant = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
-                kept_as = WIDENED.get(buffer.dtype, buffer.dtype)
-                kind = (
-                    kept_as.is_floating_point or kept_as.is_complex or kept_as in (torch.int64, torch.int32)
+                is_cache = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
+                stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
+                is_supported = (
+                    stored_dtype.is_floating_point
+                    or stored_dtype.is_complex
+                    or stored_dtype in (torch.int64, torch.int32)
                 )
                 # Torch defines non-persistent buffers as caches, so every worker has its own.
-                if constant or not kind or buffer.numel() == 0 or id(buffer) in seen:
+                if is_cache or not is_supported or buffer.numel() == 0 or id(buffer) in seen:
                     continue
                 seen.add(id(buffer))
                 full = f"{prefix}.{name}" if prefix else name
                 self._check_device("buffer", full, buffer)
-                by_dtype.setdefault(kept_as, []).append((module, name, full))
+                by_dtype.setdefault(stored_dtype, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
             start = 0
             for module, name, full in buffers:
@@ -215,11 +217,11 @@ class ModelLayout:
             )
 
     def _find_parameter_blocks(self) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.parameters]
+        blocks_of_parameters: list[list[int]] = [[] for _ in self.parameters]
         for block, pieces in enumerate(self.pieces):
             for piece in pieces:
-                found[piece.number].append(block)
-        return tuple(tuple(blocks) for blocks in found)
+                blocks_of_parameters[piece.number].append(block)
+        return tuple(tuple(blocks) for blocks in blocks_of_parameters)
 
     @property
     def elements(self) -> int:
@@ -247,11 +249,11 @@ class ModelLayout:
         # A change shows in the module that contains the added or removed part.
         structure = _describe_structure(self._modules.values())
         if structure != self._structure:
-            extents = zip(self._modules, structure, self._structure, strict=True)
-            path = next(path for path, now, then in extents if now != then)
+            pairs = zip(self._modules, structure, self._structure, strict=True)
+            path = next(path for path, current, original in pairs if current != original)
             raise BadInput(
                 f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
-                means="run.prepare lays out the trained parameters; later ones would not be trained",
+                means="run.prepare lays out the trained parameters, so later ones would not be trained",
                 do="build the whole model, prune it and replace its layers before run.prepare",
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
@@ -262,14 +264,14 @@ class ModelLayout:
         ]
         if moved:
             raise BadInput(
-                f"{moved[0]} was given other memory, by assigning .data or by moving the model",
-                means="its values live in memory that all workers read; new ones would not be trained",
-                do="write the values into it: parameter.data.copy_(values)",
+                f"{moved[0]} has other memory than in run.prepare, by assigning .data or by moving the model",
+                means="the run trains the memory of run.prepare, so values elsewhere would not be trained",
+                do="copy the values into it: parameter.data.copy_(values)",
             )
-        thawed = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)
-        if thawed is not None:
+        unfrozen = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)
+        if unfrozen is not None:
             raise BadInput(
-                f"requires_grad of {thawed} was switched on after run.prepare",
+                f"requires_grad of {unfrozen} was set to True after run.prepare",
                 means="run.prepare lays out the trained parameters, and this one was frozen then",
                 do="call run.prepare while it requires a gradient, and freeze it after that",
             )
@@ -277,7 +279,7 @@ class ModelLayout:
         if ids != self._groups:
             raise BadInput(
                 "the parameter groups of the optimizer were changed after run.prepare, as by add_param_group",
-                means="run.prepare lays out the optimizer's state",
+                means="run.prepare lays out the optimizer's state, so later groups would not be trained",
                 do="build the optimizer with all its groups; a group with lr=0 is not trained yet",
             )
 

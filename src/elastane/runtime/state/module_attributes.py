@@ -18,24 +18,24 @@ class ModuleAttributes:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._found = {key: _copy(value) for key, value in _list_attributes(model)}
+        self._values = {key: _copy(value) for key, value in _list_attributes(model)}
 
     def restore(self) -> None:
         """Restore all attributes, and remove those that were added since."""
         modules = dict(self._model.named_modules())
-        now = dict(_list_attributes(self._model))
-        for path, name in now.keys() - self._found.keys():
+        current = dict(_list_attributes(self._model))
+        for path, name in current.keys() - self._values.keys():
             delattr(modules[path], name)
-        for (path, name), value in self._found.items():
-            if (path, name) not in now or not _are_equal(now[path, name], value):
+        for (path, name), value in self._values.items():
+            if (path, name) not in current or not _are_equal(current[path, name], value):
                 setattr(modules[path], name, value)
 
     def find_changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
         """Return the attributes that are new or differ from an earlier moment, with their values here."""
-        earlier = since._found  # noqa: SLF001 - another one of this class
+        earlier = since._values  # noqa: SLF001 - another one of this class
         return {
             key: value
-            for key, value in self._found.items()
+            for key, value in self._values.items()
             if key not in earlier or not _are_equal(earlier[key], value)
         }
 

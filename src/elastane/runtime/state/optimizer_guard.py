@@ -22,18 +22,18 @@ class OptimizerGuard:
 
     Args:
         optimizer: the optimizer given to ``prepare``.
-        kept: returns whether an optimizer of the script is in ``run.keep``.
+        is_kept: returns whether an optimizer of the script is in ``run.keep``.
         model: the model of the run.
 
     Attributes:
         position: the position of the script; it differs in each microbatch and between any two steps.
     """
 
-    def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
-        self._optimizer, self._kept, self._model = optimizer, kept, model
+    def __init__(self, optimizer: Optimizer, is_kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
+        self._optimizer, self._is_kept, self._model = optimizer, is_kept, model
         self.position: tuple[Any, ...] = ()
-        self._ours = False
-        self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+        self._is_run_stepping = False
+        self._positions: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_pre_hook(self._check_step)
         # Torch has no hook for zero_grad. Saved and copied optimizers lack this attribute.
         vars(optimizer)["zero_grad"] = _refuse_zero_grad
@@ -46,38 +46,40 @@ class OptimizerGuard:
     @contextmanager
     def allow_steps(self) -> Iterator[None]:
         """Allow the run to step the optimizer inside the block."""
-        self._ours = True
+        self._is_run_stepping = True
         try:
             yield
         finally:
-            self._ours = False
+            self._is_run_stepping = False
 
     def _check_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._ours:
+        if self._is_run_stepping:
             return
         if optimizer is self._optimizer:
             raise BadInput(
                 "optimizer.step() was called by the script",
-                means="the run steps the optimizer itself, when all workers have the whole gradient",
-                do="leave out optimizer.step(); step.backward(loss) is all that a microbatch needs",
+                means="the run steps the optimizer itself, after it has summed the gradients of all workers",
+                do="leave out optimizer.step(); a microbatch needs only step.backward(loss)",
             )
-        here = {id(parameter) for parameter in self._model.parameters()}
-        foreign = all(id(p) not in here for group in optimizer.param_groups for p in group["params"])
+        model_parameters = {id(parameter) for parameter in self._model.parameters()}
+        foreign = all(
+            id(p) not in model_parameters for group in optimizer.param_groups for p in group["params"]
+        )
         if foreign and (
-            self._kept(optimizer) or self._seen.setdefault(optimizer, self.position) == self.position
+            self._is_kept(optimizer) or self._positions.setdefault(optimizer, self.position) == self.position
         ):
             return
         raise BadInput(
-            f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",
-            means="what it trains, and its state, would be missing in a worker that joins",
-            do="give its parameters to the model and the optimizer of run.prepare, in a group of their own; "
-            "or, if you step it between the steps only, put it into run.keep['other'], and its module too",
+            f"the script called optimizer.step() of a second optimizer ({type(optimizer).__name__})",
+            means="a worker that joins would lack its state and the parameters that it trains",
+            do="make its parameters part of the model and a group of the optimizer of run.prepare; or if you "
+            "step it only between the steps, keep it and its module: run.keep['other'] = optimizer",
         )
 
 
 def _refuse_zero_grad(*_args: object, **_options: object) -> NoReturn:
     raise BadInput(
         "optimizer.zero_grad() was called by the script",
-        means="the run takes each gradient as it is computed, so there is nothing to set to zero",
+        means="the run takes each gradient when it is computed, so no gradient is left to set to zero",
         do="leave out optimizer.zero_grad(); after a backward pass of your own write model.zero_grad()",
     )

@@ -26,13 +26,13 @@ def pack_state(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) ->
         tensors: dense tensors of any data type, by name.
         plain: values that JSON can hold, by name.
     """
-    placed, views, start = {}, [], 0
+    positions, views, start = {}, [], 0
     for name, tensor in tensors.items():
         view = raw_bytes(tensor)
-        placed[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), start)
+        positions[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), start)
         views.append(view)
         start += view.nbytes
-    header = json.dumps({"tensors": placed, "plain": dict(plain)}).encode()
+    header = json.dumps({"tensors": positions, "plain": dict(plain)}).encode()
     return [len(header).to_bytes(LENGTH_BYTES, "little") + header, *views]
 
 

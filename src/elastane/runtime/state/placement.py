@@ -101,12 +101,12 @@ class Mirrored:
             sums: sections on the host.
             blocks: the blocks that the optimizer needs.
         """
-        there = self.allocate_sums(sums)
+        on_device = self.allocate_sums(sums)
         for block in self._select_trained(blocks):
-            self._layout.view_block(there, block).copy_(
+            self._layout.view_block(on_device, block).copy_(
                 self._layout.view_block(sums, block), non_blocking=True
             )
-        return there
+        return on_device
 
     def allocate_sums(self, sums: Sections) -> Sections:
         """Return the memory that `place_sums` would return; it is zeros until that is called."""
@@ -128,8 +128,8 @@ class Mirrored:
     def update_arena(self, blocks: Iterable[int]) -> None:
         """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
         for block in self._stale & self._select_trained(blocks):
-            shown = self._layout.view_block(self.arena.tensors, block)
-            shown.copy_(self._layout.view_block(self.values, block))
+            values = self._layout.view_block(self.arena.tensors, block)
+            values.copy_(self._layout.view_block(self.values, block))
             self._stale.discard(block)
 
     def update_model(self, view: View) -> None:

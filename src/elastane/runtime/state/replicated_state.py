@@ -67,7 +67,7 @@ class ReplicatedState:
         self.metrics: dict[str, float] = {}
         self.recorded = ""
         self._schedule_before = ""
-        self._flags = self._current_flags()
+        self._flags = self._read_flags()
         self._groups_before = ""
         # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
         self._attributes = ModuleAttributes(model)
@@ -83,22 +83,22 @@ class ReplicatedState:
             BadInput: a value in it cannot be described.
         """
         tensors: dict[str, torch.Tensor] = {}
-        rest = self._plain() | {
+        plain = self._describe_plain() | {
             # A copy, because one thread reads it while another adds to it.
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
             "attributes": [
                 [*key, split_tensors(value, f"attributes.{key[0]}.{key[1]}", tensors)]
-                for key, value in self._changed_attributes().items()
+                for key, value in self._find_changed_attributes().items()
             ],
             UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
         }
-        kept, kept_tensors = self._keep.describe()
+        keep, keep_tensors = self._keep.describe()
         shared, shared_tensors = self._shared.describe()
-        tensors |= {f"keep/{name}": tensor for name, tensor in kept_tensors.items()} | shared_tensors
-        return {**rest, "keep": kept, "optimizer": shared}, tensors
+        tensors |= {f"keep/{name}": tensor for name, tensor in keep_tensors.items()} | shared_tensors
+        return {**plain, "keep": keep, "optimizer": shared}, tensors
 
-    def _plain(self) -> dict[str, Any]:
+    def _describe_plain(self) -> dict[str, Any]:
         """Return hyperparameters, schedule, scaler and flags as JSON; every vote compares them.
 
         Raises:
@@ -121,58 +121,64 @@ class ReplicatedState:
         except TypeError as error:
             raise BadInput(
                 f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
-                means="only numbers, strings, lists and None travel; nothing is unpickled",
+                means="only numbers, strings, lists and None can be sent; nothing is unpickled",
                 do="keep other objects out of param_groups and out of the scheduler's state",
             ) from error
 
-    def _changed_attributes(self) -> dict[Key, Any]:
+    def _find_changed_attributes(self) -> dict[Key, Any]:
         changed = ModuleAttributes(self._model).find_changed(since=self._attributes)
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
-    def load(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
-        for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
+        for group, values in zip(self._optimizer.param_groups, described["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
                     group[key].fill_(value)
                 else:
                     group[key] = restore_types(group.get(key), value)
-        if self._scheduler is not None and rest["schedule"] is not None:
-            self._scheduler.load_state_dict(restore_types(self._scheduler.state_dict(), rest["schedule"]))
+        if self._scheduler is not None and described["schedule"] is not None:
+            self._scheduler.load_state_dict(
+                restore_types(self._scheduler.state_dict(), described["schedule"])
+            )
             self.remember_schedule()
-        if self._scaling is not None and rest["scaler"] is not None:
-            self._scaling.scaler.load_state_dict(rest["scaler"])
-        for parameter, flag in zip(self._parameters, rest["requires_grad"], strict=True):
+        if self._scaling is not None and described["scaler"] is not None:
+            self._scaling.scaler.load_state_dict(described["scaler"])
+        for parameter, flag in zip(self._parameters, described["requires_grad"], strict=True):
             parameter.requires_grad_(flag == "1")
-        for module, flag in zip(self._modules, rest["training"], strict=False):
+        for module, flag in zip(self._modules, described["training"], strict=False):
             module.training = flag == "1"
         self.remember_flags()
-        attributes = {(path, name): join_tensors(value, tensors) for path, name, value in rest["attributes"]}
+        attributes = {
+            (path, name): join_tensors(value, tensors) for path, name, value in described["attributes"]
+        }
         set_attributes(self._model, attributes)
-        self.untrained.load(join_tensors(rest[UNTRAINED], tensors))
-        self._shared.load(rest["optimizer"], tensors)
+        self.untrained.load(join_tensors(described[UNTRAINED], tensors))
+        self._shared.load(described["optimizer"], tensors)
         prefix = "keep/"
-        kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        self._keep.load(rest["keep"], kept)
-        self.metrics = dict(rest["metrics"])
+        keep_tensors = {
+            name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
+        }
+        self._keep.load(described["keep"], keep_tensors)
+        self.metrics = dict(described["metrics"])
         # Checkpoints of earlier versions lack it.
-        self.recorded = rest.get("recorded", "")
+        self.recorded = described.get("recorded", "")
 
     # -- equality of workers --------------------------------------------------------------------
 
     def digest_parts(self) -> dict[str, str]:
         """Return digests of the shared state outside the blocks; every vote compares them."""
-        plain = self._plain()
+        plain = self._describe_plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
-        found = {name: digest_text(to_json_text(plain[key])) for key, name in names.items()}
+        digests = {name: digest_text(to_json_text(plain[key])) for key, name in names.items()}
         recorded = {"what run.log or run.artifact was given": self.recorded} if self.recorded else {}
-        return found | {"run.keep": self._keep.digest()} | recorded
+        return digests | {"run.keep": self._keep.digest()} | recorded
 
     def digest(self) -> tuple[str, str]:
         """Return digests of the tensors outside the blocks, and of the shared optimizer state."""
-        kept = self._keep.describe()[1]
-        values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in kept.items()}
+        keep_tensors = self._keep.describe()[1]
+        values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in keep_tensors.items()}
         values |= self.untrained.digest_tensors()
         shared, tensors = self._shared.describe()
         states = [to_json_text(shared), *(digest_tensor(tensor) for tensor in tensors.values())]
@@ -188,8 +194,8 @@ class ReplicatedState:
 
     def remember_flags(self) -> None:
         """Remember the present flags and hyperparameters as those of the step."""
-        self._flags = self._current_flags()
-        self._groups_before = self._groups_text()
+        self._flags = self._read_flags()
+        self._groups_before = self._describe_groups()
 
     def restore_flags(self) -> None:
         """Restore the flags of the step, some of which a microbatch may have switched.
@@ -199,23 +205,23 @@ class ReplicatedState:
         Raises:
             BadInput: the script changed a hyperparameter inside the step.
         """
-        if self._flags != self._current_flags():
+        if self._flags != self._read_flags():
             modes, gradients = self._flags
             for module, training in zip(self._modules, modes, strict=True):
                 module.training = training
             for parameter, required in zip(self._parameters, gradients, strict=True):
                 parameter.requires_grad_(required)
-        if self._groups_before != self._groups_text():
+        if self._groups_before != self._describe_groups():
             raise BadInput(
                 "a hyperparameter of the optimizer was changed inside a step",
-                means="a worker that has no microbatch in the step would keep the old one",
-                do="set it before or after the inner loop, for example by step.number",
+                means="a worker without a microbatch in the step would keep the old value",
+                do="set it before or after the inner loop, for example from step.number",
             )
 
-    def _current_flags(self) -> tuple[list[bool], list[bool]]:
+    def _read_flags(self) -> tuple[list[bool], list[bool]]:
         return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
 
-    def _groups_text(self) -> str:
+    def _describe_groups(self) -> str:
         return to_json_text([{**group, "params": None} for group in self._optimizer.param_groups])
 
     @runs_script
@@ -236,8 +242,8 @@ class ReplicatedState:
         """
         if self._read_schedule() != self._schedule_before:
             raise BadInput(
-                "scheduler.step() was called by the script",
-                means="the run steps the schedule it was given in run.prepare, so it has been stepped twice",
+                "the script called scheduler.step()",
+                means="the run steps the schedule of run.prepare, so it has been stepped twice",
                 do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
             )
 
@@ -247,24 +253,25 @@ class ReplicatedState:
             return ""
         return to_json_text(self._scheduler.state_dict())
 
-    def find_schedules(self) -> None:
+    def check_schedules_known(self) -> None:
         """Check that the run knows every schedule of the optimizer.
 
         Raises:
             BadInput: the optimizer has a schedule that the run does not know.
         """
-        found = find_live_objects(LRScheduler)
-        mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
-        known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
+        schedules = find_live_objects(LRScheduler)
+        known = [self._scheduler, *(value for value in self._keep.values() if isinstance(value, LRScheduler))]
         # The parts of a schedule refer to the optimizer too.
-        known += [part for some in found for part in _list_parts(some)]
-        for some in mine:
-            if all(some is not other for other in known):
+        known += [part for schedule in schedules for part in _list_parts(schedule)]
+        for schedule in schedules:
+            if getattr(schedule, "optimizer", None) is not self._optimizer:
+                continue
+            if all(schedule is not other for other in known):
                 raise BadInput(
-                    f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
-                    means="in a worker that joins it would begin anew",
-                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the "
-                    "steps: run.keep['schedule'] = scheduler",
+                    f"the optimizer has a schedule ({type(schedule).__name__}) that the run does not know",
+                    means="it would begin again in a worker that joins",
+                    do="pass it to the run: run.prepare(..., scheduler=scheduler); or keep it, and step it "
+                    "between the steps: run.keep['schedule'] = scheduler",
                 )
 
 

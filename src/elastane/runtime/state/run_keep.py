@@ -51,7 +51,9 @@ class RunKeep(MutableMapping[str, Any]):
         self.check_unlocked()
         if not isinstance(name, str):
             raise BadInput(
-                f"run.keep[{name!r}]: a name is a string", means="it travels as JSON", do=f"use {str(name)!r}"
+                f"run.keep[{name!r}]: a name is a string",
+                means="names are sent as JSON",
+                do=f"use {str(name)!r}",
             )
         _refuse_unsuitable(value)
         if isinstance(value, torch.Tensor | Stateful):
@@ -60,10 +62,10 @@ class RunKeep(MutableMapping[str, Any]):
                 value = _load_state(value, self._waiting.pop(name))
             self._values[name] = self._objects[name] = value
         else:
-            kept = _freeze(_check_value(name, value))
+            frozen = _freeze(_check_value(name, value))
             self._waiting.pop(name, None)
             self._objects.pop(name, None)
-            self._values[name] = kept
+            self._values[name] = frozen
 
     def __delitem__(self, name: str) -> None:
         self.check_unlocked()
@@ -86,27 +88,27 @@ class RunKeep(MutableMapping[str, Any]):
         if self.locked:
             raise BadInput(
                 "run.keep was changed inside a step",
-                means="the inner loop runs for other microbatches on every worker, so they would differ",
-                do="change it between steps, from step.loss or the sums of an evaluation",
+                means="each worker runs the inner loop for different microbatches, so values would differ",
+                do="change it between the steps, for example from step.loss or the sums of an evaluation",
             )
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Return all values as JSON, ``{"values": ..., "states": ...}``, and the tensors it refers to."""
         tensors: dict[str, torch.Tensor] = {}
-        values = {name: kept for name, kept in self._values.items() if name not in self._objects}
-        states = {name: _read_state(kept) for name, kept in self._objects.items()} | self._waiting
+        values = {name: value for name, value in self._values.items() if name not in self._objects}
+        states = {name: _read_state(stateful) for name, stateful in self._objects.items()} | self._waiting
         described = {name: split_tensors(state, name, tensors) for name, state in states.items()}
         return {"values": to_json(values), "states": described}, tensors
 
-    def load(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt; keep the tensors."""
-        mine, self._objects = self._objects, {}
-        self._values = {name: _freeze(value) for name, value in there["values"].items()}
+        objects, self._objects = self._objects, {}
+        self._values = {name: _freeze(value) for name, value in described["values"].items()}
         self._waiting = {}
-        for name, described in there["states"].items():
-            state = join_tensors(described, tensors)
-            if name in mine:
-                self._values[name] = self._objects[name] = _load_state(mine[name], state)
+        for name, encoded in described["states"].items():
+            state = join_tensors(encoded, tensors)
+            if name in objects:
+                self._values[name] = self._objects[name] = _load_state(objects[name], state)
             elif isinstance(state, torch.Tensor):
                 self._values[name] = self._objects[name] = state
             else:
@@ -114,13 +116,13 @@ class RunKeep(MutableMapping[str, Any]):
 
     def list_tensors(self) -> list[torch.Tensor]:
         """Return the tensors themselves, and the parameters and buffers of the modules."""
-        found: list[torch.Tensor] = []
-        for kept in self._objects.values():
-            if isinstance(kept, torch.Tensor):
-                found.append(kept)
-            elif isinstance(kept, torch.nn.Module):
-                found += [*kept.parameters(), *kept.buffers()]
-        return found
+        tensors: list[torch.Tensor] = []
+        for stateful in self._objects.values():
+            if isinstance(stateful, torch.Tensor):
+                tensors.append(stateful)
+            elif isinstance(stateful, torch.nn.Module):
+                tensors += [*stateful.parameters(), *stateful.buffers()]
+        return tensors
 
     def digest(self) -> str:
         """Return a `digest_text` of everything but the elements of tensors; empty without values."""
@@ -130,19 +132,19 @@ class RunKeep(MutableMapping[str, Any]):
         return digest_text(to_json_text(described))
 
 
-def _read_state(kept: torch.Tensor | Stateful) -> Any:
-    return kept if isinstance(kept, torch.Tensor) else kept.state_dict()
+def _read_state(stateful: torch.Tensor | Stateful) -> Any:
+    return stateful if isinstance(stateful, torch.Tensor) else stateful.state_dict()
 
 
 @torch.no_grad()
-def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:
+def _load_state(stateful: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:
     """Load a state, in place if possible: the script may have other references to the object."""
-    if not isinstance(mine, torch.Tensor):
-        mine.load_state_dict(restore_types(mine.state_dict(), state))
-        return mine
-    if isinstance(state, torch.Tensor) and (state.shape, state.dtype) == (mine.shape, mine.dtype):
-        return mine.copy_(state)
-    return state.to(mine.device) if isinstance(state, torch.Tensor) else mine
+    if not isinstance(stateful, torch.Tensor):
+        stateful.load_state_dict(restore_types(stateful.state_dict(), state))
+        return stateful
+    if isinstance(state, torch.Tensor) and (state.shape, state.dtype) == (stateful.shape, stateful.dtype):
+        return stateful.copy_(state)
+    return state.to(stateful.device) if isinstance(state, torch.Tensor) else stateful
 
 
 def _check_value(name: str, value: object) -> Any:
@@ -153,8 +155,8 @@ def _check_value(name: str, value: object) -> Any:
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"run.keep[{name!r}] cannot be given to a joining worker: {error}",
-            means="only numbers, strings, lists, dicts, tensors and None travel; nothing is unpickled",
-            do="keep numbers, tensors, modules, or an object whose state_dict() has nothing else",
+            means="only numbers, strings, lists, dicts, tensors and None can be sent; nothing is unpickled",
+            do="keep numbers, tensors, modules, or an object with only such values in its state_dict()",
         ) from error
 
 
@@ -162,13 +164,13 @@ def _refuse_unsuitable(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.grad_fn is not None:
         raise BadInput(
             "a tensor that is part of a computation cannot be in run.keep",
-            means="everything that it was computed from would stay in memory",
+            means="all tensors from which it was computed would stay in memory",
             do="keep tensor.detach().clone()",
         )
     if callable(value) and not isinstance(value, Stateful):
         raise BadInput(
             f"{value!r} cannot be in run.keep",
-            means="a function does not travel",
+            means="functions cannot be sent to joining workers",
             do="define it in the script",
         )
 

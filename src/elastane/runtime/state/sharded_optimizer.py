@@ -31,10 +31,10 @@ class ShardedOptimizer:
         if type(optimizer) not in ELEMENTWISE:
             raise BadInput(
                 f"--copies N cannot shard {type(optimizer).__name__}",
-                means="it is not known to update each element by itself, so shards would change its result",
+                means="it may not update each element independently, so shards could change its result",
                 do="use --copies all, or one of " + ", ".join(kind.__name__ for kind in ELEMENTWISE),
             )
-        self._user = optimizer
+        self._user_optimizer = optimizer
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
@@ -57,8 +57,8 @@ class ShardedOptimizer:
     ) -> None:
         """Step on the pieces of the held blocks; free the state of blocks that the worker has given away."""
         self._forget(held)
-        groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
-        for piece, values in self._held_pieces(held):
+        groups: list[list[torch.Tensor]] = [[] for _ in self._user_optimizer.param_groups]
+        for piece, values in self._list_held_pieces(held):
             if piece.number not in untouched:
                 gradient = self._layout.extents[piece.number].view_flat(sums)
                 values.grad = gradient[piece.start : piece.stop]
@@ -67,7 +67,8 @@ class ShardedOptimizer:
         if scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, scale)
         self._optimizer.param_groups = [
-            {**group, "params": pieces} for group, pieces in zip(self._user.param_groups, groups, strict=True)
+            {**group, "params": pieces}
+            for group, pieces in zip(self._user_optimizer.param_groups, groups, strict=True)
         ]
         self._optimizer.step()
         for pieces in groups:
@@ -78,7 +79,7 @@ class ShardedOptimizer:
         """Skip a step after an overflow; free the state of blocks that the worker has given away."""
         self._forget(held)
 
-    def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:
+    def _list_held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:
         for block in sorted(held):
             if block < self.units:
                 yield from zip(self._layout.pieces[block], self._pieces[block], strict=True)
@@ -108,20 +109,20 @@ class ShardedOptimizer:
     def set_state(self, unit: int, state: dict[str, Any]) -> None:
         for key, entry in state.items():
             piece, name = key.split("/", 1)
-            kept = entry.clone() if isinstance(entry, torch.Tensor) else entry
-            self._optimizer.state[self._pieces[unit][int(piece)]][name] = kept
+            copied = entry.clone() if isinstance(entry, torch.Tensor) else entry
+            self._optimizer.state[self._pieces[unit][int(piece)]][name] = copied
 
     def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
-        return dict(self._optimizer.state.get(self._values_of(block, piece), {}))
+        return dict(self._optimizer.state.get(self._view_piece(block, piece), {}))
 
-    def _values_of(self, block: int, piece: Piece) -> torch.Tensor:
+    def _view_piece(self, block: int, piece: Piece) -> torch.Tensor:
         return self._pieces[block][self._layout.pieces[block].index(piece)]
 
-    def _block_of(self, piece: Piece) -> int:
+    def _find_block(self, piece: Piece) -> int:
         return next(b for b in self._layout.parameter_blocks[piece.number] if piece in self._layout.pieces[b])
 
     def is_elementwise(self, piece: Piece, key: str) -> bool:
-        entry = self._optimizer.state[self._values_of(self._block_of(piece), piece)][key]
+        entry = self._optimizer.state[self._view_piece(self._find_block(piece), piece)][key]
         return isinstance(entry, torch.Tensor) and entry.dim() > 0
 
     def list_pieces(self, unit: int) -> list[tuple[Extent, Piece]]:
@@ -138,8 +139,8 @@ class ShardedOptimizer:
         others: Mapping[str, torch.Tensor],
         plain: Mapping[str, Any],
     ) -> dict[str, torch.Tensor]:
-        values = self._values_of(self._block_of(piece), piece)
-        made: dict[str, Any] = dict(others)
-        made |= {key: torch.empty_like(values, dtype=dtype) for key, dtype in elementwise.items()}
-        self._optimizer.state[values] = {**made, **plain}
-        return {key: flatten_dense(tensor) for key, tensor in made.items()}
+        values = self._view_piece(self._find_block(piece), piece)
+        state: dict[str, Any] = dict(others)
+        state |= {key: torch.empty_like(values, dtype=dtype) for key, dtype in elementwise.items()}
+        self._optimizer.state[values] = {**state, **plain}
+        return {key: flatten_dense(tensor) for key, tensor in state.items()}

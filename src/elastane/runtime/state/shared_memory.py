@@ -79,11 +79,11 @@ class PeerArenas:
         """
         if (pid, fd) not in self._mapped:
             # O_RDWR because torch has no read-only tensors. Workers never write to a peer's arena.
-            opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+            descriptor = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
             try:
-                self._mapped[pid, fd] = _view_sections(mmap.mmap(opened, 0), self._sections)
+                self._mapped[pid, fd] = _view_sections(mmap.mmap(descriptor, 0), self._sections)
             finally:
-                os.close(opened)
+                os.close(descriptor)
         return self._mapped[pid, fd]
 
     def forget(self, pid: int) -> None:
@@ -92,10 +92,10 @@ class PeerArenas:
 
 
 class SharedMessage:
-    """Bytes that a peer on this machine reads once; freed with this object.
+    """A message that a peer on this machine reads once; freed with this object.
 
     Args:
-        payload: the pieces of the content, in order.
+        payload: the pieces of the message, in order.
 
     Attributes:
         address: the address that the peer passes to `read_shared_message`.
@@ -115,14 +115,14 @@ class SharedMessage:
 
 
 def read_shared_message(pid: int, address: bytes | bytearray) -> mmap.mmap:
-    """Map the message of process ``pid``; a copy would be slower, because it touches new memory.
+    """Map the shared message of process ``pid``; a copy would be slower, because it touches new memory.
 
     Raises:
         OSError: the process has ended.
     """
     fd, size = ADDRESS.unpack(address)
-    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    descriptor = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
     try:
-        return mmap.mmap(opened, size)
+        return mmap.mmap(descriptor, size)
     finally:
-        os.close(opened)
+        os.close(descriptor)

@@ -20,9 +20,9 @@ class RefusedState(dict[Any, Any]):
 
     def _refuse(self, *_args: object) -> NoReturn:
         raise BadInput(
-            "the script used optimizer.state, and the run holds that state in shards",
-            means="with --copies N no worker has the state of whole parameters: the script would find none",
-            do="run with --copies all; to save the state use run.checkpoint() or --save-optimizer",
+            "the script used optimizer.state, which the run holds in shards",
+            means="with --copies N no worker has the state of whole parameters",
+            do="run with --copies all; or save the state with run.checkpoint()",
         )
 
     __getitem__ = __setitem__ = __delitem__ = __contains__ = _refuse
@@ -42,11 +42,11 @@ class SharedOptimizerState:
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
         self._optimizer = optimizer
-        for name, value in self._attributes().items():
+        for name, value in self._find_attributes().items():
             if isinstance(value, optim.Optimizer):
                 raise BadInput(
                     f"the optimizer has another optimizer in its attribute {name}",
-                    means="the state of the inner optimizer would be missing in a worker that joins",
+                    means="a worker that joins would lack the state of the inner optimizer",
                     do="keep its state in self.state[parameter] of the optimizer given to run.prepare",
                 )
             _describe(value, f"{NAME}.{name}", {})
@@ -60,27 +60,27 @@ class SharedOptimizerState:
         tensors: dict[str, torch.Tensor] = {}
         attributes = {
             name: _describe(value, f"{NAME}.attributes.{name}", tensors)
-            for name, value in self._attributes().items()
+            for name, value in self._find_attributes().items()
         }
         state = self._optimizer.state
         entries = () if isinstance(state, RefusedState) else state.items()
         shared = {key: value for key, value in entries if not _is_parameter(key)}
         return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
-    def load(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, shared: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
-        for name, described in there["attributes"].items():
-            mine = getattr(self._optimizer, name, None)
-            setattr(self._optimizer, name, restore_types(mine, join_tensors(described, tensors)))
-        for key, state in join_tensors(there["state"], tensors).items():
-            mine = self._optimizer.state.get(key, {})
-            self._optimizer.state[key] = restore_types(mine, state)
+        for name, described in shared["attributes"].items():
+            present = getattr(self._optimizer, name, None)
+            setattr(self._optimizer, name, restore_types(present, join_tensors(described, tensors)))
+        for key, state in join_tensors(shared["state"], tensors).items():
+            present = self._optimizer.state.get(key, {})
+            self._optimizer.state[key] = restore_types(present, state)
 
     def snapshot(self) -> "OptimizerSnapshot":
         """Copy everything that a step of the optimizer may change, the state of parameters included."""
-        return OptimizerSnapshot(self._optimizer, self._attributes())
+        return OptimizerSnapshot(self._optimizer, self._find_attributes())
 
-    def _attributes(self) -> dict[str, Any]:
+    def _find_attributes(self) -> dict[str, Any]:
         """Return the attributes that are state and that torch's own optimizers do not have."""
         return {
             name: value
@@ -106,9 +106,9 @@ class OptimizerSnapshot:
             The state of parameters that the restore has replaced; the caller may reuse its memory.
         """
         spare = dict(self._optimizer.state)
-        for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
+        for group, saved in zip(self._optimizer.param_groups, self._groups, strict=True):
             group.clear()
-            group.update(was)
+            group.update(saved)
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
         vars(self._optimizer).update(self._attributes)
@@ -142,8 +142,8 @@ def _describe(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"{name} cannot be given to a joining worker: {error}",
-            means="only numbers, strings, lists, dicts, tensors and None travel; nothing is unpickled",
-            do="keep other objects out of the optimizer, or make them from numbers in its step()",
+            means="only numbers, strings, lists, dicts, tensors and None can be sent; nothing is unpickled",
+            do="keep other objects out of the optimizer, or build them from numbers in its step()",
         ) from error
 
 

@@ -77,7 +77,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.placement = placement
         self.arena = placement.arena
-        self._move_in()
+        self._move_parameters()
         self.buffers = CommittedBuffers(layout, placement)
         self.shards: OptimizerShards = (
             WholeOptimizer(optimizer, layout)
@@ -86,16 +86,16 @@ class TrainingState:
         )
         self.units = self.shards.units + 1
         self.guard = OptimizerGuard(
-            optimizer, lambda other: any(kept is other for kept in self.keep.values()), model
+            optimizer, lambda other: any(value is other for value in self.keep.values()), model
         )
         self.auxiliary_modules = AuxiliaryModules(
-            model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
+            model, lambda: (value for value in self.keep.values() if isinstance(value, nn.Module))
         )
         self.replicated = ReplicatedState(
             model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep
         )
 
-    def _move_in(self) -> None:
+    def _move_parameters(self) -> None:
         with torch.no_grad():
             for parameter, extent in zip(self.layout.parameters, self.layout.extents, strict=True):
                 view = extent.view(self.placement.values)
@@ -107,8 +107,8 @@ class TrainingState:
         """Copy values, buffers and replicated state; return a function that restores them."""
         copies = [section.clone() for section in self.placement.values]
         committed = [buffer.clone() for buffer in self.buffers.tensors]
-        rest, tensors = self.replicated.describe()
-        kept = {name: tensor.clone() for name, tensor in tensors.items()}
+        described, tensors = self.replicated.describe()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
         def restore() -> None:
@@ -117,7 +117,7 @@ class TrainingState:
             for buffer, copied in zip(self.buffers.tensors, committed, strict=True):
                 buffer.copy_(copied)
             self.buffers.restore()
-            self.replicated.load(rest, kept)
+            self.replicated.load(described, tensors)
 
         return restore
 
@@ -140,7 +140,7 @@ class TrainingState:
             self.replicated.check_schedule()
         elif begins:
             self.auxiliary_modules.find()
-            self.replicated.find_schedules()
+            self.replicated.check_schedules_known()
         self.buffers.commit()
         if not first:
             self.replicated.untrained.changed.update(self.replicated.untrained.find_changed(caches=True))
@@ -152,7 +152,7 @@ class TrainingState:
         Raises:
             BadInput: the script changed something inside the step.
         """
-        # Some of them may have come from other workers.
+        # Some of the buffers may have come from other workers.
         self.buffers.restore()
         self.replicated.remember_schedule()
         changed = self.replicated.untrained.find_changed(caches=False)
@@ -175,25 +175,25 @@ class TrainingState:
         Raises:
             BadInput: the microbatch changed a tensor that must not change inside a step.
         """
-        now = self.read_versions()
-        if now != before:
-            changed = next(n for n, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
-            places = self.layout.extents
+        after = self.read_versions()
+        if after != before:
+            changed = next(n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
+            extents = self.layout.extents
             raise build_inside_step_error(
-                places[changed].name if changed < len(places) else "a tensor in run.keep"
+                extents[changed].name if changed < len(extents) else "a tensor in run.keep"
             )
 
     def digest_content(self) -> dict[str, str]:
         """Return digests of parameters and of kept tensors: `read_versions` misses changes of ``.data``."""
-        named = {
-            extent.name: p for extent, p in zip(self.layout.extents, self.layout.parameters, strict=True)
+        names = [extent.name for extent in self.layout.extents]
+        parameters = dict(zip(names, self.layout.parameters, strict=True))
+        keep_tensors = {
+            f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.list_tensors())
         }
-        kept = {f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.list_tensors())}
-        return {
-            name: digest_tensor(tensor) for name, tensor in (named | kept).items()
-        } | self.replicated.untrained.digest_tensors()
+        digests = {name: digest_tensor(tensor) for name, tensor in (parameters | keep_tensors).items()}
+        return digests | self.replicated.untrained.digest_tensors()
 
-    # -- one virtual rank ----------------------------------------------------------------------------------
+    # -- the rehearsal ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
@@ -302,14 +302,14 @@ class TrainingState:
             if key.startswith("extra/")
         }
         for key, entry in (*tensors.items(), *plain.items()):
-            kind, *where = key.split("/", 2)
+            kind, *path = key.split("/", 2)
             if kind == "value":
-                self.view_values(int(where[0]), self.arena.tensors).copy_(entry)
-                self.update_model(int(where[0]))
+                self.view_values(int(path[0]), self.arena.tensors).copy_(entry)
+                self.update_model(int(path[0]))
             elif kind == "buffer":
-                self.buffers.tensors[int(where[0])].copy_(entry)
+                self.buffers.tensors[int(path[0])].copy_(entry)
             elif kind in ("state", "host"):
-                states.setdefault(int(where[0]), {})[where[1]] = self._place(entry, kind)
+                states.setdefault(int(path[0]), {})[path[1]] = self._move_to_device(entry, kind)
             else:
                 self.replicated.load(entry, extra)
         with self.placement.use_side_stream():
@@ -317,8 +317,8 @@ class TrainingState:
                 self.shards.set_state(unit, state)
             self.placement.synchronize()
 
-    def _place(self, entry: object, kind: str) -> object:
-        """Return an entry of the optimizer's state, on the kind of device that it had at the sender."""
+    def _move_to_device(self, entry: object, kind: str) -> object:
+        """Return an entry of the optimizer's state on the kind of device that it has at the sender."""
         if not isinstance(entry, torch.Tensor) or kind == "host":
             return entry
         with self.placement.use_side_stream():
@@ -354,8 +354,8 @@ def build_inside_step_error(name: str) -> BadInput:
     """Return the error for a change that other workers do not make in the same way."""
     return BadInput(
         f"{name} was changed inside a step",
-        means="workers run the inner loop for other microbatches, so each would make another change",
-        do="change it after the inner loop, between two steps; initialise from data before run.prepare",
+        means="each worker runs the inner loop for different microbatches, so the changes would differ",
+        do="change it after the inner loop, between two steps; initialise it from data before run.prepare",
     )
 
 
@@ -366,10 +366,10 @@ def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
     """
     pairs = [blocks[block] for block in sorted(blocks.keys() - {REPLICATED_BLOCK})]
     values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    beside = blocks.get(REPLICATED_BLOCK, ("", ""))
+    replicated = blocks.get(REPLICATED_BLOCK, ("", ""))
     return Digest(
-        parameters=hashlib.sha256("".join([*values, beside[0]]).encode()).hexdigest(),
-        optimizer=hashlib.sha256("".join([*states, beside[1]]).encode()).hexdigest(),
+        parameters=hashlib.sha256("".join([*values, replicated[0]]).encode()).hexdigest(),
+        optimizer=hashlib.sha256("".join([*states, replicated[1]]).encode()).hexdigest(),
         parameter_blocks=tuple(value[:16] for value in values),
         optimizer_blocks=tuple(value[:16] for value in states),
     )

@@ -38,7 +38,7 @@ class UntrainedTensors:
                     self._buffers[full] = (module, name)
                     if name in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no accessor
                         self._caches.add(full)
-        self._marker = ChangeDetector()
+        self._detector = ChangeDetector()
         self._marks: dict[str, ChangeMark] = {}
         self.changed: set[str] = set()
 
@@ -53,7 +53,9 @@ class UntrainedTensors:
 
     def remember(self) -> None:
         """Remember the present state of the tensors."""
-        self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.find_tensors().items()}
+        self._marks = {
+            name: self._detector.mark(name, tensor) for name, tensor in self.find_tensors().items()
+        }
 
     def find_changed(self, *, caches: bool) -> list[str]:
         """Return the names of the tensors that have changed since `remember`.
@@ -65,28 +67,28 @@ class UntrainedTensors:
             name
             for name, tensor in self.find_tensors().items()
             if (caches or name not in self._caches)
-            and self._marker.mark(name, tensor) != self._marks.get(name)
+            and self._detector.mark(name, tensor) != self._marks.get(name)
         ]
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `find_changed_tensors` returned on another worker or in an earlier attempt of the run."""
-        mine = self.find_tensors()
-        for name, theirs in tensors.items():
-            there = mine.get(name)
-            if there is not None and (there.shape, there.dtype) == (theirs.shape, theirs.dtype):
-                there.data.copy_(theirs)
-            elif name in self._buffers:
-                module, own = self._buffers[name]
-                module._buffers[own] = theirs.clone()  # noqa: SLF001 - setattr would register the same, slower
+        present = self.find_tensors()
+        for full, tensor in tensors.items():
+            target = present.get(full)
+            if target is not None and (target.shape, target.dtype) == (tensor.shape, tensor.dtype):
+                target.data.copy_(tensor)
+            elif full in self._buffers:
+                module, name = self._buffers[full]
+                module._buffers[name] = tensor.clone()  # noqa: SLF001 - setattr would register the same, slower
         self.changed = set(tensors)
         self.remember()
 
     def restore_buffers(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore buffers from `copy_buffers`."""
-        for name, copied in tensors.items():
-            module, own = self._buffers[name]
-            module._buffers[own] = copied  # noqa: SLF001 - likewise
+        for full, copied in tensors.items():
+            module, name = self._buffers[full]
+            module._buffers[name] = copied  # noqa: SLF001 - likewise
 
     def copy_buffers(self) -> dict[str, torch.Tensor]:
         """Return copies of the buffers, which a forward pass may change."""

@@ -39,15 +39,15 @@ class WholeOptimizer:
             self._views = [extent.view(sums) for extent in self._layout.extents]
         if len(held) > self.units:
             self._spare.clear()
-        due = [n for n in range(self.units) if n in held and n not in untouched]
-        gradients = [self._views[n] for n in due]
+        stepped = [number for number in range(self.units) if number in held and number not in untouched]
+        gradients = [self._views[number] for number in stepped]
         if scale != 1.0:
             torch._foreach_mul_(gradients, scale)
-        for n, gradient in zip(due, gradients, strict=True):
-            self._layout.parameters[n].grad = gradient
+        for number, gradient in zip(stepped, gradients, strict=True):
+            self._layout.parameters[number].grad = gradient
         self._optimizer.step()
-        for n in due:
-            self._layout.parameters[n].grad = None
+        for number in stepped:
+            self._layout.parameters[number].grad = None
 
     def skip(self, held: frozenset[int]) -> None:
         """Skip a step after an overflow of its gradient."""
@@ -58,7 +58,7 @@ class WholeOptimizer:
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
         """Step once with zero gradients and a learning rate of zero; keep the allocated state for reuse."""
         before = self.shared.snapshot()
-        kept = [tensor.clone() for tensor in values]
+        values_before = [tensor.clone() for tensor in values]
         for group in self._optimizer.param_groups:
             group.update({key: 0.0 for key in ("lr", "weight_decay") if isinstance(group.get(key), float)})
         for parameter, extent in zip(self._layout.parameters, self._layout.extents, strict=True):
@@ -67,11 +67,11 @@ class WholeOptimizer:
         type(self._optimizer).step(self._optimizer)
         for parameter in self._layout.parameters:
             parameter.grad = None
-        for tensor, was in zip(values, kept, strict=True):
-            tensor.copy_(was)
-        made = before.restore()
+        for tensor, before_step in zip(values, values_before, strict=True):
+            tensor.copy_(before_step)
+        allocated = before.restore()
         if not self._optimizer.state:
-            self._spare = made
+            self._spare = allocated
 
     def holds_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
@@ -117,17 +117,20 @@ class WholeOptimizer:
     ) -> dict[str, torch.Tensor]:
         parameter, extent = self._layout.parameters[piece.number], self._layout.extents[piece.number]
         spare = self._spare.pop(parameter, {})
-        made: dict[str, Any] = dict(others)
+        state: dict[str, Any] = dict(others)
         for key, dtype in elementwise.items():
-            there = spare.get(key)
-            fits = isinstance(there, torch.Tensor) and (there.stride(), there.dtype) == (extent.stride, dtype)
-            made[key] = (
-                there
+            reusable = spare.get(key)
+            fits = isinstance(reusable, torch.Tensor) and (reusable.stride(), reusable.dtype) == (
+                extent.stride,
+                dtype,
+            )
+            state[key] = (
+                reusable
                 if fits
                 else torch.empty_strided(extent.shape, extent.stride, dtype=dtype, device=parameter.device)
             )
-        self._optimizer.state[parameter] = {**made, **plain}
-        return {key: flatten_dense(tensor) for key, tensor in made.items()}
+        self._optimizer.state[parameter] = {**state, **plain}
+        return {key: flatten_dense(tensor) for key, tensor in state.items()}
 
 
 def _refuse_unsupported(optimizer: optim.Optimizer) -> None:
@@ -135,13 +138,13 @@ def _refuse_unsupported(optimizer: optim.Optimizer) -> None:
         raise BadInput(
             "LBFGS evaluates the loss several times a step",
             means="a step of Elastane has one forward and one backward pass per virtual rank",
-            do="use an optimizer whose step() needs no closure",
+            do="use an optimizer with a step() that needs no closure",
         )
     if isinstance(optimizer, optim.SparseAdam):
         raise BadInput(
             "SparseAdam takes sparse gradients only",
-            means="gradients of virtual ranks are summed in dense blocks",
-            do="use Adam or AdamW; sparse gradients of an embedding are made dense",
+            means="Elastane sums the gradients of virtual ranks in dense blocks",
+            do="use Adam or AdamW; Elastane makes sparse gradients of an embedding dense",
         )
 
 
