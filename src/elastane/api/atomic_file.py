@@ -1,8 +1,9 @@
-"""Atomic replacement of files: a crash or a full disk leaves either the old content or the new."""
+"""Atomic replacement of files and directories: a crash or a full disk leaves the old content or the new."""
 
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,6 +62,36 @@ def remove_partials(path: Path) -> None:
     """
     for partial in path.parent.glob(f".{path.name}.*.partial"):
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_new_directory(path: Path, *, durable: bool) -> Iterator[Path]:
+    """Yield an empty directory that is moved to ``path`` when the block ends without an error.
+
+    A reader sees the complete directory or none. If the block fails, or the disk is full, nothing is created.
+
+    Args:
+        path: of the directory, which may exist only if it is empty; missing parents are created.
+        durable: sync all files before the move and the parent after it, so that the directory survives a
+            power cut once this returns.
+
+    Raises:
+        OSError: the directory cannot be written, or ``path`` is not empty.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        # A killed process may have left it.
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        if durable:
+            for entry in (*partial.rglob("*"), partial):
+                sync_directory(entry) if entry.is_dir() else sync_file(entry)
+        partial.replace(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if durable:
+        sync_directory(path.parent)
 
 
 def sync_file(path: Path) -> None:

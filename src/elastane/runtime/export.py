@@ -5,7 +5,6 @@ It is a separate process, because only this package has torch. It prints one lin
 """
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from elastane.api.atomic_file import open_new_directory
 from elastane.api.errors import BadInput
 from elastane.api.export import ExportedModel
 from elastane.api.rundir import RunDir
@@ -123,17 +123,12 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
-    beside = out.with_name(f".{out.name}.partial")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        FORMATS[kind](trained, beside)
-        checked = CHECKS[kind](trained, beside)
-        beside.replace(out)
+        with open_new_directory(out, durable=True) as partial:
+            FORMATS[kind](trained, partial)
+            checked = CHECKS[kind](trained, partial)
     except OSError as error:
         raise BadInput(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     sizes = {
         str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()
     }

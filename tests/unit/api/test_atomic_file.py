@@ -4,11 +4,18 @@ import errno
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
 from elastane.api import atomic_file
-from elastane.api.atomic_file import open_replacement, remove_partials, replace_file, sync_directory
+from elastane.api.atomic_file import (
+    open_new_directory,
+    open_replacement,
+    remove_partials,
+    replace_file,
+    sync_directory,
+)
 
 
 @pytest.fixture
@@ -130,3 +137,53 @@ def test_a_file_system_that_cannot_sync_directories_is_no_error(tmp_path, monkey
 
     monkeypatch.setattr(atomic_file.os, "fsync", refuse)
     sync_directory(tmp_path)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_new_directory_appears_complete(tmp_path, durable):
+    path = tmp_path / "deep" / "export"
+    with open_new_directory(path, durable=durable) as partial:
+        (partial / "inner").mkdir()
+        (partial / "inner" / "weights").write_bytes(b"1")
+        assert not path.exists()
+    assert (path / "inner" / "weights").read_bytes() == b"1"
+    assert names(path.parent) == ["export"]
+
+
+def test_a_directory_that_fails_halfway_does_not_appear(tmp_path):
+    def write_half() -> None:
+        with open_new_directory(tmp_path / "export", durable=True) as partial:
+            (partial / "weights").write_bytes(b"1")
+            raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_half()
+    assert names(tmp_path) == []
+
+
+def test_a_new_directory_replaces_an_empty_one_and_no_other(tmp_path):
+    def write(content: str) -> None:
+        with open_new_directory(tmp_path / "export", durable=True) as partial:
+            (partial / "weights").write_text(content)
+
+    (tmp_path / "export").mkdir()
+    write("first")
+    with pytest.raises(OSError, match="not empty"):
+        write("second")
+    assert (tmp_path / "export" / "weights").read_text() == "first"
+    assert names(tmp_path) == ["export"]
+
+
+def test_a_durable_directory_syncs_its_files_before_the_move_and_its_parent_after_it(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def record(descriptor):
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        synced.append((name, (tmp_path / "export").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic_file.os, "fsync", record)
+    with open_new_directory(tmp_path / "export", durable=True) as partial:
+        (partial / "weights").write_bytes(b"1")
+    assert synced == [("weights", False), (".export.partial", False), (tmp_path.name, True)]
