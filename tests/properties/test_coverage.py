@@ -28,7 +28,7 @@ borders = st.lists(st.integers(0, 12), max_size=6)
 
 
 @given(borders, st.randoms(use_true_random=False))
-def test_tiles_are_whole_in_any_order_and_without_any_one_of_them_not(inner, shuffled):
+def test_tiles_cover_a_tensor_in_any_order_but_not_without_one_of_them(inner, shuffled):
     cuts = sorted({0, 12, *inner})
     tiles = list(pairwise(cuts))
     shuffled.shuffle(tiles)
@@ -40,7 +40,7 @@ def test_tiles_are_whole_in_any_order_and_without_any_one_of_them_not(inner, shu
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1, max_size=5))
-def test_the_verdict_is_that_of_counting(stretches):
+def test_coverage_agrees_with_counting_each_element(stretches):
     counts = [0] * 12
     for start, stop in stretches:
         for position in range(start, stop):
@@ -49,11 +49,11 @@ def test_the_verdict_is_that_of_counting(stretches):
     assert (find_gaps(manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
 
 
-def test_the_words_say_which_elements():
+def test_a_gap_names_its_elements():
     assert str(find_gaps(manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
     assert str(find_gaps(manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
 
 
-def test_a_second_name_of_nothing_is_damage():
+def test_an_alias_of_a_missing_tensor_is_damage():
     (damage,) = find_gaps(manifest([(0, 12)], aliases={"model.v": "model.u"}))
     assert damage.file == "model.v"

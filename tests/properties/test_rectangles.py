@@ -29,7 +29,7 @@ def positions(shape, stride):
 
 
 @given(stretches())
-def test_rectangles_tile_the_stretch_in_memory_order(stretch):
+def test_rectangles_tile_the_range_in_memory_order(stretch):
     shape, stride, start, stop = stretch
     grid = positions(shape, stride)
     order = sort_dims(shape, stride)
@@ -46,7 +46,7 @@ def test_rectangles_tile_the_stretch_in_memory_order(stretch):
 
 
 @given(stretches())
-def test_there_are_at_most_two_per_dim_less_one(stretch):
+def test_a_range_has_at_most_two_rectangles_per_dim_less_one(stretch):
     shape, stride, start, stop = stretch
     assert len(cut_rectangles(shape, stride, start, stop)) <= max(2 * len(shape) - 1, 1)
 
@@ -58,6 +58,6 @@ def test_a_whole_tensor_is_one_rectangle(stretch):
     assert (only.offsets, only.sizes) == ((0,) * len(shape), shape)
 
 
-def test_a_tensor_without_elements_is_stored_too():
+def test_a_tensor_without_elements_is_one_rectangle():
     (only,) = cut_rectangles((3, 0, 2), (2, 2, 1), 0, 0)
     assert only.sizes == (3, 0, 2)

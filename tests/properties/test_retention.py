@@ -42,7 +42,7 @@ rules = st.builds(
 
 
 @given(some, rules)
-def test_what_the_rules_name_is_kept(found, wanted):
+def test_checkpoints_that_a_rule_names_are_retained(found, wanted):
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     complete = sorted((s for s in found if s.state == "complete"), key=lambda s: s.age)
     kept = [s for s in complete if s.name not in gone]
@@ -58,7 +58,7 @@ def test_what_the_rules_name_is_kept(found, wanted):
 
 
 @given(some, rules)
-def test_nothing_newer_than_the_newest_complete_one_goes(found, wanted):
+def test_no_checkpoint_newer_than_the_newest_complete_one_is_deleted(found, wanted):
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     newest = max((s.age for s in found if s.state == "complete"), default=None)
     if newest is None:
@@ -68,7 +68,7 @@ def test_nothing_newer_than_the_newest_complete_one_goes(found, wanted):
 
 
 @given(some, rules)
-def test_whatever_else_is_old_goes(found, wanted):
+def test_old_checkpoints_that_no_rule_names_are_deleted(found, wanted):
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     newest = max((s.age for s in found if s.state == "complete"), default=(-1, -1))
     for s in found:
@@ -79,7 +79,7 @@ def test_whatever_else_is_old_goes(found, wanted):
 
 
 @given(some, rules)
-def test_pruning_twice_is_pruning_once(found, wanted):
+def test_pruning_twice_equals_pruning_once(found, wanted):
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     assert choose_deletions([s for s in found if s.name not in gone], wanted) == ()
 
@@ -94,23 +94,23 @@ def test_every_deletion_has_its_reason():
 
 
 @pytest.mark.parametrize("wrong", [Retention(last=0), Retention(every=0), Retention(last=-1)])
-def test_a_rule_that_keeps_nothing_is_refused(wrong):
+def test_a_rule_that_retains_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="at least"):
         choose_deletions([summary(1)], wrong)
 
 
 @given(st.integers(0, 10**10), st.integers(0, 20))
-def test_a_name_tells_its_age(step, resumed):
+def test_the_name_of_a_checkpoint_has_its_age(step, resumed):
     assert parse_checkpoint_age(format_checkpoint_name(step, resumed)) == (resumed, step)
 
 
 @pytest.mark.parametrize("name", ["step-1", "step-00000001.r0", "step-00000001.tmp", "logs", ""])
-def test_what_is_no_checkpoint_has_no_age(name):
+def test_another_name_has_no_age(name):
     assert parse_checkpoint_age(name) is None
 
 
 @given(some, rules, st.data())
-def test_the_one_that_the_present_attempt_began_with_stays(found, wanted, data):
+def test_the_checkpoint_with_which_the_present_attempt_began_is_retained(found, wanted, data):
     """Whoever joins later in that attempt looks at it: without it a resumed run could not grow."""
     origin = data.draw(st.sampled_from([s.name for s in found] or [""]))
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
@@ -118,7 +118,7 @@ def test_the_one_that_the_present_attempt_began_with_stays(found, wanted, data):
     assert {deletion.name for deletion in choose_deletions(found, keeping)} == gone - {origin}
 
 
-def test_an_evaluation_is_found_by_its_plain_name_where_the_step_has_none():
+def test_a_metric_of_an_evaluation_is_found_without_its_prefix():
     """The loss of an evaluation does not hide that of the step."""
 
     found = [

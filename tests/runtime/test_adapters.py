@@ -131,7 +131,7 @@ HOW = {
 
 
 @pytest.mark.parametrize("adapt", HOW.values(), ids=HOW)
-def test_an_export_computes_what_was_trained(tmp_path, adapt):
+def test_an_exported_adapter_computes_the_same_as_the_trained_one(tmp_path, adapt):
     adapted = Adapted(tmp_path, adapt)
     done = adapted.exported()
     assert done.files.keys() == {"adapter_config.json", "adapter_model.safetensors"}
@@ -139,7 +139,7 @@ def test_an_export_computes_what_was_trained(tmp_path, adapt):
     assert_computes_the_same(adapted, adapted.out)
 
 
-def test_of_another_architecture(tmp_path):
+def test_an_adapter_of_another_architecture_is_exported(tmp_path):
     adapted = Adapted(
         tmp_path, lambda base: peft.get_peft_model(base, lora(target_modules="all-linear")), base=tiny_llama
     )
@@ -147,7 +147,7 @@ def test_of_another_architecture(tmp_path):
     assert_computes_the_same(adapted, adapted.out)
 
 
-def test_a_prompt_that_was_trained(tmp_path):
+def test_a_trained_prompt_is_exported(tmp_path):
     config = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
     adapted = Adapted(tmp_path, lambda base: peft.get_peft_model(base, config), base=tiny_llama)
     adapted.exported()
@@ -222,7 +222,7 @@ def two_adapters(base):
 @pytest.mark.parametrize(
     ("adapt", "why"), [(unfrozen, r"ln_f\.weight was trained too"), (two_adapters, "2 adapters")]
 )
-def test_what_the_files_of_an_adapter_cannot_hold_is_refused(tmp_path, adapt, why):
+def test_a_model_that_the_files_of_an_adapter_cannot_hold_is_refused(tmp_path, adapt, why):
     adapted = Adapted(tmp_path, adapt)
     with pytest.raises(BadInput, match=why) as refused:
         adapted.exported()
@@ -250,7 +250,7 @@ def test_an_adapter_of_a_plain_module_loads_onto_it(tmp_path):
     assert torch.equal(read(inputs), state.model(inputs))
 
 
-def test_a_config_of_the_base_model_beside_the_adapters_tensors_is_never_exported(tmp_path):
+def test_a_config_of_the_base_model_is_never_exported_with_the_tensors_of_an_adapter(tmp_path):
     # As run directories were written before adapters were known.
     adapted = Adapted(tmp_path, HOW["lora"])
     for name in ("adapter_config.json", "adapter_model.safetensors"):

@@ -59,7 +59,7 @@ def assert_same_state(one, other):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_plain_pytorch_resumes_from_it(kind, catalog, tmp_path):
+def test_plain_pytorch_resumes_from_a_checkpoint(kind, catalog, tmp_path):
     model, optimizer = trained(kind)
     want = copy.deepcopy(state(model, optimizer))
     save(catalog, 7, state(model, optimizer))
@@ -82,7 +82,7 @@ def test_plain_pytorch_resumes_from_it(kind, catalog, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_it_says_the_same_as_what_dcp_itself_writes(kind, catalog, tmp_path):
+def test_a_checkpoint_reads_like_one_that_dcp_has_written(kind, catalog, tmp_path):
     nested = state(*trained(kind))
     save(catalog, 7, nested, writers=1, borders=())
     dcp.save(nested, checkpoint_id=tmp_path / "theirs", no_dist=True)
@@ -95,7 +95,7 @@ def test_it_says_the_same_as_what_dcp_itself_writes(kind, catalog, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torchs_own_converter_makes_one_file_of_it(catalog, tmp_path):
+def test_the_converter_of_torch_makes_one_file_of_a_checkpoint(catalog, tmp_path):
     nested = state(*trained("adamw"))
     save(catalog, 7, nested)
     dcp_to_torch_save(tmp_path / "checkpoints" / format_checkpoint_name(7), tmp_path / "one.pt")
@@ -113,7 +113,7 @@ def test_tied_weights_are_stored_once(catalog):
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_any_stretch_is_read_back_from_any_cut(data, tmp_path_factory):
+def test_any_range_is_read_from_any_division_into_items(data, tmp_path_factory):
     shape = tuple(data.draw(st.lists(st.integers(1, 6), max_size=4), label="shape"))
     order = data.draw(st.permutations(range(len(shape))), label="order")
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]))
@@ -138,7 +138,7 @@ def test_any_stretch_is_read_back_from_any_cut(data, tmp_path_factory):
     assert torch.equal(found["model"]["w"], tensor)
 
 
-def test_everything_at_once_is_restored_where_it_belongs(catalog):
+def test_many_tensors_are_read_in_one_call(catalog):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nested = state(*trained("adamw"))
@@ -163,7 +163,7 @@ def test_a_tensor_without_elements_survives(catalog, tmp_path):
     assert torch.equal(found["model"]["something"], torch.ones(2))
 
 
-def test_the_state_is_not_copied_on_its_way(catalog):
+def test_encoding_a_part_does_not_copy_the_state(catalog):
     tensor = torch.arange(1 << 16, dtype=torch.float32)
     encoded = EncodedPart("part-0.distcp", [TensorSlice("model.w", (1 << 16,), (1,), 0, 1 << 16, tensor)])
     before, raw, after = encoded
@@ -172,7 +172,7 @@ def test_the_state_is_not_copied_on_its_way(catalog):
     assert encoded.bytes == len(before) + len(raw) + len(after)
 
 
-def test_the_envelope_is_what_torch_saves_around_any_values():
+def test_an_envelope_does_not_depend_on_the_values():
     for stride in ((4, 1), (1, 3)):
         around = make_envelope(torch.float32, (3, 4), stride)
         values = torch.randn(12)
@@ -199,7 +199,7 @@ def test_a_missing_writer_prevents_the_checkpoint(catalog):
     assert catalog.inspect(format_checkpoint_name(1)).summary.state == "unfinished"
 
 
-def test_a_changed_byte_is_named_before_it_is_used(catalog):
+def test_a_changed_byte_is_reported_before_it_is_used(catalog):
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0), "v": torch.arange(9.0)}})
     part = next(part for part in manifest.parts if any(item.key == "model.w" for item in part.items))
     item = next(item for item in part.items if item.key == "model.w")
@@ -213,7 +213,7 @@ def test_a_changed_byte_is_named_before_it_is_used(catalog):
         reader.read("model.w", 0, 64, torch.empty(64))
 
 
-def test_wrong_questions_are_refused(catalog):
+def test_invalid_requests_are_refused(catalog):
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
     with CheckpointReader(catalog.storage, manifest) as reader:
         with pytest.raises(ValueError, match=r"no tensor model\.u"):
@@ -224,7 +224,7 @@ def test_wrong_questions_are_refused(catalog):
             reader.read("model.w", 60, 70, torch.empty(10))
 
 
-def test_the_manifest_knows_every_file(catalog, tmp_path):
+def test_the_manifest_lists_every_file(catalog, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         manifest = save(catalog, 1, state(*trained("adamw")))
@@ -236,14 +236,14 @@ def test_the_manifest_knows_every_file(catalog, tmp_path):
     )
 
 
-def test_channels_last_is_taken_as_it_lies():
+def test_a_channels_last_tensor_is_not_copied():
     conv = Small().to(memory_format=torch.channels_last).conv.weight
     entry = slice_whole("model.conv.weight", conv)
     assert entry.stride == conv.stride()
     assert entry.data.data_ptr() == conv.data_ptr()
 
 
-def test_an_attempt_that_was_left_behind_is_replaced(catalog):
+def test_a_checkpoint_replaces_an_unfinished_attempt(catalog):
     save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0) + 1}})
     into = torch.empty(64)
@@ -253,7 +253,7 @@ def test_an_attempt_that_was_left_behind_is_replaced(catalog):
     assert catalog.verify(manifest.name) == ()
 
 
-def test_a_file_that_was_laid_out_has_the_bytes_of_one_written_from_where_the_state_lies(catalog):
+def test_a_copied_part_has_the_same_bytes_as_one_written_from_the_state(catalog):
     tensors = {f"model.t{n}": torch.randn(n, 37) for n in (1, 3, 0, 500)}
     streamed = EncodedPart("streamed", [slice_whole(key, tensor) for key, tensor in tensors.items()])
     laid_out = EncodedPart("laid-out", [slice_whole(key, tensor) for key, tensor in tensors.items()])
@@ -266,7 +266,7 @@ def test_a_file_that_was_laid_out_has_the_bytes_of_one_written_from_where_the_st
     assert copied == msgspec.structs.replace(part, name="laid-out")
 
 
-def test_a_place_takes_whole_pages_straight_and_the_rest_as_ever(tmp_path):
+def test_whole_pages_are_written_directly_and_the_rest_through_the_page_cache(tmp_path):
     content = os.urandom(3 * mmap.PAGESIZE + 5)
     for before in (b"", b"odd"):
         pages = mmap.mmap(-1, 4 * mmap.PAGESIZE)
@@ -276,7 +276,7 @@ def test_a_place_takes_whole_pages_straight_and_the_rest_as_ever(tmp_path):
         assert written.bytes == len(before + content)
 
 
-def test_a_file_system_that_takes_nothing_straight_gets_everything_as_ever(tmp_path, monkeypatch):
+def test_a_file_system_without_direct_writes_gets_all_bytes_through_the_page_cache(tmp_path, monkeypatch):
     class Refusing:
         def __getattr__(self, name):
             return getattr(fcntl, name)

@@ -156,7 +156,7 @@ def test_a_part_is_copied_then_written_then_published(writers):
     assert writers.changes >= 3
 
 
-def test_what_is_stored_is_the_state_of_the_moment_it_was_copied_at(writers):
+def test_a_part_holds_the_state_at_the_time_of_its_copy(writers):
     writers.fill(1.0)
     writers.storage.open.clear()
     writers.take(5)
@@ -169,7 +169,7 @@ def test_what_is_stored_is_the_state_of_the_moment_it_was_copied_at(writers):
     assert writers.stored(5) == [1.0]
 
 
-def test_a_copy_whose_step_was_begun_again_is_replaced(writers):
+def test_a_copy_of_a_repeated_step_replaces_the_first_one(writers):
     writers.fill(1.0)
     writers.take(5, writers=(0, 1))
     writers.fill(2.0)
@@ -188,7 +188,7 @@ def test_without_a_copy_a_commit_writes_nothing(writers):
     assert writers.workers[0].parts == ()
 
 
-def test_storage_that_refuses_is_tried_until_it_does_not(writers):
+def test_a_refused_part_is_retried_until_storage_accepts_it(writers):
     writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
@@ -198,7 +198,7 @@ def test_storage_that_refuses_is_tried_until_it_does_not(writers):
     assert writers.until(5, "written").error == ""
 
 
-def test_one_that_storage_refuses_makes_way_for_the_next(writers):
+def test_the_next_part_replaces_one_that_storage_refuses(writers):
     writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
@@ -211,7 +211,7 @@ def test_one_that_storage_refuses_makes_way_for_the_next(writers):
     writers.until(6, "written")
 
 
-def test_one_that_is_still_being_written_is_waited_for_but_not_for_ever(writers, monkeypatch):
+def test_the_wait_for_a_part_that_is_being_written_has_a_limit(writers, monkeypatch):
     monkeypatch.setattr(part_writer, "LONGEST_WAIT_S", 0.05)
     writers.fill(1.0)
     writers.storage.open.clear()
@@ -241,7 +241,7 @@ def test_the_next_copy_waits_until_the_last_one_is_written(writers):
     assert [part.state for part in writers.workers[0].parts] == ["written", "copied"]
 
 
-def test_a_publisher_follows_one_that_died_after_its_work(writers):
+def test_a_second_publisher_changes_nothing_after_the_first_died_before_its_report(writers):
     writers.take(5)
     writers.commit()
     writers.until(5, "written")
@@ -261,7 +261,7 @@ def test_a_publisher_follows_one_that_died_after_its_work(writers):
     assert find_times() == written
 
 
-def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):
+def test_a_publication_that_fails_has_a_reason_and_can_be_repeated(writers):
     writers.take(5)
     writers.commit()
     writers.until(5, "written")
@@ -272,7 +272,7 @@ def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):
     assert writers.publish(5).error == ""
 
 
-def test_a_part_that_is_not_there_is_not_published_over(writers):
+def test_a_checkpoint_with_a_missing_part_is_not_published(writers):
     writers.take(5, writers=(0, 1))
     writers.commit()
     writers.until(5, "written")
@@ -280,7 +280,7 @@ def test_a_part_that_is_not_there_is_not_published_over(writers):
     assert writers.catalog.list_summaries()[0].state == "unfinished"
 
 
-def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
+def test_a_publication_deletes_checkpoints_beyond_the_retention(writers):
     for step in (5, 6, 7):
         writers.take(step)
         writers.commit()
@@ -294,7 +294,7 @@ def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
     assert name_record(0) not in writers.storage.list_files(format_checkpoint_name(7))
 
 
-def test_the_last_few_parts_are_told_of_oldest_first(writers):
+def test_the_last_few_parts_are_reported_oldest_first(writers):
     steps = range(1, REMEMBERED_PARTS + 3)
     for step in steps:
         writers.take(step)
@@ -303,7 +303,7 @@ def test_the_last_few_parts_are_told_of_oldest_first(writers):
     assert [part.step for part in writers.workers[0].parts] == [*steps][-REMEMBERED_PARTS:]
 
 
-def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the_part(writers):
+def test_a_refusal_is_reported_and_withdrawn_once_storage_accepts_the_part(writers):
     told = SimpleQueue()
     writers.workers[0] = CheckpointWriter(
         0,
@@ -328,7 +328,7 @@ def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the
     writers.until(5, "written")
 
 
-def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
+def test_a_refused_worker_abandons_a_part_that_others_write_in_its_place(writers):
     writers.storage.refusing.set()
     writers.take(5)
     writers.commit()

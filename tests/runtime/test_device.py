@@ -46,7 +46,7 @@ def there(lesson: Lesson) -> Lesson:
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
-def test_it_trains_as_in_a_plain_loop(build):
+def test_a_model_trains_as_in_a_plain_loop(build):
     learned = elastic(there(Lesson(build)))
     assert isinstance(learned.run._trainer.state.placement, Mirrored)
     assert all(parameter.is_cuda for parameter in learned.model.parameters())
@@ -54,7 +54,7 @@ def test_it_trains_as_in_a_plain_loop(build):
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
-def test_it_trains_to_the_same_bits_again_and_sharded(build):
+def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
     lesson = there(Lesson(build))
     first, again, sharded = elastic(lesson), elastic(lesson), elastic(lesson, copies=2)
     assert first.losses == again.losses == sharded.losses
@@ -65,7 +65,7 @@ def test_it_trains_to_the_same_bits_again_and_sharded(build):
 
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("how", ["foreach", "fused"])
-def test_a_joiner_has_its_state_where_the_donor_has_it(how, copies):
+def test_a_joiner_has_its_state_on_the_same_device_as_the_donor(how, copies):
     donor, joiner = joined(there(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
     for unit in range(donor.state.shards.units):
         theirs, mine = (one.state.shards.read_state(unit) for one in (donor, joiner))
@@ -88,7 +88,7 @@ def test_mixed_precision_trains_to_the_same_bits_sharded():
     assert_same_bits(elastic(lesson).model, elastic(lesson, copies=2).model)
 
 
-def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu():
+def test_gradients_from_the_device_sum_to_the_same_bits_as_those_from_the_cpu():
     worker = Worker(4)
     worker.gradients._copier = copier = GradientCopier(torch.device("cuda"))
     inner = worker.gradients.begin_leaf
@@ -127,7 +127,7 @@ def test_parameters_on_two_devices_are_refused():
         ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
 
 
-def test_what_is_frozen_is_part_of_the_layout_wherever_it_is():
+def test_frozen_parameters_are_part_of_the_layout_on_any_device():
     def layout(device):
         torch.manual_seed(0)
         model = with_batch_norm().to(device)
@@ -137,7 +137,7 @@ def test_what_is_frozen_is_part_of_the_layout_wherever_it_is():
     assert layout("cuda").digest() == layout("cpu").digest()
 
 
-def test_a_run_on_it_says_what_its_bits_depend_on():
+def test_a_run_on_a_gpu_describes_all_that_its_bits_depend_on():
     elastic(there(Lesson(mlp)))
     described = devices.describe_device(torch.device("cuda", 0))
     assert torch.cuda.get_device_name(0) in described

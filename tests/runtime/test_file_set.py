@@ -57,7 +57,9 @@ def breaks_at(monkeypatch):
 
 @pytest.mark.parametrize("at", range(1, 9))
 @pytest.mark.parametrize("before", [{}, OLD], ids=["none", "old"])
-def test_a_break_at_any_change_shows_a_whole_set_or_none(tmp_path, breaks_at, monkeypatch, before, at):
+def test_an_interruption_at_any_change_shows_a_complete_set_or_none(
+    tmp_path, breaks_at, monkeypatch, before, at
+):
     for name, text in before.items():
         (tmp_path / name).write_bytes(text)
     calls = breaks_at(at)
@@ -81,7 +83,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_set(tmp_path, broken):
     assert seen(tmp_path) == OLD
 
 
-def test_one_changed_file_is_replaced_without_a_moment_between(tmp_path, breaks_at):
+def test_a_single_changed_file_is_replaced_by_one_move(tmp_path, breaks_at):
     put(tmp_path, NEW)
     calls = breaks_at(0)
     put(tmp_path, NEW | {MARKER: b"newer"})
@@ -89,7 +91,7 @@ def test_one_changed_file_is_replaced_without_a_moment_between(tmp_path, breaks_
     assert calls.index("replace") < calls.index("unlink")
 
 
-def test_equal_files_are_left_alone(tmp_path, breaks_at):
+def test_files_with_the_same_bytes_stay_untouched(tmp_path, breaks_at):
     put(tmp_path, NEW)
     calls = breaks_at(0)
     put(tmp_path, NEW)

@@ -116,7 +116,7 @@ def gpt2(tmp_path):
     return Finished(tmp_path, language_lesson(tiny_gpt2))
 
 
-def test_safetensors_reads_what_the_run_wrote(plain):
+def test_safetensors_reads_the_weights_of_a_run(plain):
     read = safetensors.torch.load_file(plain.files.model_files.weights)
     trained = plain.model.state_dict()
     assert trained.keys() - read.keys() == {"second.weight"}
@@ -159,7 +159,7 @@ def assert_goes_on_alike(plain, model, optimizer):
     assert_same_bits(model, expected)
 
 
-def test_plain_torch_goes_on_with_the_optimizer(plain):
+def test_plain_torch_continues_with_the_exported_optimizer(plain):
     plain.exported("torch")
     model = Plain()
     model.load_state_dict(torch.load(plain.out / "model.pt", weights_only=True))
@@ -179,7 +179,7 @@ def test_a_distributed_checkpoint_loads_in_place(plain):
 
 
 @NO_GROUP
-def test_a_distributed_checkpoint_goes_on_with_the_optimizer(plain):
+def test_a_distributed_checkpoint_continues_with_the_exported_optimizer(plain):
     plain.exported("dcp")
     model = Plain()
     optimizer = two_groups(model)
@@ -214,7 +214,7 @@ def test_transformers_loads_its_own_models(tmp_path, build, wishes, where):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_a_converted_model_is_what_torch_makes_of_the_trained_one(gpt2, dtype):
+def test_a_converted_model_equals_the_conversion_by_torch(gpt2, dtype):
     import transformers
 
     gpt2.exported("hf", dtype)
@@ -248,7 +248,7 @@ def test_exporting_twice_gives_the_same_bytes(gpt2, kind):
     assert {path.name: path.read_bytes() for path in gpt2.out.iterdir()} == first
 
 
-def test_hf_is_refused_for_a_model_that_is_not_theirs(plain):
+def test_hf_is_refused_for_a_model_that_is_not_of_transformers(plain):
     with pytest.raises(BadInput, match=r"no config\.json"):
         plain.exported("hf")
     assert [path.name for path in plain.out.parent.iterdir()] == ["run"]
@@ -302,7 +302,7 @@ def test_transformers_loads_a_compiled_model(tmp_path, build, where):
         assert torch.equal(read.eval()(inputs).logits, finished.model.eval()(inputs).logits)
 
 
-def test_the_optimizer_of_a_compiled_model_goes_on_without_compiling(tmp_path):
+def test_the_optimizer_of_a_compiled_model_continues_without_compiling(tmp_path):
     lesson = Lesson(lambda: torch.compile(Plain(), backend="eager"), optimizer=two_groups)
     finished = Finished(tmp_path, lesson)
     finished.exported("torch")
@@ -323,7 +323,7 @@ def tiny_mixtral():
     return MixtralForCausalLM(MixtralConfig(**sizes, **more, bos_token_id=0, eos_token_id=0))
 
 
-def test_names_that_transformers_keeps_otherwise_on_disk_are_loaded(tmp_path):
+def test_a_model_with_other_names_on_disk_than_in_memory_is_loaded(tmp_path):
     transformers = pytest.importorskip("transformers")
     finished = Finished(tmp_path, language_lesson(tiny_mixtral))
     finished.exported("hf")
@@ -359,7 +359,7 @@ def test_a_model_that_its_config_does_not_describe_is_not_exported(tmp_path, bui
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_class_of_ones_own_is_said_not_to_be_loaded(tmp_path):
+def test_an_export_reports_that_a_class_of_the_script_was_not_loaded(tmp_path):
     transformers = pytest.importorskip("transformers")
 
     class Mine(transformers.GPT2LMHeadModel):
@@ -379,7 +379,7 @@ BROKEN = {
 
 @NO_GROUP
 @pytest.mark.parametrize("kind", FORMATS)
-def test_bits_that_change_on_the_way_to_the_disk_are_noticed(gpt2, kind, monkeypatch):
+def test_an_export_notices_bits_that_the_disk_has_changed(gpt2, kind, monkeypatch):
     write = formats.FORMATS[kind]
 
     def damaging(trained, folder):
@@ -414,7 +414,7 @@ def test_a_failed_export_leaves_nothing(gpt2, kind):
     assert not gpt2.out.exists()
 
 
-def test_without_a_model_or_the_optimizers_state_it_says_so(tmp_path):
+def test_a_missing_model_or_optimizer_state_is_refused(tmp_path):
     files = RunDir(tmp_path)
     with pytest.raises(BadInput, match="holds no finished model"):
         read_finished_run(files, optimizer=False)

@@ -50,7 +50,7 @@ def test_workers_of_two_runs_have_different_gpus(worker):
     assert [worker(0)[1], worker(0)[1]] == ["0", "1"]
 
 
-def test_workers_share_in_turn_where_all_are_taken(worker):
+def test_workers_share_gpus_in_turn_if_all_are_locked(worker):
     assert [worker(number)[1] for number in (1, 2, 3, 4)] == ["1", "0", "1", "0"]
 
 
@@ -81,14 +81,14 @@ def strangers(tmp_path) -> Callable:
     return claim
 
 
-def test_a_link_in_the_place_of_the_claims_is_not_followed(strangers, tmp_path):
+def test_a_link_in_place_of_the_lock_folder_is_not_followed(strangers, tmp_path):
     aim = tmp_path / "aim"
     aim.mkdir()
     assert strangers(lambda place: place.symlink_to(aim)) == "1"
     assert list(aim.iterdir()) == []
 
 
-def test_a_link_in_the_place_of_a_claim_is_not_followed(strangers, tmp_path):
+def test_a_link_in_place_of_a_lock_file_is_not_followed(strangers, tmp_path):
     aim = tmp_path / "aim"
 
     def prepare(place):
@@ -99,7 +99,7 @@ def test_a_link_in_the_place_of_a_claim_is_not_followed(strangers, tmp_path):
     assert not aim.exists()
 
 
-def test_a_pipe_in_the_place_of_a_claim_is_not_waited_for(strangers):
+def test_a_pipe_in_place_of_a_lock_file_does_not_block(strangers):
     def prepare(place):
         place.mkdir(mode=0o700)
         os.mkfifo(place / "1")
@@ -127,7 +127,7 @@ def test_a_folder_of_another_user_is_not_used(strangers, tmp_path):
     assert list((tmp_path / "claims").iterdir()) == []
 
 
-def test_claims_are_private_whatever_the_umask(worker, tmp_path):
+def test_locks_are_private_with_any_umask(worker, tmp_path):
     before = os.umask(0)
     try:
         worker(0)
@@ -138,7 +138,7 @@ def test_claims_are_private_whatever_the_umask(worker, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
-def test_workers_of_different_users_claim_together_in_a_folder_of_roots():
+def test_workers_of_different_users_share_a_lock_folder_of_root():
     place = Path(tempfile.mkdtemp(prefix="elastane-claims-"))
     place.chmod(0o1777)
     claim_in = place / "claims"

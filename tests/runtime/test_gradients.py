@@ -79,7 +79,7 @@ def ownerships(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(ownerships())
-def test_who_owns_what_and_in_which_order_changes_no_bit(ownership):
+def test_neither_assignment_nor_order_of_virtual_ranks_changes_a_bit(ownership):
     size, owned = ownership
     for sums, expected in zip(summed(size, owned), alone(size), strict=True):
         assert torch.equal(sums, expected)
@@ -87,33 +87,33 @@ def test_who_owns_what_and_in_which_order_changes_no_bit(ownership):
 
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_the_usual_shares_change_no_bit(size, workers):
+def test_the_usual_shares_do_not_change_a_bit(size, workers):
     shares = [sorted(expand_spans((share,))) for share in assign_shares(size, (1.0,) * min(workers, size))]
     for sums, expected in zip(summed(size, shares), alone(size), strict=True):
         assert torch.equal(sums, expected)
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_an_aligned_power_of_two_ends_in_one_part(size):
+def test_an_aligned_power_of_two_ends_in_one_partial_sum(size):
     worker = Worker(size)
     worker.compute(list(range(size)))
     assert worker.held() == [(((0, size),), worker.gradients.slots.sums_fd)]
 
 
-def test_partial_sums_on_the_way_are_at_most_log2_of_the_virtual_ranks_and_one():
+def test_there_are_at_most_log2_plus_one_partial_sums():
     worker = Worker(8)
     worker.compute(list(range(8)))
     assert len(worker.gradients.slots.arenas) <= 4
 
 
 @pytest.mark.parametrize(("size", "slots"), [(2, 1), (4, 1), (8, 2), (16, 3)])
-def test_pairs_land_in_the_slot_of_their_sibling(size, slots):
+def test_pairs_go_into_the_slot_of_their_sibling(size, slots):
     worker = Worker(size)
     worker.compute(list(range(size)))
     assert len(worker.gradients.slots.arenas) == slots
 
 
-def test_a_pair_is_added_in_portions_to_the_same_bits():
+def test_adding_a_pair_in_portions_gives_the_same_bits():
     gradients = Worker(1).gradients
     target, one, other = torch.randn(3, 100_007)
     expected = target + (one + other)
@@ -134,7 +134,7 @@ class Aliased(nn.Module):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
-def test_gradients_that_share_memory_are_each_added_once(size):
+def test_gradients_that_share_memory_are_added_once_each(size):
     model = Aliased()
     gradients = Gradients(ModelLayout(model, torch.optim.SGD(model.parameters(), lr=0.1)), exact=True)
     gradients.begin_round(size)
@@ -163,7 +163,7 @@ def test_every_block_is_announced_once_with_the_last_virtual_rank():
 
 
 @pytest.mark.parametrize("rooted", [0, 1, 2, 3, 4])
-def test_a_whole_sum_that_came_from_a_peer_is_not_added_to(rooted):
+def test_nothing_is_added_to_a_complete_sum_from_a_peer(rooted):
     worker = Worker(4)
     worker.compute([0, 1])
     whole = torch.full_like(worker.layout.view_block(worker.gradients.slots.sums, rooted), 5)
@@ -172,13 +172,13 @@ def test_a_whole_sum_that_came_from_a_peer_is_not_added_to(rooted):
     assert torch.equal(worker.layout.view_block(worker.gradients.slots.sums, rooted), whole)
 
 
-def test_fast_sums_hold_one_part_whatever_is_computed():
+def test_fast_sums_always_have_one_part():
     worker = Worker(5, exact=False)
     worker.compute([4, 0, 2])
     assert worker.held() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.slots.sums_fd)]
 
 
-def test_fast_sums_are_the_exact_ones_up_to_rounding():
+def test_fast_sums_equal_the_exact_ones_up_to_rounding():
     fast = summed(7, [[6, 2], [0, 1, 5], [3, 4]], exact=False)
     for sums, expected in zip(fast, alone(7), strict=True):
         torch.testing.assert_close(sums, expected)

@@ -61,13 +61,13 @@ def error_of(read):
     return None
 
 
-def test_what_is_whole_is_read(finished):
+def test_an_undamaged_run_is_read(finished):
     assert read_all(finished).texts["config.json"]
 
 
 @FUZZ
 @given(data=st.data(), name=st.sampled_from([INDEX, "run.json", "config.json"]))
-def test_a_damaged_file_of_a_run_is_refused_in_words(finished, data, name):
+def test_a_damaged_file_of_a_run_is_refused(finished, data, name):
     before = (finished / name).read_bytes()
     (finished / name).write_bytes(data.draw(damaged(before)))
     error = error_of(lambda: read_all(finished))
@@ -77,7 +77,7 @@ def test_a_damaged_file_of_a_run_is_refused_in_words(finished, data, name):
 
 @FUZZ
 @given(data=st.data(), key=st.sampled_from(["param_groups", "plain", "optimizer"]))
-def test_damaged_metadata_of_the_optimizer_is_refused_in_words(finished, data, key):
+def test_damaged_metadata_of_the_optimizer_is_refused(finished, data, key):
     file = finished / "optimizer.safetensors"
     before = file.read_bytes()
     with safetensors.safe_open(file, framework="pt") as opened:
@@ -90,7 +90,7 @@ def test_damaged_metadata_of_the_optimizer_is_refused_in_words(finished, data, k
     assert error is None or "metadata" in error.what
 
 
-def test_a_tensor_of_a_type_that_no_run_has_is_refused(finished, tmp_path):
+def test_a_tensor_with_a_data_type_that_no_run_has_is_refused(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     shard = min(folder.glob("model-*.safetensors"))
@@ -101,7 +101,7 @@ def test_a_tensor_of_a_type_that_no_run_has_is_refused(finished, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["../elsewhere.safetensors", "/elsewhere.safetensors", "..", ""])
-def test_an_index_leads_to_no_file_elsewhere(finished, tmp_path, where):
+def test_an_index_cannot_name_a_file_outside_the_folder(finished, tmp_path, where):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     index = json.loads((folder / INDEX).read_bytes())
@@ -115,7 +115,7 @@ def test_an_index_leads_to_no_file_elsewhere(finished, tmp_path, where):
 
 @pytest.mark.parametrize("stand_in", STAND_INS.values(), ids=STAND_INS)
 @pytest.mark.parametrize("name", [INDEX, "config.json"])
-def test_nothing_but_files_is_read(finished, tmp_path, stand_in, name):
+def test_only_regular_files_are_read(finished, tmp_path, stand_in, name):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / name).unlink()
@@ -125,7 +125,7 @@ def test_nothing_but_files_is_read(finished, tmp_path, stand_in, name):
     assert error_of(lambda: trained.append(read_all(folder))) or name not in trained[0].texts
 
 
-def test_a_link_to_somebody_elses_file_is_not_exported(finished, tmp_path):
+def test_a_link_to_another_file_is_not_exported(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (tmp_path / "secret.json").write_text("{}")
@@ -137,7 +137,7 @@ def test_a_link_to_somebody_elses_file_is_not_exported(finished, tmp_path):
 
 @FUZZ
 @given(data=st.data())
-def test_a_damaged_manifest_is_said_to_be_damaged(learned, data):
+def test_a_damaged_manifest_is_reported_as_damaged(learned, data):
     state = learned.run._trainer.state
     rest, _ = state.replicated.describe()
     outline = msgspec.json.encode(describe_model(state, None))

@@ -41,7 +41,7 @@ class Counter:
     [0, -3, 1 << 80, 0.1, -0.0, 5e-324, math.inf, True, None, "", "words", (1, (2.5, "x")), ()],
     ids=repr,
 )
-def test_values_arrive_as_they_were(value):
+def test_values_arrive_unchanged(value):
     keep = RunKeep()
     keep["it"] = value
     there = handed_over(keep, RunKeep())
@@ -51,13 +51,13 @@ def test_values_arrive_as_they_were(value):
     assert there.digest() == keep.digest() != ""
 
 
-def test_what_is_not_a_number_arrives_too():
+def test_nan_arrives():
     keep = RunKeep()
     keep["it"] = math.nan
     assert math.isnan(handed_over(keep, RunKeep())["it"])
 
 
-def test_lists_and_dicts_cannot_be_changed_behind_its_back():
+def test_kept_lists_and_dicts_cannot_be_changed():
     keep = RunKeep()
     history = [1.0, 2.0]
     keep["history"], keep["by name"] = history, {"a": [1]}
@@ -70,7 +70,7 @@ def test_lists_and_dicts_cannot_be_changed_behind_its_back():
 
 
 @pytest.mark.parametrize("tensor", [torch.tensor(0.5), torch.arange(6).reshape(2, 3), torch.zeros(0)])
-def test_a_tensor_is_kept_as_it_is_and_arrives_in_the_one_that_is_there(tensor):
+def test_a_tensor_is_kept_itself_and_arrives_in_the_tensor_of_the_joiner(tensor):
     keep, there = RunKeep(), RunKeep()
     keep["it"], there["it"] = tensor, (theirs := torch.ones_like(tensor))
     assert keep["it"] is tensor
@@ -93,14 +93,14 @@ def test_a_module_is_kept_with_its_parameters_and_buffers():
 @pytest.mark.parametrize(
     "value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]]
 )
-def test_what_cannot_travel_is_refused_at_once(value):
+def test_a_value_that_cannot_be_sent_is_refused_at_once(value):
     keep = RunKeep()
     with pytest.raises(BadInput, match="cannot be"):
         keep["it"] = value
     assert "it" not in keep
 
 
-def test_an_object_takes_its_state_whether_it_is_there_before_or_after():
+def test_an_object_gets_its_state_if_it_is_created_before_or_after_the_arrival():
     keep = RunKeep()
     keep["counter"] = counter = Counter()
     counter.count, counter.pair = 7, (0.5, math.inf)
@@ -115,7 +115,7 @@ def test_an_object_takes_its_state_whether_it_is_there_before_or_after():
     assert before.digest() == after.digest() == keep.digest()
 
 
-def test_what_the_others_have_dropped_is_dropped():
+def test_a_value_that_other_workers_have_dropped_is_dropped():
     keep, other = RunKeep(), RunKeep()
     other["old"] = 1
     assert not handed_over(keep, other)
@@ -131,7 +131,7 @@ def test_the_order_of_names_does_not_matter_and_every_value_does():
     assert one.digest() != two.digest()
 
 
-def test_a_joiner_sees_what_is_kept():
+def test_a_joiner_receives_the_kept_values():
     learned = prepared(Lesson(linear))
     learned.run.keep["best"] = math.inf
     for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
@@ -170,7 +170,7 @@ def test_a_change_inside_a_step_is_refused():
         ),
     ],
 )
-def test_votes_that_contradict_each_other_are_told_apart(vote, words):
+def test_votes_with_different_kept_values_disagree(vote, words):
     why = find_disagreement(0, "train", {"run.keep": "1"}, {1: vote})
     assert words in why
     assert bool(words) == bool(why)
@@ -240,7 +240,7 @@ def groups_of(optimizer):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_goes_on_bit_for_bit_in_a_joiner(name):
+def test_a_schedule_continues_bit_for_bit_in_a_joiner(name):
     lesson = Lesson(linear, scheduler=SCHEDULES[name], steps=5)
     donor, joiner = elastic(lesson), prepared(lesson)
     if name == "ReduceLROnPlateau":

@@ -107,7 +107,7 @@ def digest(state):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, kept, workers):
+def test_a_rehearsal_ends_with_the_digest_of_the_stored_state(learned, kept, workers):
     catalog, manifest = kept
     found = rehearse_restore(catalog.storage, manifest, workers, None)
     assert found.digest == digest(learned.run._trainer.state)
@@ -115,7 +115,7 @@ def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, ke
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_so_does_one_with_the_state_in_blocks(tmp_path, workers):
+def test_a_rehearsal_in_blocks_ends_with_the_digest_of_the_stored_state(tmp_path, workers):
     state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._trainer.state
     catalog = Catalog(LocalStorage(tmp_path))
     manifest = keep(catalog, state)
@@ -138,12 +138,12 @@ def test_a_rehearsal_notices_damage(kept):
         rehearse_restore(catalog.storage, manifest, 1, None)
 
 
-def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
+def test_a_rehearsal_that_does_not_fit_into_memory_is_refused():
     with pytest.raises(BadInput, match="fewer --workers"):
         check_memory(1 << 60, 3)
 
 
-def test_what_is_exported_is_what_was_kept(learned, kept):
+def test_an_export_holds_the_stored_state(learned, kept):
     catalog, manifest = kept
     state = learned.run._trainer.state
     with CheckpointReader(catalog.storage, manifest) as reader:
@@ -167,7 +167,7 @@ def test_what_is_exported_is_what_was_kept(learned, kept):
                 assert mine["state"][number][key] == entry
 
 
-def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tmp_path):
+def test_an_export_of_the_last_checkpoint_has_the_bytes_of_the_finished_model(tmp_path):
     pytest.importorskip("transformers")
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -193,7 +193,7 @@ def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tm
         assert (tmp_path / "hf" / name).read_bytes() == (files.root / name).read_bytes(), name
 
 
-def test_a_checkpoint_of_another_program_says_so(kept):
+def test_a_checkpoint_of_another_program_is_refused(kept):
     catalog, manifest = kept
     foreign = msgspec.structs.replace(manifest, plain={})
     with pytest.raises(BadInput, match="not written by a run"):

@@ -22,7 +22,7 @@ def test_sections_begin_as_zeros_on_their_own_pages():
     assert [start - starts[0] for start in starts] == [0, PAGE, 4 * PAGE]
 
 
-def test_a_peer_sees_what_is_written_without_a_copy():
+def test_a_peer_reads_an_arena_without_a_copy():
     arena, peers = Arena("test", SECTIONS), PeerArenas(SECTIONS)
     there = peers.map_sections(os.getpid(), arena.fd)
     arena.tensors[1][4999] = 1.5
@@ -30,7 +30,7 @@ def test_a_peer_sees_what_is_written_without_a_copy():
     assert peers.map_sections(os.getpid(), arena.fd) is there
 
 
-def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
+def test_a_mapped_arena_of_a_dead_process_stays_readable():
     script = (
         "import torch, sys\n"
         "from elastane.runtime.state.shared_memory import Arena, Section\n"
@@ -53,7 +53,7 @@ def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float64])
-def test_raw_bytes_are_the_bytes_in_memory_and_no_copy(dtype):
+def test_raw_bytes_are_a_view_of_the_memory(dtype):
     tensor = torch.arange(6).to(dtype)
     raw = raw_bytes(tensor)
     assert raw.nbytes == 6 * dtype.itemsize

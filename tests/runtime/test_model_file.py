@@ -53,7 +53,7 @@ def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
 
 
 @pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}])
-def test_it_says_what_it_has_written(tmp_path, wishes):
+def test_the_writer_returns_size_and_checksum_of_each_file(tmp_path, wishes):
     state = elastic(Lesson(Tied)).run._trainer.state
     for _ in range(2):
         written = write_finished(state, RunDir(tmp_path), spec(**wishes))
@@ -64,7 +64,7 @@ def test_it_says_what_it_has_written(tmp_path, wishes):
         assert written == there
 
 
-def test_repeating_it_touches_no_file(tmp_path):
+def test_writing_again_touches_no_file(tmp_path):
     learned = elastic(Lesson(Tied))
     finish(learned, tmp_path, save_optimizer=True)
     before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
@@ -72,7 +72,7 @@ def test_repeating_it_touches_no_file(tmp_path):
     assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
 
 
-def test_the_file_loads_into_a_fresh_model_tied_weights_and_buffers_included(tmp_path):
+def test_the_file_loads_into_a_new_model_with_tied_weights_and_buffers(tmp_path):
     learned = elastic(Lesson(Tied))
     finish(learned, tmp_path)
     fresh = Tied()
@@ -99,7 +99,7 @@ def test_a_view_of_the_same_memory_in_another_order_is_not_tied(tmp_path):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 1), (2, 0, 4)], ids=str)
-def test_the_library_reads_what_we_write(tmp_path, dtype, shape):
+def test_safetensors_reads_every_type_and_shape(tmp_path, dtype, shape):
     bits = torch.arange(3 * dtype.itemsize, dtype=torch.uint8)
     values = (bits % 2).bool()[:3] if dtype == torch.bool else bits.view(dtype)
     tensor = values[: torch.Size(shape).numel()].reshape(shape)
@@ -126,7 +126,7 @@ def test_shards_are_filled_in_order_and_a_large_tensor_has_its_own(sizes, expect
     assert cut_shards({str(i): size for i, size in enumerate(sizes)}, 7) == expected
 
 
-def test_above_a_size_there_are_shards_and_an_index_and_together_they_are_the_model(tmp_path):
+def test_a_large_model_is_written_as_shards_and_an_index(tmp_path):
     learned = elastic(Lesson(Tied))
     whole = finish(learned, tmp_path / "whole")
     cut = finish(learned, tmp_path / "cut", max_shard_bytes=SHARD_BYTES)
@@ -155,7 +155,7 @@ def test_a_larger_shard_size_leaves_no_shard_of_an_earlier_set(tmp_path):
     assert set(contents(tmp_path)) == {"model.safetensors", "optimizer.json", "environment.json"}
 
 
-def test_state_of_the_optimizer_lies_under_the_names_of_its_parameters(tmp_path):
+def test_the_optimizer_state_is_stored_under_the_names_of_its_parameters(tmp_path):
     learned = elastic(Lesson(Tied))
     finish(learned, tmp_path, save_optimizer=True)
     stored = safetensors.torch.load_file(tmp_path / "optimizer.safetensors")
@@ -191,6 +191,6 @@ def complex_model() -> nn.Module:
 
 
 @pytest.mark.parametrize(("model", "words"), [(Extra, "_extra_state"), (complex_model, "complex128")])
-def test_what_could_not_be_written_is_refused_before_the_training(model, words):
+def test_a_model_that_cannot_be_written_is_refused_before_the_training(model, words):
     with pytest.raises(BadInput, match=words):
         prepared(Lesson(model))

@@ -82,7 +82,7 @@ MODELS = [mlp, with_batch_norm, with_dropout, Tied, half_frozen, ChannelsLast]
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
-def test_it_trains_as_in_a_plain_loop(build):
+def test_a_model_trains_as_in_a_plain_loop(build):
     # AdamW divides by the gradient's own size, so rounding of small ones shows.
     assert_alike(elastic(Lesson(build)), plain(Lesson(build)), tolerance=1e-3)
 
@@ -92,7 +92,7 @@ def test_parameters_of_two_data_types_train_as_in_a_plain_loop():
 
 
 @pytest.mark.parametrize("build", [*MODELS, OfTwoTypes], ids=lambda build: build.__name__)
-def test_it_trains_to_the_same_bits_again_and_sharded(build):
+def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
     first, again = elastic(Lesson(build)), elastic(Lesson(build))
     sharded = elastic(Lesson(build), copies=2)
     assert first.losses == again.losses == sharded.losses
@@ -101,7 +101,7 @@ def test_it_trains_to_the_same_bits_again_and_sharded(build):
     assert first.run.digest == sharded.run.digest
 
 
-def test_a_channels_last_weight_stays_one():
+def test_a_channels_last_weight_stays_channels_last():
     weight = elastic(Lesson(ChannelsLast)).model.convolution.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -173,12 +173,12 @@ class Counting(nn.Module):
         return self.layer(inputs)
 
 
-def test_a_model_that_replaces_its_buffers_keeps_what_it_has_counted():
+def test_a_model_that_replaces_its_buffers_keeps_their_values():
     learned = elastic(Lesson(Counting, steps=5))
     assert learned.model.seen.item() == 5
 
 
-def test_sparse_gradients_of_an_embedding_are_as_good_as_dense_ones():
+def test_sparse_gradients_of_an_embedding_give_the_same_bits_as_dense_ones():
     def lesson(*, sparse: bool) -> Lesson:
         words = torch.arange(24).reshape(8, 3) % 10
         return Lesson(
@@ -264,7 +264,7 @@ class RepeatedWithoutReentrance(Repeated):
 
 @pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_layer_that_is_recomputed_more_than_once_gets_its_whole_gradient(copies, microbatch):
+def test_a_layer_that_is_recomputed_several_times_gets_its_whole_gradient(copies, microbatch):
     kind = {"optimizer": momentum, "microbatch": microbatch}
     learned = elastic(Lesson(Repeated, **kind), copies=copies)
     assert_alike(learned, plain(Lesson(Repeated, **kind)))

@@ -62,12 +62,12 @@ def test_the_ways_to_run_adamw_give_the_same_bits_in_pieces(how):
 
 
 @pytest.mark.parametrize("kind", [optim.Adafactor, optim.Muon])
-def test_an_optimizer_that_looks_beyond_an_element_cannot_be_sharded(kind):
+def test_an_optimizer_that_is_not_elementwise_cannot_be_sharded(kind):
     with pytest.raises(BadInput, match=f"cannot shard {kind.__name__}"):
         prepared(lesson_of(kind), copies=2)
 
 
-def test_a_subclass_of_an_elementwise_optimizer_is_not_trusted_to_be_one():
+def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
     class Adam(optim.Adam):
         pass
 
@@ -113,7 +113,7 @@ def train_on(training) -> None:
 
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
-def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_on_alike(kind, copies):
+def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_alike(kind, copies):
     donor, joiner = joined(lesson_of(kind, large), copies=copies)
     assert digests(joiner) == digests(donor)
     assert_same_bits(donor.state.model, joiner.state.model)
@@ -146,7 +146,7 @@ def test_state_keeps_the_memory_order_of_its_parameter(how, copies):
     assert digests(joiner) == digests(donor)
 
 
-def test_nothing_in_a_packet_is_pickled():
+def test_nothing_in_a_payload_is_pickled():
     state = elastic(lesson_of(optim.Adam, large)).run._trainer.state
     packet = packed(state, range(state.units), range(state.units))
     length = int.from_bytes(packet[:8], "little")
@@ -198,7 +198,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_move_the_rate_after_every_step(name, copies):
+def test_schedules_change_the_rate_after_every_step(name, copies):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
     learned, reference = elastic(lesson, copies=copies), plain(lesson)
     assert_alike(learned, reference)
@@ -208,7 +208,7 @@ def test_schedules_move_the_rate_after_every_step(name, copies):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_joiner_takes_over_where_the_schedule_stands(name):
+def test_a_joiner_continues_the_schedule(name):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
     donor, joiner = elastic(lesson), prepared(lesson)
     state = donor.run._trainer.state
@@ -220,7 +220,7 @@ def test_a_joiner_takes_over_where_the_schedule_stands(name):
         assert donor.scheduler.get_last_lr() == joiner.scheduler.get_last_lr()
 
 
-def test_a_hyperparameter_that_cannot_travel_is_named():
+def test_a_hyperparameter_that_cannot_be_sent_is_refused():
     def odd(model):
         return optim.SGD([{"params": model.parameters(), "who": object()}], lr=0.1)
 

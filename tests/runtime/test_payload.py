@@ -22,7 +22,7 @@ def made(header: object) -> bytearray:
     return bytearray(len(text).to_bytes(8, "little") + text + bytes(64))
 
 
-def test_what_is_packed_comes_back_exactly():
+def test_packed_state_is_unpacked_exactly():
     tensors, plain = unpack_state(PACKED)
     assert tensors["value/0"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert plain == {"rest": {"big": 1 << 100, "rate": float("inf")}}
@@ -50,7 +50,7 @@ def test_what_is_packed_comes_back_exactly():
         ),
     ],
 )
-def test_what_was_never_packed_is_malformed(payload):
+def test_bytes_that_were_never_packed_are_malformed(payload):
     with pytest.raises(Malformed):
         unpack_state(payload)
 
@@ -60,7 +60,7 @@ def test_what_was_never_packed_is_malformed(payload):
     changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=5),
     length=st.integers(0, len(PACKED)),
 )
-def test_a_damaged_parcel_is_a_parcel_or_malformed(changes, length):
+def test_a_damaged_payload_is_valid_or_malformed(changes, length):
     payload = bytearray(PACKED)
     for place, byte in changes:
         payload[place] = byte

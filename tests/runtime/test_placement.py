@@ -54,7 +54,7 @@ def of(learned):
 @pytest.mark.parametrize(
     "build", [*MODELS, OfTwoTypes, Sometimes, Counting], ids=lambda build: build.__name__
 )
-def test_every_model_has_the_bits_of_one_in_place(mirrored, build, copies):
+def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copies):
     learned = mirrored(Lesson(build), copies=copies)
     assert isinstance(of(learned).state.placement, Mirrored)
     assert_alike_to_the_bit(learned, elastic(Lesson(build), copies=copies))
@@ -66,7 +66,7 @@ def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
-def test_every_sharded_optimizer_has_them_too(mirrored, kind):
+def test_every_sharded_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
     lesson = lesson_of(kind, large)
     assert_alike_to_the_bit(mirrored(lesson, copies=2), elastic(lesson, copies=2))
 
@@ -88,7 +88,7 @@ def test_every_way_to_train_has_the_bits_of_one_in_place(mirrored, name):
     assert_alike_to_the_bit(mirrored(LESSONS[name]), elastic(LESSONS[name]))
 
 
-def test_fast_sums_of_one_worker_have_them_too(mirrored):
+def test_fast_sums_of_one_worker_have_the_bits_of_those_in_place(mirrored):
     assert_alike_to_the_bit(
         mirrored(Lesson(mlp), convergence="fast"), elastic(Lesson(mlp), convergence="fast")
     )
@@ -109,12 +109,12 @@ def test_in_place_the_model_trains_in_the_memory_that_peers_read():
     assert all(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
-def test_mirrored_it_does_not(mirrored):
+def test_a_mirrored_model_does_not_train_in_the_memory_that_peers_read(mirrored):
     state = of(mirrored(Lesson(mlp), prepared)).state
     assert not any(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
-def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
+def test_the_arena_gets_new_values_only_before_reads(mirrored):
     learned = mirrored(Lesson(mlp))
     state = of(learned).state
     train_on(of(learned))
@@ -127,7 +127,7 @@ def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
         assert torch.equal(parameter.reshape(-1), new)
 
 
-def test_showing_a_block_brings_no_other(mirrored):
+def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
     state = of(mirrored(Lesson(large), prepared, copies=2)).state
     state.update_arena(range(state.shards.units))
     with torch.no_grad():
@@ -139,7 +139,7 @@ def test_showing_a_block_brings_no_other(mirrored):
     assert found == [False, True, False]
 
 
-def test_what_a_peer_has_computed_reaches_the_model_and_nothing_beside_it(mirrored):
+def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
     state = of(mirrored(Lesson(mlp), prepared)).state
     before = [parameter.clone() for parameter in state.model.parameters()]
     # Neighbours of this unit in the same block are older in the arena than in the model.
@@ -152,7 +152,7 @@ def test_what_a_peer_has_computed_reaches_the_model_and_nothing_beside_it(mirror
 
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.NAdam], ids=lambda kind: kind.__name__)
-def test_a_joiner_gets_everything_and_trains_on_alike(mirrored, kind, copies):
+def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, copies):
     lesson = lesson_of(kind, large)
     donor, joiner = mirrored(lesson, joined, copies=copies)
     assert digests(joiner) == digests(donor) == digests(of(elastic(lesson, copies=copies)))
@@ -163,7 +163,7 @@ def test_a_joiner_gets_everything_and_trains_on_alike(mirrored, kind, copies):
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_mirrored_worker_and_one_in_place_may_give_each_other_their_state(mirrored, copies):
+def test_a_mirrored_worker_and_one_in_place_can_exchange_state(mirrored, copies):
     donor = of(mirrored(Lesson(with_batch_norm), copies=copies))
     joiner = of(prepared(Lesson(with_batch_norm), copies=copies))
     everything = range(donor.state.units)
@@ -174,7 +174,7 @@ def test_a_mirrored_worker_and_one_in_place_may_give_each_other_their_state(mirr
 # -- the copier -------------------------------------------------------------------------------------------
 
 
-def test_gradients_are_delivered_in_order_and_as_they_were():
+def test_gradients_are_delivered_in_order_and_unchanged():
     copier, delivered = GradientCopier(torch.device("cpu")), []
     gradient = torch.zeros(3)
     for value in range(50):
@@ -183,7 +183,7 @@ def test_gradients_are_delivered_in_order_and_as_they_were():
     assert [tensor[0].item() for tensor in delivered] == list(range(50))
 
 
-def test_what_breaks_on_the_way_to_a_slot_is_raised_in_the_training_thread():
+def test_an_error_in_a_delivery_is_raised_in_the_training_thread():
     copier = GradientCopier(torch.device("cpu"))
 
     def break_(_gradient):
@@ -221,11 +221,11 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
         (3, "0,1,2,-1,5", ["0", "1", "2"]),
     ],
 )
-def test_gpus_have_the_names_that_a_process_chooses_one_by(count, visible, expected):
+def test_gpus_have_the_names_of_cuda_visible_devices(count, visible, expected):
     assert gpu_assignment.list_gpu_names(count, visible) == expected
 
 
-def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
+def test_a_worker_sees_the_gpu_that_it_has_locked(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(gpu_assignment, "find_lock_directory", lambda: tmp_path / "claims")
     monkeypatch.setenv(gpu_assignment.VISIBLE, "4,7")
@@ -233,13 +233,13 @@ def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
     assert os.environ[gpu_assignment.VISIBLE] == "7"
 
 
-def test_what_a_gpu_depends_on_is_in_its_description(monkeypatch):
+def test_the_description_of_a_gpu_has_the_settings_that_decide_bits(monkeypatch):
     before = devices.describe_numerics()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
     assert devices.describe_numerics() != before
 
 
-def test_on_the_cpu_no_choice_of_kernels_is_changed():
+def test_training_on_the_cpu_changes_no_choice_of_kernels():
     devices.pin_libraries()
     before = devices.describe_numerics()
     prepared(Lesson(mlp))

@@ -61,7 +61,7 @@ def test_with_one_virtual_rank_the_bits_are_those_of_a_plain_loop(build):
 
 
 @pytest.mark.parametrize("factor", [1.5, 3.0])
-def test_a_factor_that_is_no_power_of_two_moves_the_scale_as_in_a_plain_loop(factor):
+def test_any_growth_factor_changes_the_scale_as_in_a_plain_loop(factor):
     scaler = scaler_from(HUGE, growth_factor=factor, backoff_factor=1 / factor, growth_interval=2)
     lesson = lesson_of(scaler=scaler, global_batch=4, microbatch=4)
     learned, reference = elastic(lesson), plain(lesson)
@@ -89,14 +89,14 @@ def test_a_power_of_two_does_not_change_a_bit():
     assert_same_bits(scaled.model, elastic(Lesson(mlp)).model)
 
 
-def test_the_loss_reported_is_the_unscaled_one_also_of_a_skipped_step():
+def test_the_reported_loss_is_unscaled_also_in_a_skipped_step():
     lesson = lesson_of(scale=2.0**60, steps=3)
     learned = elastic(lesson)
     assert learned.skipped == [1, 2, 3]
     assert learned.losses[0] == pytest.approx(plain(lesson).losses[0], rel=1e-3)
 
 
-def test_a_skipped_step_leaves_parameters_and_optimizer_and_moves_buffers():
+def test_a_skipped_step_changes_buffers_but_neither_parameters_nor_optimizer():
     learned = elastic(lesson_of(with_batch_norm, scale=2.0**60, steps=2))
     torch.manual_seed(0)
     fresh = with_batch_norm()
@@ -126,7 +126,7 @@ def test_weighted_losses_are_scaled_too():
     )
 
 
-def test_a_gradient_that_no_scale_can_mend_ends_the_run():
+def test_a_gradient_that_overflows_at_every_scale_ends_the_run():
     class Broken(torch.autograd.Function):
         @staticmethod
         def forward(ctx, values):
@@ -166,14 +166,14 @@ def spoil(learned, places) -> float:
     ids=str,
 )
 @pytest.mark.parametrize("place", [0, 1, -1, 4097])
-def test_one_element_that_is_not_finite_shows_in_the_norm(dtype, values, place):
+def test_one_element_that_is_not_finite_makes_the_norm_not_finite(dtype, values, place):
     learned = prepared(Lesson(lambda: large().to(dtype), scaler=scaler_from(1.0)))
     next(iter(learned.run.steps(Lesson(mlp).data, global_batch=8, microbatch=2, until=1)))
     assert math.isfinite(spoil(learned, []))
     assert not math.isfinite(spoil(learned, [(0, place - shift, v) for shift, v in enumerate(values)]))
 
 
-def test_infinities_in_different_blocks_do_not_cancel_and_huge_ones_do_not_raise():
+def test_infinities_in_different_blocks_do_not_cancel_and_huge_norms_do_not_raise():
     votes = {
         0: Vote(generation=1, round=1, leaves=(), norms={0: math.inf, 1: 1e308}),
         1: Vote(generation=1, round=1, leaves=(), norms={2: math.nan, 3: 1e308}),
@@ -195,7 +195,7 @@ def test_a_sum_of_finite_gradients_that_overflows_is_noticed():
 
 
 @pytest.mark.parametrize("build", [mlp, with_batch_norm, large], ids=lambda build: build.__name__)
-def test_pieces_give_the_same_bits(build):
+def test_sharded_scaling_gives_the_same_bits(build):
     lesson = lesson_of(build, clip=0.1)
     whole, pieces = elastic(lesson), elastic(lesson, copies=2)
     assert whole.skipped == pieces.skipped != []
@@ -205,7 +205,7 @@ def test_pieces_give_the_same_bits(build):
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_joiner_takes_over_scale_and_growth(copies):
+def test_a_joiner_receives_scale_and_growth(copies):
     scaler = scaler_from(HUGE, growth_interval=100)
     donor, joiner = joined(lesson_of(large, scaler=scaler), copies=copies)
     assert joiner.scaling.scaler.state_dict() == donor.scaling.scaler.state_dict()
@@ -215,7 +215,7 @@ def test_a_joiner_takes_over_scale_and_growth(copies):
     assert digests(joiner) == digests(donor)
 
 
-def test_a_joiner_after_nothing_but_skipped_steps_has_no_optimizer_state_either():
+def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
     lesson = lesson_of(scale=2.0**60, steps=2)
     donor, joiner = joined(lesson)
     assert donor.scaling.scaler.get_scale() == joiner.scaling.scaler.get_scale() == 2.0**58
@@ -224,7 +224,7 @@ def test_a_joiner_after_nothing_but_skipped_steps_has_no_optimizer_state_either(
     assert digests(joiner) == digests(donor)
 
 
-def test_the_state_of_a_scaler_comes_back_from_json_as_it_was():
+def test_the_state_of_a_scaler_is_restored_from_json_exactly():
     state = elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
     other = prepared(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
     other.run._trainer.state.unpack(packed(state, [state.units - 1], []))
@@ -244,7 +244,7 @@ def of_bfloat16(model, batch):
 
 
 @pytest.mark.parametrize("build", [in_bfloat16, lambda: large().to(torch.bfloat16)], ids=["small", "large"])
-def test_a_model_all_of_bfloat16_trains_to_the_same_bits_whole_and_in_pieces(build):
+def test_a_bfloat16_model_trains_to_the_same_bits_whole_and_sharded(build):
     lesson = Lesson(build, loss=of_bfloat16)
     whole, pieces = elastic(lesson), elastic(lesson, copies=2)
     assert whole.run.digest == pieces.run.digest
@@ -255,12 +255,12 @@ def test_a_model_all_of_bfloat16_trains_to_the_same_bits_whole_and_in_pieces(bui
     assert digests(joiner) == digests(donor)
 
 
-def test_a_model_all_of_bfloat16_with_one_virtual_rank_is_that_of_a_plain_loop():
+def test_a_bfloat16_model_with_one_virtual_rank_equals_that_of_a_plain_loop():
     lesson = Lesson(in_bfloat16, loss=of_bfloat16, global_batch=4, microbatch=4)
     assert_same_bits(elastic(lesson).model, plain(lesson).model)
 
 
-def test_a_model_all_of_float16_is_scaled_whole_and_in_pieces():
+def test_a_float16_model_is_scaled_whole_and_sharded():
     def of_float16(model, batch):
         inputs, targets = batch
         return functional.cross_entropy(model(inputs.half()).float(), targets), None

@@ -54,7 +54,7 @@ def flip(path, bit):
     path.write_bytes(data)
 
 
-def test_a_flipped_bit_in_any_file_is_noticed_and_named(three):
+def test_a_flipped_bit_in_any_file_is_found(three):
     assert three.verify(format_checkpoint_name(3)) == ()
     seeded = random.Random(7)  # noqa: S311 - the same bits every time
     for path in files(three, 3):
@@ -70,7 +70,7 @@ def test_a_flipped_bit_in_any_file_is_noticed_and_named(three):
             path.write_bytes(whole)
 
 
-def test_every_single_bit_of_the_marker_counts(three):
+def test_every_flipped_bit_of_the_marker_is_found(three):
     marker = directory(three, 3) / MARKER
     whole = marker.read_bytes()
     for bit in range(8 * len(whole)):
@@ -93,7 +93,7 @@ def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
     assert three.inspect(format_checkpoint_name(3)).summary.state == "complete"
 
 
-def test_the_newest_good_one_is_used_and_the_others_are_named(three):
+def test_a_restore_uses_the_newest_intact_checkpoint_and_names_the_damaged_ones(three):
     part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
     (directory(three, 2) / MANIFEST).write_bytes(b"{")
@@ -105,7 +105,7 @@ def test_the_newest_good_one_is_used_and_the_others_are_named(three):
     assert MANIFEST in str(passed[1])
 
 
-def test_if_none_is_good_it_says_so(three):
+def test_a_restore_without_an_intact_checkpoint_fails(three):
     for step in (1, 2, 3):
         (directory(three, step) / MANIFEST).write_bytes(b"{}")
     with pytest.raises(Damaged, match="none of the 3 checkpoints") as caught:
@@ -113,7 +113,7 @@ def test_if_none_is_good_it_says_so(three):
     assert caught.value.checkpoint == format_checkpoint_name(3)
 
 
-def test_if_there_is_none_at_all_it_says_so(catalog):
+def test_a_restore_without_a_checkpoint_fails(catalog):
     with pytest.raises(NoSuchFile, match="holds no finished checkpoint"):
         restore(catalog)
     directory(catalog, 5).mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_if_there_is_none_at_all_it_says_so(catalog):
         restore(catalog)
 
 
-def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
+def test_a_checkpoint_of_a_later_schema_is_skipped_and_never_deleted(three):
     path = directory(three, 2)
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
     three.storage.delete(f"{format_checkpoint_name(2)}/{MARKER}")
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
     assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(3)]
 
 
-def test_pruning_deletes_what_the_rules_do_not_keep(three):
+def test_pruning_deletes_checkpoints_that_no_rule_retains(three):
     save(three, 4, {"w": torch.arange(200.0) * 4}, metrics={"loss": 9.0})
     rules = Retention(last=1, best=("loss", "min"))
     assert [d.name for d in three.plan_pruning(rules)] == [
@@ -145,7 +145,7 @@ def test_pruning_deletes_what_the_rules_do_not_keep(three):
     assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(4)]
 
 
-def test_pruning_reads_the_newest_first_and_spares_what_would_be_needed(three):
+def test_pruning_verifies_the_newest_checkpoint_and_retains_the_one_before_a_damaged_one(three):
     part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
     assert three.inspect(format_checkpoint_name(3)).summary.state == "complete"
@@ -153,7 +153,7 @@ def test_pruning_reads_the_newest_first_and_spares_what_would_be_needed(three):
     assert restore(three)[1].step == 2
 
 
-def test_a_deletion_cut_short_leaves_an_unfinished_one_that_goes_next_time(three, monkeypatch):
+def test_an_interrupted_deletion_leaves_an_unfinished_checkpoint_for_the_next_pruning(three, monkeypatch):
     def died(path):
         raise KeyboardInterrupt
 
@@ -166,7 +166,7 @@ def test_a_deletion_cut_short_leaves_an_unfinished_one_that_goes_next_time(three
     assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(3)]
 
 
-def test_one_in_the_making_is_spared(three):
+def test_pruning_does_not_delete_a_checkpoint_that_is_being_written(three):
     three.write(format_checkpoint_name(4), "part-0.distcp", [b"half"])
     three.prune(Retention(last=1))
     assert three.list_names() == [format_checkpoint_name(3), format_checkpoint_name(4)]

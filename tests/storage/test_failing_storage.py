@@ -73,7 +73,9 @@ def saving(catalog, step):
 
 @pytest.mark.parametrize("storage", [on_disk, on_fsspec])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkeypatch):
+def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
+    storage, kind, tmp_path, monkeypatch
+):
     save(Catalog(LocalStorage(tmp_path / "counted")), 1, weights(1), writers=2)
     with monkeypatch.context() as patch:
         counting = Fault(kind, MORE_THAN_A_SAVE)
@@ -108,13 +110,13 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
 
 
 @pytest.mark.parametrize("storage", [on_disk, on_fsspec])
-def test_a_full_disk_is_called_by_its_name(storage, tmp_path, monkeypatch):
+def test_a_full_disk_has_its_own_error(storage, tmp_path, monkeypatch):
     catalog = storage(tmp_path, Fault("full", 6), monkeypatch)
     with pytest.raises(StorageFull, match="No space left"):
         save(catalog, 2, weights(2))
 
 
-def test_an_error_of_a_client_library_becomes_ours(tmp_path, monkeypatch):
+def test_an_error_of_a_client_library_becomes_a_storage_error(tmp_path, monkeypatch):
     class ClientError(Exception):
         pass
 
@@ -126,7 +128,7 @@ def test_an_error_of_a_client_library_becomes_ours(tmp_path, monkeypatch):
         RemoteStorage(filesystem, str(tmp_path), "faulty://").read("x")
 
 
-def test_what_was_saved_survives_a_power_cut(tmp_path, monkeypatch):
+def test_a_published_checkpoint_survives_a_power_cut(tmp_path, monkeypatch):
     fault = Fault("power", MORE_THAN_A_SAVE)
     assert saving(on_disk(tmp_path / "deep" / "run", fault, monkeypatch), 2) == "saved"
     fault.on_power_cut()

@@ -74,7 +74,7 @@ def restore(catalog, elements=50):
     return catalog.restore_newest(attempt)
 
 
-def test_published_found_verified_restored_and_pruned(catalog):
+def test_checkpoints_are_published_verified_restored_and_pruned(catalog):
     with pytest.raises(NoSuchFile):
         restore(catalog)
     for step in (1, 2, 3):
@@ -91,7 +91,7 @@ def test_published_found_verified_restored_and_pruned(catalog):
     assert catalog.list_names() == [format_checkpoint_name(3)]
 
 
-def test_what_another_worker_has_just_written_is_seen(catalog, bucket):
+def test_a_listing_shows_files_that_another_worker_has_just_written(catalog, bucket):
     save(catalog, 1, weights(1))
     assert catalog.list_names() == [format_checkpoint_name(1)]
     other = Catalog(open_storage(catalog.storage.url))
@@ -102,7 +102,7 @@ def test_what_another_worker_has_just_written_is_seen(catalog, bucket):
     assert restore(catalog)[1].step == 1
 
 
-def test_large_files_go_up_in_pieces_and_come_down_in_ranges(catalog, bucket, monkeypatch):
+def test_large_files_are_uploaded_in_pieces_and_read_in_ranges(catalog, bucket, monkeypatch):
     monkeypatch.setattr(remote, "UPLOAD_BYTES", MULTIPART)
     monkeypatch.setattr(hashing, "BATCH_BYTES", 1 << 20)
     elements = 3 << 20
@@ -115,7 +115,7 @@ def test_large_files_go_up_in_pieces_and_come_down_in_ranges(catalog, bucket, mo
     assert torch.equal(restore(catalog, elements)[0], weights(1, elements)["w"])
 
 
-def test_an_upload_given_up_leaves_no_object(catalog, bucket, monkeypatch):
+def test_an_abandoned_upload_leaves_no_object(catalog, bucket, monkeypatch):
     monkeypatch.setattr(remote, "UPLOAD_BYTES", MULTIPART)
 
     def breaking():
@@ -129,7 +129,7 @@ def test_an_upload_given_up_leaves_no_object(catalog, bucket, monkeypatch):
     assert "Uploads" not in client.list_multipart_uploads(Bucket=name)
 
 
-def test_a_changed_object_is_named_and_an_older_checkpoint_used(catalog, bucket):
+def test_a_restore_names_a_changed_object_and_uses_an_older_checkpoint(catalog, bucket):
     save(catalog, 1, weights(1))
     manifest = save(catalog, 2, weights(2))
     part = next(part for part in manifest.parts if part.items)
@@ -144,7 +144,7 @@ def test_a_changed_object_is_named_and_an_older_checkpoint_used(catalog, bucket)
     assert part.name in str(passed[0])
 
 
-def test_a_torn_marker_is_no_marker(catalog, bucket):
+def test_a_checkpoint_with_a_torn_marker_is_not_used(catalog, bucket):
     save(catalog, 1, weights(1))
     save(catalog, 2, weights(2))
     client, name = bucket
@@ -155,7 +155,7 @@ def test_a_torn_marker_is_no_marker(catalog, bucket):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_plain_pytorch_reads_it_with_its_own_fsspec_reader(catalog, bucket):
+def test_plain_pytorch_reads_a_checkpoint_with_its_own_fsspec_reader(catalog, bucket):
     manifest = save(catalog, 1, weights(4))
     found = {"model": {"w": torch.zeros(50)}}
     reader = FsspecReader(f"{catalog.storage.url}/{manifest.name}")
@@ -163,7 +163,7 @@ def test_plain_pytorch_reads_it_with_its_own_fsspec_reader(catalog, bucket):
     assert torch.equal(found["model"]["w"], weights(4)["w"])
 
 
-def test_refusals_are_said_in_our_words(bucket, monkeypatch):
+def test_refusals_of_s3_become_storage_errors(bucket, monkeypatch):
     with pytest.raises(StorageError, match="cannot write s3://no-such-bucket/x"):
         open_storage("s3://no-such-bucket").write("x", [b"1"])
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
