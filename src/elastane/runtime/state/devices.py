@@ -1,7 +1,4 @@
-"""The GPU of a worker, and the settings that make its kernels give the same bits every time.
-
-Nothing here initialises CUDA in the fork server: a process that has initialised CUDA cannot fork workers.
-"""
+"""The settings that make the kernels of a device give the same bits every time."""
 
 import os
 

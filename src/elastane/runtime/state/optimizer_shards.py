@@ -1,4 +1,4 @@
-"""The optimizer state of a worker: what `WholeOptimizer` and `ShardedOptimizer` have in common."""
+"""The interface of a worker's optimizer state, which `WholeOptimizer` and `ShardedOptimizer` implement."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol

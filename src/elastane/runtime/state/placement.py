@@ -1,4 +1,4 @@
-"""The place of the model's tensors during training, and copies to and from the memory that peers read.
+"""The placement of the model's tensors: in the memory that peers read, or on a device with a mirror there.
 
 Sums, votes, digests and all exchange between workers use host memory: arenas that peers on this machine read.
 On the CPU the model trains in the arena itself (`InPlace`). On a GPU it trains in device memory and the
