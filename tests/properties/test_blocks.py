@@ -1,4 +1,4 @@
-"""Blocks tile the state, whatever its sections."""
+"""Blocks tile the sections of any state."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A manifest is whole exactly when every element is there once."""
+"""A manifest is complete exactly if it has every element once."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from elastane.api.checkpoints import Manifest, PartFile, PartItem, TensorFacts, 
 from elastane.checkpointing.coverage import find_gaps
 
 
-def manifest(stretches, *, elements=12, **more):
+def build_manifest(stretches, *, elements=12, **more):
     facts = TensorFacts("float32", 4, (elements,), (1,))
     parts = tuple(
         PartFile(
@@ -32,9 +32,9 @@ def test_tiles_cover_a_tensor_in_any_order_but_not_without_one_of_them(inner, sh
     cuts = sorted({0, 12, *inner})
     tiles = list(pairwise(cuts))
     shuffled.shuffle(tiles)
-    assert find_gaps(manifest(tiles)) == ()
+    assert find_gaps(build_manifest(tiles)) == ()
     for left_out in range(len(tiles)):
-        holes = find_gaps(manifest(tiles[:left_out] + tiles[left_out + 1 :], elements=12))
+        holes = find_gaps(build_manifest(tiles[:left_out] + tiles[left_out + 1 :], elements=12))
         if len(tiles) > 1:
             assert [damage.file for damage in holes] == ["model.w"]
 
@@ -46,14 +46,14 @@ def test_coverage_agrees_with_counting_each_element(stretches):
         for position in range(start, stop):
             counts[position] += 1
     whole = all(count == 1 for count in counts)
-    assert (find_gaps(manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
+    assert (find_gaps(build_manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
 
 
 def test_a_gap_names_its_elements():
-    assert str(find_gaps(manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
-    assert str(find_gaps(manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
+    assert str(find_gaps(build_manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
+    assert str(find_gaps(build_manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
 
 
 def test_an_alias_of_a_missing_tensor_is_damage():
-    (damage,) = find_gaps(manifest([(0, 12)], aliases={"model.v": "model.u"}))
+    (damage,) = find_gaps(build_manifest([(0, 12)], aliases={"model.v": "model.u"}))
     assert damage.file == "model.v"

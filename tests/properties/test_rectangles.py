@@ -1,4 +1,4 @@
-"""Any stretch of any dense tensor is tiled by few rectangles, each without gaps."""
+"""A few rectangles tile any range of any dense tensor, each without gaps."""
 
 import math
 
@@ -10,7 +10,7 @@ from elastane.checkpointing.rectangles import compute_dense_stride, cut_rectangl
 
 
 @st.composite
-def stretches(draw):
+def draw_ranges(draw):
     shape = tuple(draw(st.lists(st.integers(1, 5), max_size=5)))
     stride = compute_dense_stride(shape, draw(st.permutations(range(len(shape)))))
     elements = math.prod(shape)
@@ -18,8 +18,8 @@ def stretches(draw):
     return shape, stride, start, draw(st.integers(start, elements))
 
 
-def positions(shape, stride):
-    """The place in memory of every element."""
+def compute_positions(shape, stride):
+    """Return the position in memory of every element."""
     grid = np.zeros(shape, dtype=np.int64)
     for dim, (size, step) in enumerate(zip(shape, stride, strict=True)):
         along = [1] * len(shape)
@@ -28,10 +28,10 @@ def positions(shape, stride):
     return grid
 
 
-@given(stretches())
-def test_rectangles_tile_the_range_in_memory_order(stretch):
-    shape, stride, start, stop = stretch
-    grid = positions(shape, stride)
+@given(draw_ranges())
+def test_rectangles_tile_the_range_in_memory_order(drawn):
+    shape, stride, start, stop = drawn
+    grid = compute_positions(shape, stride)
     order = sort_dims(shape, stride)
     position = start
     for rectangle in cut_rectangles(shape, stride, start, stop):
@@ -39,21 +39,21 @@ def test_rectangles_tile_the_range_in_memory_order(stretch):
         corner = zip(rectangle.offsets, rectangle.sizes, strict=True)
         inside = grid[tuple(slice(offset, offset + size) for offset, size in corner)]
         assert inside.shape == rectangle.sizes
-        # Read in the order of memory, the rectangle is exactly these elements, without gaps.
+        # In memory order the rectangle has exactly these elements, without gaps.
         assert inside.transpose(order).ravel().tolist() == list(range(position, rectangle.stop))
         position = rectangle.stop
     assert position == stop
 
 
-@given(stretches())
-def test_a_range_has_at_most_two_rectangles_per_dim_less_one(stretch):
-    shape, stride, start, stop = stretch
+@given(draw_ranges())
+def test_a_range_has_at_most_two_rectangles_per_dim_less_one(drawn):
+    shape, stride, start, stop = drawn
     assert len(cut_rectangles(shape, stride, start, stop)) <= max(2 * len(shape) - 1, 1)
 
 
-@given(stretches())
-def test_a_whole_tensor_is_one_rectangle(stretch):
-    shape, stride, _, _ = stretch
+@given(draw_ranges())
+def test_a_whole_tensor_is_one_rectangle(drawn):
+    shape, stride, _, _ = drawn
     (only,) = cut_rectangles(shape, stride, 0, math.prod(shape))
     assert (only.offsets, only.sizes) == ((0,) * len(shape), shape)
 

@@ -1,4 +1,4 @@
-"""What is deleted, whatever there is: never what a restore would want."""
+"""Retention never deletes a checkpoint that a restore may need."""
 
 import math
 
@@ -16,7 +16,7 @@ from elastane.api.checkpoints import (
 from elastane.checkpointing.retention import choose_deletions, find_best
 
 
-def summary(step, state="complete", resumed=0, **metrics):
+def build_summary(step, state="complete", resumed=0, **metrics):
     return CheckpointSummary(
         name=format_checkpoint_name(step, resumed), state=state, step=step, resumed=resumed, metrics=metrics
     )
@@ -24,7 +24,7 @@ def summary(step, state="complete", resumed=0, **metrics):
 
 some = st.lists(
     st.builds(
-        lambda step, resumed, state, loss: summary(step, state, resumed, loss=loss),
+        lambda step, resumed, state, loss: build_summary(step, state, resumed, loss=loss),
         st.integers(0, 40),
         st.integers(0, 2),
         st.sampled_from(["complete", "complete", "unfinished", "damaged", "foreign"]),
@@ -85,7 +85,7 @@ def test_pruning_twice_equals_pruning_once(found, wanted):
 
 
 def test_every_deletion_has_its_reason():
-    found = [summary(100), summary(150, "unfinished"), summary(200), summary(300)]
+    found = [build_summary(100), build_summary(150, "unfinished"), build_summary(200), build_summary(300)]
     chosen = choose_deletions(found, Retention(last=1, every=200))
     assert [(deletion.name, deletion.why) for deletion in chosen] == [
         ("step-00000100", "not among the last 1, nor at a multiple of 200 steps"),
@@ -96,7 +96,7 @@ def test_every_deletion_has_its_reason():
 @pytest.mark.parametrize("wrong", [Retention(last=0), Retention(every=0), Retention(last=-1)])
 def test_a_rule_that_retains_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="at least"):
-        choose_deletions([summary(1)], wrong)
+        choose_deletions([build_summary(1)], wrong)
 
 
 @given(st.integers(0, 10**10), st.integers(0, 20))
@@ -111,7 +111,7 @@ def test_another_name_has_no_age(name):
 
 @given(some, rules, st.data())
 def test_the_checkpoint_with_which_the_present_attempt_began_is_retained(found, wanted, data):
-    """Whoever joins later in that attempt looks at it: without it a resumed run could not grow."""
+    """A worker that joins later in that attempt reads it: without it a resumed run could not grow."""
     origin = data.draw(st.sampled_from([s.name for s in found] or [""]))
     gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     keeping = msgspec.structs.replace(wanted, origin=origin)
@@ -122,8 +122,8 @@ def test_a_metric_of_an_evaluation_is_found_without_its_prefix():
     """The loss of an evaluation does not hide that of the step."""
 
     found = [
-        summary(1, **{"loss": 3.0, "evaluation.loss": 1.0, "evaluation.right": 9.0}),
-        summary(2, **{"loss": 2.0, "evaluation.loss": 2.0, "evaluation.right": 5.0}),
+        build_summary(1, **{"loss": 3.0, "evaluation.loss": 1.0, "evaluation.right": 9.0}),
+        build_summary(2, **{"loss": 2.0, "evaluation.loss": 2.0, "evaluation.right": 5.0}),
     ]
     for metric, direction, step in (
         ("loss", "min", 2),

@@ -1,4 +1,4 @@
-"""Trained models, cut up among writers as a run does it, on any storage."""
+"""Checkpoints of small trained models, with several writers, on any storage."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,20 +33,20 @@ class Small(nn.Module):
         return self.head(features).sum() + self.low.float().pow(2).sum()
 
 
-def adamw(model: nn.Module) -> torch.optim.Optimizer:
+def build_adamw(model: nn.Module) -> torch.optim.Optimizer:
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     return torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=0.01)
 
 
-def momentum(model: nn.Module) -> torch.optim.Optimizer:
+def build_momentum(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
-OPTIMIZERS = {"adamw": adamw, "momentum": momentum}
+OPTIMIZERS = {"adamw": build_adamw, "momentum": build_momentum}
 
 
-def trained(kind: str, *, seed: int = 0, steps: int = 2) -> tuple[Small, torch.optim.Optimizer]:
+def train(kind: str, *, seed: int = 0, steps: int = 2) -> tuple[Small, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = Small().to(memory_format=torch.channels_last)
     optimizer = OPTIMIZERS[kind](model)
@@ -57,26 +57,26 @@ def trained(kind: str, *, seed: int = 0, steps: int = 2) -> tuple[Small, torch.o
     return model, optimizer
 
 
-def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a user of plain PyTorch saves."""
+def build_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state that a user of plain PyTorch saves."""
     return {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
 
 
-def leaves(value: Any, path: tuple = ()):
-    """Tensors and plain values of a nested state dict, as DCP names them."""
+def iterate_leaves(value: Any, path: tuple = ()):
+    """Yield tensors and plain values of a nested state dict, as DCP names them."""
     # DCP keeps lists of plain values whole.
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from leaves(inner, (*path, key))
+            yield from iterate_leaves(inner, (*path, key))
     elif isinstance(value, list) and any(isinstance(inner, dict | torch.Tensor) for inner in value):
         for number, inner in enumerate(value):
-            yield from leaves(inner, (*path, number))
+            yield from iterate_leaves(inner, (*path, number))
     else:
         yield path, value
 
 
-def pieces(key: str, tensor: torch.Tensor, borders: list[int]) -> list[TensorSlice]:
-    """A dense tensor cut at these places of its memory."""
+def cut_slices(key: str, tensor: torch.Tensor, borders: list[int]) -> list[TensorSlice]:
+    """Cut a dense tensor at these positions of its memory."""
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     flat = tensor.detach().permute(sort_dims(shape, stride)).reshape(-1)
     cuts = sorted({0, flat.numel(), *(b for b in borders if b < flat.numel())})
@@ -93,12 +93,12 @@ def save(
     borders: Sequence[int] = (5, 17, 40),
     metrics: dict[str, float] | None = None,
 ) -> Manifest:
-    """Write and publish a checkpoint, each piece by another of the writers."""
+    """Write and publish a checkpoint; the writers take turns with the slices."""
     name = format_checkpoint_name(step)
     shares: list[list[TensorSlice]] = [[] for _ in range(writers)]
     plain, seen, aliases = {}, {}, {}
     turn = 0
-    for path, value in leaves(nested):
+    for path, value in iterate_leaves(nested):
         if not isinstance(value, torch.Tensor):
             plain[path] = value
             continue
@@ -107,7 +107,7 @@ def save(
             aliases[key] = seen[value.data_ptr()]
             continue
         seen[value.data_ptr()] = key
-        for entry in pieces(key, value, list(borders)):
+        for entry in cut_slices(key, value, list(borders)):
             shares[turn % writers].append(entry)
             turn += 1
     parts = []

@@ -1,4 +1,4 @@
-"""What `peft` and `transformers` load from an export of an adapter computes what was trained."""
+"""`peft` and `transformers` load an exported adapter that computes the same as the trained one."""
 
 import copy
 import json
@@ -21,12 +21,12 @@ from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 
 from .lessons import FEATURES, Lesson, elastic, samples, spec
-from .test_foreign_readers import texts, tiny_gpt2, tiny_llama
-from .test_kept_state import keep
+from .test_foreign_readers import make_texts, tiny_gpt2, tiny_llama
+from .test_kept_state import write_checkpoint
 
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore")  # peft warns of what it decides by itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # peft warns about its own choices
 
 
 @pytest.fixture(autouse=True)
@@ -64,13 +64,13 @@ class Adapted:
 
         def build():
             if named:
-                return adapt(self.fresh_base())
+                return adapt(self.load_base())
             model = base()
-            model.load_state_dict(self.fresh_base().state_dict())
+            model.load_state_dict(self.load_base().state_dict())
             return adapt(model)
 
         lesson = Lesson(
-            build, optimizer=only_trained, loss=loss, data=texts(), steps=3, global_batch=4, microbatch=2
+            build, optimizer=only_trained, loss=loss, data=make_texts(), steps=3, global_batch=4, microbatch=2
         )
         self.state = elastic(lesson).run._trainer.state
         self.model = self.state.model.eval()
@@ -80,25 +80,25 @@ class Adapted:
         write_finished(self.state, self.files, spec())
         self.files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
 
-    def fresh_base(self):
+    def load_base(self):
         return self.model_type.from_pretrained(self.named)
 
-    def exported(self):
+    def export(self):
         return export_model(read_finished_run(self.files, optimizer=False), "hf", self.out)
 
 
-def logits(model):
+def compute_logits(model):
     with torch.no_grad():
-        return model.eval()(input_ids=texts().tensors[0]).logits
+        return model.eval()(input_ids=make_texts().tensors[0]).logits
 
 
 def assert_computes_the_same(adapted, folder):
-    trained = logits(adapted.model)
-    assert not torch.equal(trained, logits(adapted.fresh_base())), "the adapter has learned nothing"
-    assert torch.equal(logits(peft.PeftModel.from_pretrained(adapted.fresh_base(), folder)), trained)
+    trained = compute_logits(adapted.model)
+    assert not torch.equal(trained, compute_logits(adapted.load_base())), "the adapter has learned nothing"
+    assert torch.equal(compute_logits(peft.PeftModel.from_pretrained(adapted.load_base(), folder)), trained)
     if not json.loads((folder / "adapter_config.json").read_text()).get("use_dora"):
         # transformers 5.23 does not find the magnitudes of DoRA, also not those that peft has saved.
-        assert torch.equal(logits(adapted.model_type.from_pretrained(folder)), trained)
+        assert torch.equal(compute_logits(adapted.model_type.from_pretrained(folder)), trained)
 
 
 def add_adapter(model, config):
@@ -133,7 +133,7 @@ HOW = {
 @pytest.mark.parametrize("adapt", HOW.values(), ids=HOW)
 def test_an_exported_adapter_computes_the_same_as_the_trained_one(tmp_path, adapt):
     adapted = Adapted(tmp_path, adapt)
-    done = adapted.exported()
+    done = adapted.export()
     assert done.files.keys() == {"adapter_config.json", "adapter_model.safetensors"}
     assert any("peft finds every tensor" in sentence for sentence in done.checked)
     assert_computes_the_same(adapted, adapted.out)
@@ -143,16 +143,16 @@ def test_an_adapter_of_another_architecture_is_exported(tmp_path):
     adapted = Adapted(
         tmp_path, lambda base: peft.get_peft_model(base, lora(target_modules="all-linear")), base=tiny_llama
     )
-    adapted.exported()
+    adapted.export()
     assert_computes_the_same(adapted, adapted.out)
 
 
 def test_a_trained_prompt_is_exported(tmp_path):
     config = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
     adapted = Adapted(tmp_path, lambda base: peft.get_peft_model(base, config), base=tiny_llama)
-    adapted.exported()
-    read = peft.PeftModel.from_pretrained(adapted.fresh_base(), adapted.out)
-    assert torch.equal(logits(read), logits(adapted.model))
+    adapted.export()
+    read = peft.PeftModel.from_pretrained(adapted.load_base(), adapted.out)
+    assert torch.equal(compute_logits(read), compute_logits(adapted.model))
 
 
 def test_the_run_directory_itself_loads_as_an_adapter(tmp_path):
@@ -165,15 +165,15 @@ def test_the_run_directory_itself_loads_as_an_adapter(tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_base_model_without_a_name_is_exported_with_its_adapter(tmp_path, how, tied):
     adapted = Adapted(tmp_path, HOW[how], named=False, base=lambda: tiny_gpt2(tied=tied))
-    assert {"config.json", "model.safetensors", "adapter_config.json"} <= adapted.exported().files.keys()
+    assert {"config.json", "model.safetensors", "adapter_config.json"} <= adapted.export().files.keys()
     assert_computes_the_same(adapted, adapted.out)
 
 
 def test_a_checkpoint_gives_the_same_adapter(tmp_path):
     adapted = Adapted(tmp_path, HOW["compiled"])
-    adapted.exported()
+    adapted.export()
     catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
-    manifest = keep(catalog, adapted.state)
+    manifest = write_checkpoint(catalog, adapted.state)
     with CheckpointReader(catalog.storage, manifest) as reader:
         export_model(
             read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=False),
@@ -196,15 +196,15 @@ def test_an_adapter_is_converted(tmp_path):
     adapted = Adapted(tmp_path, HOW["lora"])
     trained = convert(read_finished_run(adapted.files, optimizer=False), torch.bfloat16)
     export_model(trained, "hf", adapted.out)
-    read = peft.PeftModel.from_pretrained(adapted.fresh_base(), adapted.out)
-    assert torch.allclose(logits(read), logits(adapted.model), atol=1e-2)
+    read = peft.PeftModel.from_pretrained(adapted.load_base(), adapted.out)
+    assert torch.allclose(compute_logits(read), compute_logits(adapted.model), atol=1e-2)
 
 
 def test_a_merged_adapter_is_part_of_the_model(tmp_path):
     adapted = Adapted(tmp_path, HOW["lora"], after=lambda model: model.merge_and_unload())
-    assert "adapter_config.json" not in adapted.exported().files
+    assert "adapter_config.json" not in adapted.export().files
     read = adapted.model_type.from_pretrained(adapted.out)
-    assert torch.equal(logits(read), logits(adapted.model))
+    assert torch.equal(compute_logits(read), compute_logits(adapted.model))
 
 
 def unfrozen(base):
@@ -225,7 +225,7 @@ def two_adapters(base):
 def test_a_model_that_the_files_of_an_adapter_cannot_hold_is_refused(tmp_path, adapt, why):
     adapted = Adapted(tmp_path, adapt)
     with pytest.raises(BadInput, match=why) as refused:
-        adapted.exported()
+        adapted.export()
     assert "--format torch" in refused.value.do
     assert not adapted.out.exists()
     assert not adapted.files.model_files.config.exists(), "from_pretrained would load random weights"
@@ -251,13 +251,13 @@ def test_an_adapter_of_a_plain_module_loads_onto_it(tmp_path):
 
 
 def test_a_config_of_the_base_model_is_never_exported_with_the_tensors_of_an_adapter(tmp_path):
-    # As run directories were written before adapters were known.
+    # Run directories looked so before Elastane supported adapters.
     adapted = Adapted(tmp_path, HOW["lora"])
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (adapted.files.root / name).unlink()
     (adapted.files.root / "base_config.json").rename(adapted.files.model_files.config)
     with pytest.raises(ReadbackFailed, match="from_pretrained") as refused:
-        adapted.exported()
+        adapted.export()
     assert refused.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
 
@@ -267,7 +267,7 @@ def test_damage_to_the_adapter_is_noticed(tmp_path):
     text = adapted.files.root / "adapter_config.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {"r": 5}))
     with pytest.raises(ReadbackFailed, match="peft"):
-        adapted.exported()
+        adapted.export()
     assert not adapted.out.exists()
 
 

@@ -8,7 +8,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from elastane.api.errors import BadInput
 
 from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
-from .test_optimizers import packed
+from .test_optimizers import pack
 
 
 class Averaging(nn.Module):
@@ -72,7 +72,7 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
 
     trained(donor, 3, between)
     state = donor.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, range(state.units), range(state.units)))
+    joiner.run._trainer.state.unpack(pack(state, range(state.units), range(state.units)))
     theirs, mine = joiner.model, donor.model
     assert torch.equal(theirs.target.weight, mine.target.weight)
     assert (theirs.scale, theirs.body[1].p) == (mine.scale, mine.body[1].p) == (0.9**3, 0.25)

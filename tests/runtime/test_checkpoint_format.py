@@ -1,4 +1,4 @@
-"""What is written reads back bit for bit: with plain PyTorch, and by our own reader."""
+"""Plain PyTorch and Elastane read checkpoints bit for bit as they were written."""
 
 import copy
 import errno
@@ -28,7 +28,7 @@ from elastane.storage import local
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 
-from .checkpoint_stage import OPTIMIZERS, Small, leaves, save, state, trained
+from .checkpoint_stage import OPTIMIZERS, Small, build_state, iterate_leaves, save, train
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def catalog(tmp_path):
     return Catalog(LocalStorage(tmp_path / "checkpoints"))
 
 
-def flat(tensor):
+def flatten(tensor):
     return tensor.detach().permute(sort_dims(tensor.shape, tensor.stride())).reshape(-1)
 
 
@@ -48,7 +48,7 @@ def assert_same_bits(one, other):
 
 
 def assert_same_state(one, other):
-    ours, theirs = dict(leaves(one)), dict(leaves(other))
+    ours, theirs = dict(iterate_leaves(one)), dict(iterate_leaves(other))
     assert ours.keys() == theirs.keys()
     for path, value in ours.items():
         if isinstance(value, torch.Tensor):
@@ -60,30 +60,30 @@ def assert_same_state(one, other):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_plain_pytorch_resumes_from_a_checkpoint(kind, catalog, tmp_path):
-    model, optimizer = trained(kind)
-    want = copy.deepcopy(state(model, optimizer))
-    save(catalog, 7, state(model, optimizer))
+    model, optimizer = train(kind)
+    expected = copy.deepcopy(build_state(model, optimizer))
+    save(catalog, 7, build_state(model, optimizer))
 
-    fresh, its_optimizer = trained(kind, seed=1)
-    found = state(fresh, its_optimizer)
+    fresh, fresh_optimizer = train(kind, seed=1)
+    found = build_state(fresh, fresh_optimizer)
     dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / format_checkpoint_name(7), no_dist=True)
     fresh.load_state_dict(found["model"])
-    set_optimizer_state_dict(fresh, its_optimizer, found["optimizer"])
+    set_optimizer_state_dict(fresh, fresh_optimizer, found["optimizer"])
 
-    assert_same_state(state(fresh, its_optimizer), want)
+    assert_same_state(build_state(fresh, fresh_optimizer), expected)
     assert fresh.head.weight is fresh.embed.weight
-    for network, its in ((model, optimizer), (fresh, its_optimizer)):
+    for network, its in ((model, optimizer), (fresh, fresh_optimizer)):
         torch.manual_seed(3)
         its.zero_grad()
         network(torch.randn(2, 3, 6, 6), torch.tensor([0, 6])).backward()
         its.step()
-    assert_same_state(state(fresh, its_optimizer), state(model, optimizer))
+    assert_same_state(build_state(fresh, fresh_optimizer), build_state(model, optimizer))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_checkpoint_reads_like_one_that_dcp_has_written(kind, catalog, tmp_path):
-    nested = state(*trained(kind))
+    nested = build_state(*train(kind))
     save(catalog, 7, nested, writers=1, borders=())
     dcp.save(nested, checkpoint_id=tmp_path / "theirs", no_dist=True)
     ours = dcp.FileSystemReader(tmp_path / "checkpoints" / format_checkpoint_name(7)).read_metadata()
@@ -96,7 +96,7 @@ def test_a_checkpoint_reads_like_one_that_dcp_has_written(kind, catalog, tmp_pat
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_converter_of_torch_makes_one_file_of_a_checkpoint(catalog, tmp_path):
-    nested = state(*trained("adamw"))
+    nested = build_state(*train("adamw"))
     save(catalog, 7, nested)
     dcp_to_torch_save(tmp_path / "checkpoints" / format_checkpoint_name(7), tmp_path / "one.pt")
     assert_same_state(torch.load(tmp_path / "one.pt", weights_only=True), nested)
@@ -104,7 +104,7 @@ def test_the_converter_of_torch_makes_one_file_of_a_checkpoint(catalog, tmp_path
 
 @pytest.mark.filterwarnings("ignore")
 def test_tied_weights_are_stored_once(catalog):
-    manifest = save(catalog, 1, state(*trained("momentum")))
+    manifest = save(catalog, 1, build_state(*train("momentum")))
     stored = {item.key for part in manifest.parts for item in part.items}
     assert "model.embed.weight" in stored
     assert "model.head.weight" not in stored
@@ -129,7 +129,7 @@ def test_any_range_is_read_from_any_division_into_items(data, tmp_path_factory):
     into = torch.empty(stop - start, dtype=dtype)
     with CheckpointReader(catalog.storage, manifest) as reader:
         reader.read("model.w", start, stop, into)
-    assert torch.equal(into, flat(tensor)[start:stop])
+    assert torch.equal(into, flatten(tensor)[start:stop])
 
     found = {"model": {"w": torch.empty(shape, dtype=dtype)}}
     with warnings.catch_warnings():
@@ -141,16 +141,16 @@ def test_any_range_is_read_from_any_division_into_items(data, tmp_path_factory):
 def test_many_tensors_are_read_in_one_call(catalog):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        nested = state(*trained("adamw"))
+        nested = build_state(*train("adamw"))
     manifest = save(catalog, 3, nested)
-    tensors = {".".join(map(str, p)): v for p, v in leaves(nested) if isinstance(v, torch.Tensor)}
+    tensors = {".".join(map(str, p)): v for p, v in iterate_leaves(nested) if isinstance(v, torch.Tensor)}
     into = {
         key: torch.empty(manifest.tensors[key].elements, dtype=tensors[key].dtype) for key in manifest.tensors
     }
     with CheckpointReader(catalog.storage, manifest) as reader:
         reader.read_many([ReadRequest(key, 0, memory.numel(), memory) for key, memory in into.items()])
     for key, memory in into.items():
-        assert_same_bits(memory, flat(tensors[key]))
+        assert_same_bits(memory, flatten(tensors[key]))
     assert into.keys() | manifest.aliases.keys() == tensors.keys()
 
 
@@ -227,7 +227,7 @@ def test_invalid_requests_are_refused(catalog):
 def test_the_manifest_lists_every_file(catalog, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        manifest = save(catalog, 1, state(*trained("adamw")))
+        manifest = save(catalog, 1, build_state(*train("adamw")))
     there = {path.name for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
     assert there == {part.name for part in manifest.parts} | {"manifest.json", "COMPLETE"}
     assert {METADATA, PLAIN} <= there

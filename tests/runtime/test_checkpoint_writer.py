@@ -1,4 +1,4 @@
-"""A worker's part in checkpoints: copied at one moment, written behind the next steps, then published."""
+"""A worker copies its part of a checkpoint at one moment, writes it later, and publishes the checkpoint."""
 
 import json
 import threading
@@ -31,8 +31,8 @@ WAIT_S = 20
 KEY = "model.weight"
 
 
-class Fickle(LocalStorage):
-    """Storage that may refuse or take its time over the files of parts."""
+class UnreliableStorage(LocalStorage):
+    """Storage that can refuse or delay the files of parts."""
 
     def __init__(self, root):
         super().__init__(root)
@@ -58,13 +58,13 @@ class Writers:
         self.state = TrainingState(
             self.model, optimizer, None, layout, copies=None, placement=choose_placement(layout)
         )
-        self.storage = Fickle(root)
+        self.storage = UnreliableStorage(root)
         self.catalog = Catalog(self.storage)
         self.snapped, self.kept = SimpleQueue(), SimpleQueue()
         self.changes = 0
-        self.workers = [self.taker(number) for number in (0, 1)]
+        self.workers = [self.build_writer(number) for number in (0, 1)]
 
-    def taker(self, number):
+    def build_writer(self, number):
         return CheckpointWriter(
             number,
             self.state,
@@ -74,7 +74,7 @@ class Writers:
             describe=self.describe_plain,
             report_copied=self.snapped.put,
             report_publication=self.kept.put,
-            report_change=self.changed,
+            report_change=self.count_change,
         )
 
     def describe_plain(self):
@@ -85,15 +85,15 @@ class Writers:
         }
         return PlainState(plain, {"loss": 2.5})
 
-    def changed(self):
+    def count_change(self):
         self.changes += 1
 
     def fill(self, value):
         with torch.no_grad():
             self.model.weight.fill_(value)
 
-    def take(self, step, *, writers=(0,)):
-        """The first of the writers copies everything; returns once it has."""
+    def take_snapshot(self, step, *, writers=(0,)):
+        """Let the first writer copy all blocks, and wait for it."""
         self.workers[writers[0]].copy_snapshot(TakeSnapshot(step, step, self.blocks, writers))
         assert self.snapped.get(timeout=WAIT_S) == step
 
@@ -101,12 +101,12 @@ class Writers:
         for number in writers or (0,):
             self.workers[number].commit()
 
-    def part(self, step, worker=0):
+    def find_part(self, step, worker=0):
         return next((p for p in self.workers[worker].parts if p.step == step), None)
 
-    def until(self, step, state):
+    def wait_until(self, step, state):
         deadline = time.monotonic() + WAIT_S
-        while (part := self.part(step)) is None or part.state != state:
+        while (part := self.find_part(step)) is None or part.state != state:
             assert time.monotonic() < deadline, f"{part} never was {state}"
             time.sleep(0.005)
         return part
@@ -117,7 +117,7 @@ class Writers:
         )
         return self.kept.get(timeout=WAIT_S)
 
-    def stored(self, step):
+    def read_stored(self, step):
         into = torch.empty(6)
         with CheckpointReader(
             self.storage, self.catalog.load_manifest(format_checkpoint_name(step))
@@ -131,18 +131,18 @@ def writers(tmp_path, monkeypatch):
     monkeypatch.setattr(part_writer, "FIRST_RETRY_S", 0.01)
     found = Writers(tmp_path / "checkpoints")
     yield found
-    # Their threads would otherwise try to write to the end of the session.
+    # Otherwise their threads would retry until the end of the session.
     found.storage.refusing.clear()
     found.storage.open.set()
 
 
 def test_a_part_is_copied_then_written_then_published(writers):
     writers.fill(1.0)
-    writers.take(5)
-    assert writers.part(5).state == "copied"
+    writers.take_snapshot(5)
+    assert writers.find_part(5).state == "copied"
     assert writers.catalog.list_names() == [], "the step may still be undone"
     writers.commit()
-    part = writers.until(5, "written")
+    part = writers.wait_until(5, "written")
     assert part.bytes == (writers.catalog.storage.list_files(format_checkpoint_name(5))[format_part_name(0)])
     kept = writers.publish(5)
     assert (kept.name, kept.step, kept.error, kept.metrics) == (
@@ -152,87 +152,87 @@ def test_a_part_is_copied_then_written_then_published(writers):
         {"loss": 2.5},
     )
     assert writers.catalog.verify(format_checkpoint_name(5)) == ()
-    assert writers.stored(5) == [1.0]
+    assert writers.read_stored(5) == [1.0]
     assert writers.changes >= 3
 
 
 def test_a_part_holds_the_state_at_the_time_of_its_copy(writers):
     writers.fill(1.0)
     writers.storage.open.clear()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.fill(2.0)
     writers.commit()
     writers.fill(3.0)
     writers.storage.open.set()
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
     writers.publish(5)
-    assert writers.stored(5) == [1.0]
+    assert writers.read_stored(5) == [1.0]
 
 
 def test_a_copy_of_a_repeated_step_replaces_the_first_one(writers):
     writers.fill(1.0)
-    writers.take(5, writers=(0, 1))
+    writers.take_snapshot(5, writers=(0, 1))
     writers.fill(2.0)
-    writers.take(5, writers=(0,))
+    writers.take_snapshot(5, writers=(0,))
     writers.commit()
-    assert writers.until(5, "written").writers == (0,)
+    assert writers.wait_until(5, "written").writers == (0,)
     writers.publish(5)
-    assert writers.stored(5) == [2.0]
+    assert writers.read_stored(5) == [2.0]
 
 
 def test_without_a_copy_a_commit_writes_nothing(writers):
     writers.commit()
     writers.workers[0].copy_snapshot(TakeSnapshot(1, 5, (), (1,)))
-    assert writers.snapped.get(timeout=WAIT_S) == 1, "whoever writes nothing is waited for nevertheless"
+    assert writers.snapped.get(timeout=WAIT_S) == 1, "the round also waits for a worker that writes nothing"
     writers.commit()
     assert writers.workers[0].parts == ()
 
 
 def test_a_refused_part_is_retried_until_storage_accepts_it(writers):
     writers.storage.refusing.set()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    failing = writers.until(5, "failing")
+    failing = writers.wait_until(5, "failing")
     assert "away" in failing.error
     writers.storage.refusing.clear()
-    assert writers.until(5, "written").error == ""
+    assert writers.wait_until(5, "written").error == ""
 
 
 def test_the_next_part_replaces_one_that_storage_refuses(writers):
     writers.storage.refusing.set()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    writers.until(5, "failing")
-    writers.take(6)
-    assert writers.part(5).state == "abandoned"
-    assert "until the next one was due" in writers.part(5).error
+    writers.wait_until(5, "failing")
+    writers.take_snapshot(6)
+    assert writers.find_part(5).state == "abandoned"
+    assert "until the next one was due" in writers.find_part(5).error
     writers.storage.refusing.clear()
     writers.commit()
-    writers.until(6, "written")
+    writers.wait_until(6, "written")
 
 
 def test_the_wait_for_a_part_that_is_being_written_has_a_limit(writers, monkeypatch):
     monkeypatch.setattr(part_writer, "LONGEST_WAIT_S", 0.05)
     writers.fill(1.0)
     writers.storage.open.clear()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    writers.take(6)
-    assert writers.part(6).state == "abandoned"
-    assert "has not been written after" in writers.part(6).error
+    writers.take_snapshot(6)
+    assert writers.find_part(6).state == "abandoned"
+    assert "has not been written after" in writers.find_part(6).error
     writers.commit()
     writers.storage.open.set()
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
     writers.publish(5)
-    assert writers.stored(5) == [1.0], "the copy was not overwritten under its writer"
+    assert writers.read_stored(5) == [1.0], "the copy was not overwritten under its writer"
 
 
 def test_the_next_copy_waits_until_the_last_one_is_written(writers):
     writers.fill(1.0)
     writers.storage.open.clear()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    taking_next = threading.Thread(target=writers.take, args=(6,))
+    taking_next = threading.Thread(target=writers.take_snapshot, args=(6,))
     taking_next.start()
     taking_next.join(0.1)
     assert taking_next.is_alive()
@@ -242,9 +242,9 @@ def test_the_next_copy_waits_until_the_last_one_is_written(writers):
 
 
 def test_a_second_publisher_changes_nothing_after_the_first_died_before_its_report(writers):
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
     first = writers.publish(5)
     manifest = writers.catalog.load_manifest(format_checkpoint_name(5))
     folder = Path(writers.storage.url) / format_checkpoint_name(5)
@@ -262,9 +262,9 @@ def test_a_second_publisher_changes_nothing_after_the_first_died_before_its_repo
 
 
 def test_a_publication_that_fails_has_a_reason_and_can_be_repeated(writers):
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
     writers.storage.refusing.set()
     assert "away" in writers.publish(5).error
     assert writers.catalog.list_summaries()[0].state == "unfinished"
@@ -273,20 +273,20 @@ def test_a_publication_that_fails_has_a_reason_and_can_be_repeated(writers):
 
 
 def test_a_checkpoint_with_a_missing_part_is_not_published(writers):
-    writers.take(5, writers=(0, 1))
+    writers.take_snapshot(5, writers=(0, 1))
     writers.commit()
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
     assert name_record(1) in writers.publish(5, writers=(0, 1)).error
     assert writers.catalog.list_summaries()[0].state == "unfinished"
 
 
 def test_a_publication_deletes_checkpoints_beyond_the_retention(writers):
     for step in (5, 6, 7):
-        writers.take(step)
+        writers.take_snapshot(step)
         writers.commit()
-        writers.until(step, "written")
+        writers.wait_until(step, "written")
         writers.publish(step)
-    # The publisher tidies up after it has told that the newest exists.
+    # The publisher deletes older checkpoints after its report.
     deadline = time.monotonic() + WAIT_S
     while writers.catalog.list_names() != [format_checkpoint_name(6), format_checkpoint_name(7)]:
         assert time.monotonic() < deadline, writers.catalog.list_names()
@@ -297,14 +297,14 @@ def test_a_publication_deletes_checkpoints_beyond_the_retention(writers):
 def test_the_last_few_parts_are_reported_oldest_first(writers):
     steps = range(1, REMEMBERED_PARTS + 3)
     for step in steps:
-        writers.take(step)
+        writers.take_snapshot(step)
         writers.commit()
-        writers.until(step, "written")
+        writers.wait_until(step, "written")
     assert [part.step for part in writers.workers[0].parts] == [*steps][-REMEMBERED_PARTS:]
 
 
 def test_a_refusal_is_reported_and_withdrawn_once_storage_accepts_the_part(writers):
-    told = SimpleQueue()
+    refusals = SimpleQueue()
     writers.workers[0] = CheckpointWriter(
         0,
         writers.state,
@@ -314,33 +314,33 @@ def test_a_refusal_is_reported_and_withdrawn_once_storage_accepts_the_part(write
         describe=writers.describe_plain,
         report_copied=writers.snapped.put,
         report_publication=writers.kept.put,
-        report_change=writers.changed,
-        report_refusal=told.put,
+        report_change=writers.count_change,
+        report_refusal=refusals.put,
     )
     writers.storage.refusing.set()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    assert told.get(timeout=WAIT_S) is True
-    writers.until(5, "failing")
+    assert refusals.get(timeout=WAIT_S) is True
+    writers.wait_until(5, "failing")
     writers.storage.refusing.clear()
-    while told.get(timeout=WAIT_S):
+    while refusals.get(timeout=WAIT_S):
         pass
-    writers.until(5, "written")
+    writers.wait_until(5, "written")
 
 
 def test_a_refused_worker_abandons_a_part_that_others_write_in_its_place(writers):
     writers.storage.refusing.set()
-    writers.take(5)
+    writers.take_snapshot(5)
     writers.commit()
-    writers.until(5, "failing")
+    writers.wait_until(5, "failing")
     writers.workers[0].copy_snapshot(TakeSnapshot(6, 6, (), (1,)))
     writers.snapped.get(timeout=WAIT_S)
-    writers.until(5, "abandoned")
+    writers.wait_until(5, "abandoned")
 
 
 def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_attempt(writers):
     writers.storage.refusing.set()
-    writers.take(5, writers=(1, 0))
+    writers.take_snapshot(5, writers=(1, 0))
     writers.workers[1].commit()
     writers.storage.refusing.clear()
     worker = writers.workers[0]
@@ -348,7 +348,7 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     assert not worker.begin_attempt(1), "it is under way"
     worker.copy_snapshot(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
     assert writers.snapped.get(timeout=WAIT_S) == 7
-    part = writers.until(5, "written")
+    part = writers.wait_until(5, "written")
     assert (part.writers, part.attempt) == ((0,), 1)
     assert writers.publish(5).error == ""
     assert writers.catalog.verify(format_checkpoint_name(5)) == ()

@@ -1,4 +1,4 @@
-"""On a real CUDA device, in one process; whole runs on it are in ``tests/processes/test_devices.py``."""
+"""Training on a CUDA device in one process; ``tests/processes/test_devices.py`` has whole runs on it."""
 
 from dataclasses import replace
 
@@ -14,9 +14,9 @@ from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import Mirrored
 
 from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
-from .test_gradients import Worker, alone
+from .test_gradients import Worker, sum_alone
 from .test_models import MODELS, mlp, with_batch_norm
-from .test_optimizers import digests, joined, large, lesson_of, train_on
+from .test_optimizers import compute_digests, join, large, lesson_of, train_on
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def unpinned():
-    """What `elastane.runtime.state.devices` pins is of this process; others in it begin without."""
+    """Restore the settings of this process that `elastane.runtime.state.devices` pins."""
     devices.pin_libraries()
     deterministic = torch.are_deterministic_algorithms_enabled()
     filling = torch.utils.deterministic.fill_uninitialized_memory
@@ -36,8 +36,8 @@ def unpinned():
     torch.backends.cudnn.benchmark = benchmark
 
 
-def there(lesson: Lesson) -> Lesson:
-    """The same lesson on the device."""
+def move_to_device(lesson: Lesson) -> Lesson:
+    """Return the same lesson on the device."""
 
     def loss(model, batch):
         return lesson.loss(model, tuple(tensor.to("cuda") for tensor in batch))
@@ -47,15 +47,15 @@ def there(lesson: Lesson) -> Lesson:
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_a_model_trains_as_in_a_plain_loop(build):
-    learned = elastic(there(Lesson(build)))
+    learned = elastic(move_to_device(Lesson(build)))
     assert isinstance(learned.run._trainer.state.placement, Mirrored)
     assert all(parameter.is_cuda for parameter in learned.model.parameters())
-    assert_alike(learned, plain(there(Lesson(build))), tolerance=1e-3)
+    assert_alike(learned, plain(move_to_device(Lesson(build))), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
-    lesson = there(Lesson(build))
+    lesson = move_to_device(Lesson(build))
     first, again, sharded = elastic(lesson), elastic(lesson), elastic(lesson, copies=2)
     assert first.losses == again.losses == sharded.losses
     assert_same_bits(first.model, again.model)
@@ -66,7 +66,7 @@ def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_a_joiner_has_its_state_on_the_same_device_as_the_donor(how, copies):
-    donor, joiner = joined(there(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
+    donor, joiner = join(move_to_device(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
     for unit in range(donor.state.shards.units):
         theirs, mine = (one.state.shards.read_state(unit) for one in (donor, joiner))
         assert {key: entry.device for key, entry in mine.items()} == {
@@ -74,7 +74,7 @@ def test_a_joiner_has_its_state_on_the_same_device_as_the_donor(how, copies):
         }
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 def autocast(model, batch):
@@ -84,7 +84,7 @@ def autocast(model, batch):
 
 
 def test_mixed_precision_trains_to_the_same_bits_sharded():
-    lesson = there(Lesson(mlp, loss=autocast))
+    lesson = move_to_device(Lesson(mlp, loss=autocast))
     assert_same_bits(elastic(lesson).model, elastic(lesson, copies=2).model)
 
 
@@ -105,7 +105,7 @@ def test_gradients_from_the_device_sum_to_the_same_bits_as_those_from_the_cpu():
 
     worker.gradients.begin_leaf = begin_leaf
     worker.compute(list(range(4)))
-    for sums, expected in zip(worker.gradients.slots.sums, alone(4), strict=True):
+    for sums, expected in zip(worker.gradients.slots.sums, sum_alone(4), strict=True):
         assert torch.equal(sums, expected)
 
 
@@ -138,7 +138,7 @@ def test_frozen_parameters_are_part_of_the_layout_on_any_device():
 
 
 def test_a_run_on_a_gpu_describes_all_that_its_bits_depend_on():
-    elastic(there(Lesson(mlp)))
+    elastic(move_to_device(Lesson(mlp)))
     described = devices.describe_device(torch.device("cuda", 0))
     assert torch.cuda.get_device_name(0) in described
     assert "deterministic=True, benchmark=False" in described

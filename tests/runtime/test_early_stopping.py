@@ -9,7 +9,7 @@ import elastane
 from elastane.api.errors import BadInput
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, elastic, mean_loss, prepared, samples
-from .test_optimizers import packed
+from .test_optimizers import pack
 
 
 def linear() -> nn.Module:
@@ -144,7 +144,7 @@ def test_the_counters_reach_a_joining_worker():
     joiner = prepared(Lesson(linear))
     theirs = stopper_of(joiner, patience=5)
     state = learned.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert theirs.state_dict() == {"best": 2.0, "best_step": 2, "waited": 2}
 
 

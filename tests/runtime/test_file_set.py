@@ -1,4 +1,4 @@
-"""Wherever writing a set of files breaks off, a reader who looks for its marker sees a whole set or none."""
+"""After an interruption, a reader that looks for the marker sees a complete set of files or none."""
 
 import os
 from pathlib import Path
@@ -12,11 +12,11 @@ OLD = {"one": b"old 1", "two": b"old 2", "three": b"old 3", MARKER: b"old"}
 NEW = {"one": b"new 1", "two": b"new 2", MARKER: b"new"}
 
 
-class Broken(OSError):
+class InterruptedWrite(OSError):
     """The disk is full, or the process was killed here."""
 
 
-def put(folder, files):
+def write_set(folder, files):
     def writer(text):
         return lambda file: file.write(text)
 
@@ -25,8 +25,8 @@ def put(folder, files):
     )
 
 
-def seen(folder):
-    """What a reader sees: nothing without the marker, then the files of that marker's set."""
+def read_set(folder):
+    """Return the files that a reader sees; None: there is no marker."""
     if not (folder / MARKER).exists():
         return None
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
@@ -34,22 +34,22 @@ def seen(folder):
 
 @pytest.fixture
 def breaks_at(monkeypatch):
-    """Break at the n-th call that changes the disk; returns the calls made."""
+    """Fail at the n-th call that changes the disk; return the calls so far."""
 
     def arm(at):
         calls = []
 
-        def counted(name, inner):
+        def count(name, inner):
             def call(*args, **kwargs):
                 calls.append(name)
                 if len(calls) == at:
-                    raise Broken(name)
+                    raise InterruptedWrite(name)
                 return inner(*args, **kwargs)
 
             return call
 
         for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
-            monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
+            monkeypatch.setattr(owner, name, count(name, getattr(owner, name)))
         return calls
 
     return arm
@@ -64,35 +64,35 @@ def test_an_interruption_at_any_change_shows_a_complete_set_or_none(
         (tmp_path / name).write_bytes(text)
     calls = breaks_at(at)
     try:
-        put(tmp_path, NEW)
-    except Broken:
+        write_set(tmp_path, NEW)
+    except InterruptedWrite:
         flushing = calls[at - 1] == "fsync" and "replace" not in calls
-        assert seen(tmp_path) in ([before or None] if flushing else [before or None, None, NEW])
+        assert read_set(tmp_path) in ([before or None] if flushing else [before or None, None, NEW])
     monkeypatch.undo()
-    put(tmp_path, NEW)
-    assert seen(tmp_path) == NEW
+    write_set(tmp_path, NEW)
+    assert read_set(tmp_path) == NEW
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("broken", NEW)
 def test_a_file_that_cannot_be_written_leaves_the_old_set(tmp_path, broken):
-    put(tmp_path, OLD)
+    write_set(tmp_path, OLD)
     (tmp_path / f".{broken}.partial").mkdir()
     with pytest.raises(OSError, match=broken):
-        put(tmp_path, NEW)
-    assert seen(tmp_path) == OLD
+        write_set(tmp_path, NEW)
+    assert read_set(tmp_path) == OLD
 
 
 def test_a_single_changed_file_is_replaced_by_one_move(tmp_path, breaks_at):
-    put(tmp_path, NEW)
+    write_set(tmp_path, NEW)
     calls = breaks_at(0)
-    put(tmp_path, NEW | {MARKER: b"newer"})
+    write_set(tmp_path, NEW | {MARKER: b"newer"})
     assert calls.count("replace") == 1
     assert calls.index("replace") < calls.index("unlink")
 
 
 def test_files_with_the_same_bytes_stay_untouched(tmp_path, breaks_at):
-    put(tmp_path, NEW)
+    write_set(tmp_path, NEW)
     calls = breaks_at(0)
-    put(tmp_path, NEW)
+    write_set(tmp_path, NEW)
     assert "replace" not in calls

@@ -1,4 +1,4 @@
-"""What others load from a finished run and from its exports is what was trained, bit for bit."""
+"""Other libraries load the trained model bit for bit from a finished run and from its exports."""
 
 import copy
 import json
@@ -51,16 +51,16 @@ def tiny_llama():
     )
 
 
-def texts():
+def make_texts():
     generator = torch.Generator().manual_seed(3)
     return TensorDataset(torch.randint(VOCABULARY, (12, CONTEXT), generator=generator))
 
 
-def language_lesson(model):
+def make_language_lesson(model):
     def loss(model, batch):
         return model(input_ids=batch[0], labels=batch[0]).loss, None
 
-    return Lesson(model, loss=loss, data=texts(), steps=3, global_batch=4, microbatch=2)
+    return Lesson(model, loss=loss, data=make_texts(), steps=3, global_batch=4, microbatch=2)
 
 
 class Plain(nn.Module):
@@ -84,7 +84,7 @@ def two_groups(model):
 
 
 class Finished:
-    """A run directory as a run would leave it, and what lies in it."""
+    """The directory of a finished run, with its trained model."""
 
     def __init__(self, folder, lesson, **wishes):
         self.learned = elastic(lesson)
@@ -100,7 +100,7 @@ class Finished:
     def model(self):
         return self.learned.model
 
-    def exported(self, kind, dtype=None):
+    def export(self, kind, dtype=None):
         trained = read_finished_run(self.files, optimizer=True)
         return export_model(convert(trained, DTYPES[dtype]) if dtype else trained, kind, self.out)
 
@@ -113,7 +113,7 @@ def plain(tmp_path):
 @pytest.fixture
 def gpt2(tmp_path):
     pytest.importorskip("transformers")
-    return Finished(tmp_path, language_lesson(tiny_gpt2))
+    return Finished(tmp_path, make_language_lesson(tiny_gpt2))
 
 
 def test_safetensors_reads_the_weights_of_a_run(plain):
@@ -124,7 +124,7 @@ def test_safetensors_reads_the_weights_of_a_run(plain):
 
 
 def test_plain_torch_loads_the_state_dict_with_weights_only(plain):
-    plain.exported("torch")
+    plain.export("torch")
     read = torch.load(plain.out / "model.pt", weights_only=True)
     assert read["second.weight"].data_ptr() == read["first.weight"].data_ptr()
     fresh = Plain()
@@ -143,35 +143,35 @@ def test_the_groups_of_the_optimizer_are_written_as_they_are_at_the_end(tmp_path
     assert written["groups"][0]["params"] == ["first.weight"]
 
 
-def one_more_step(model, optimizer):
+def take_step(model, optimizer):
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 0.1 * number - 0.2)
     optimizer.step()
 
 
-def assert_goes_on_alike(plain, model, optimizer):
-    """The next step of the loaded optimizer gives the bits that the trained one's gives."""
+def assert_continues_alike(plain, model, optimizer):
+    """Assert that the next step of the loaded optimizer gives the bits of the trained one."""
     expected = copy.deepcopy(plain.model)
     original = two_groups(expected)
     original.load_state_dict(plain.learned.optimizer.state_dict())
-    one_more_step(expected, original)
-    one_more_step(model, optimizer)
+    take_step(expected, original)
+    take_step(model, optimizer)
     assert_same_bits(model, expected)
 
 
 def test_plain_torch_continues_with_the_exported_optimizer(plain):
-    plain.exported("torch")
+    plain.export("torch")
     model = Plain()
     model.load_state_dict(torch.load(plain.out / "model.pt", weights_only=True))
     optimizer = two_groups(model)
     optimizer.load_state_dict(torch.load(plain.out / "optimizer.pt", weights_only=True))
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
-    assert_goes_on_alike(plain, model, optimizer)
+    assert_continues_alike(plain, model, optimizer)
 
 
 @NO_GROUP
 def test_a_distributed_checkpoint_loads_in_place(plain):
-    plain.exported("dcp")
+    plain.export("dcp")
     fresh = Plain()
     state = {"model": fresh.state_dict()}
     dcp.load(state, checkpoint_id=plain.out, no_dist=True)
@@ -180,7 +180,7 @@ def test_a_distributed_checkpoint_loads_in_place(plain):
 
 @NO_GROUP
 def test_a_distributed_checkpoint_continues_with_the_exported_optimizer(plain):
-    plain.exported("dcp")
+    plain.export("dcp")
     model = Plain()
     optimizer = two_groups(model)
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -190,7 +190,7 @@ def test_a_distributed_checkpoint_continues_with_the_exported_optimizer(plain):
     }
     dcp.load(state, checkpoint_id=plain.out, no_dist=True)
     set_optimizer(model, optimizer, state["optimizer"], options=flat)
-    assert_goes_on_alike(plain, model, optimizer)
+    assert_continues_alike(plain, model, optimizer)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_a_distributed_checkpoint_continues_with_the_exported_optimizer(plain):
 @pytest.mark.parametrize("where", ["run directory", "export"])
 def test_transformers_loads_its_own_models(tmp_path, build, wishes, where):
     transformers = pytest.importorskip("transformers")
-    finished = Finished(tmp_path, language_lesson(build), **wishes)
+    finished = Finished(tmp_path, make_language_lesson(build), **wishes)
     if where == "export":
-        finished.exported("hf")
+        finished.export("hf")
     folder = finished.out if where == "export" else finished.files.root
     read, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert type(read) is type(finished.model)
@@ -217,14 +217,14 @@ def test_transformers_loads_its_own_models(tmp_path, build, wishes, where):
 def test_a_converted_model_equals_the_conversion_by_torch(gpt2, dtype):
     import transformers
 
-    gpt2.exported("hf", dtype)
+    gpt2.export("hf", dtype)
     read = transformers.AutoModelForCausalLM.from_pretrained(gpt2.out)
     assert read.dtype == DTYPES[dtype]
     assert_same_bits(read, copy.deepcopy(gpt2.model).to(DTYPES[dtype]))
 
 
 def test_only_floating_point_values_are_converted(plain):
-    plain.exported("torch", "bf16")
+    plain.export("torch", "bf16")
     read = torch.load(plain.out / "model.pt", weights_only=True)
     assert read["first.weight"].dtype == torch.bfloat16
     assert read["norm.num_batches_tracked"].dtype == torch.int64
@@ -240,21 +240,21 @@ def test_the_configuration_names_the_class_and_the_type_of_the_weights(gpt2):
 
 @pytest.mark.parametrize("kind", ["hf", "torch"])
 def test_exporting_twice_gives_the_same_bytes(gpt2, kind):
-    gpt2.exported(kind)
+    gpt2.export(kind)
     first = {path.name: path.read_bytes() for path in gpt2.out.iterdir()}
     for path in gpt2.out.iterdir():
         path.unlink()
-    gpt2.exported(kind)
+    gpt2.export(kind)
     assert {path.name: path.read_bytes() for path in gpt2.out.iterdir()} == first
 
 
 def test_hf_is_refused_for_a_model_that_is_not_of_transformers(plain):
     with pytest.raises(BadInput, match=r"no config\.json"):
-        plain.exported("hf")
+        plain.export("hf")
     assert [path.name for path in plain.out.parent.iterdir()] == ["run"]
 
 
-def a_wrapper(inner):
+def wrap(inner):
     class Wrapper(nn.Module):
         def __init__(self):
             super().__init__()
@@ -269,10 +269,10 @@ def a_wrapper(inner):
 
 def test_hf_is_refused_for_a_module_around_a_model_of_transformers(tmp_path):
     pytest.importorskip("transformers")
-    finished = Finished(tmp_path, language_lesson(lambda: a_wrapper(tiny_gpt2())))
+    finished = Finished(tmp_path, make_language_lesson(lambda: wrap(tiny_gpt2())))
     assert not finished.files.model_files.config.exists(), "from_pretrained would load random weights"
     with pytest.raises(BadInput, match=r"no config\.json") as refused:
-        finished.exported("hf")
+        finished.export("hf")
     assert "run.prepare" in refused.value.do
 
 
@@ -286,18 +286,18 @@ def partly_compiled():
     return model
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch.compile, about what transformers does
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns about transformers
 @pytest.mark.parametrize("build", [lambda: compiled(tiny_gpt2), partly_compiled], ids=["whole", "layer"])
 @pytest.mark.parametrize("where", ["run directory", "export"])
 def test_transformers_loads_a_compiled_model(tmp_path, build, where):
     transformers = pytest.importorskip("transformers")
-    finished = Finished(tmp_path, language_lesson(build))
+    finished = Finished(tmp_path, make_language_lesson(build))
     if where == "export":
-        finished.exported("hf")
+        finished.export("hf")
     folder = finished.out if where == "export" else finished.files.root
     read, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values()), report
-    inputs = texts().tensors[0]
+    inputs = make_texts().tensors[0]
     with torch.no_grad():
         assert torch.equal(read.eval()(inputs).logits, finished.model.eval()(inputs).logits)
 
@@ -305,14 +305,14 @@ def test_transformers_loads_a_compiled_model(tmp_path, build, where):
 def test_the_optimizer_of_a_compiled_model_continues_without_compiling(tmp_path):
     lesson = Lesson(lambda: torch.compile(Plain(), backend="eager"), optimizer=two_groups)
     finished = Finished(tmp_path, lesson)
-    finished.exported("torch")
+    finished.export("torch")
     model = Plain()
     model.load_state_dict(torch.load(finished.out / "model.pt", weights_only=True))
     optimizer = two_groups(model)
     read = torch.load(finished.out / "optimizer.pt", weights_only=True)
     assert not [name for group in read["param_groups"] for name in group["param_names"] if "_orig" in name]
     optimizer.load_state_dict(read)
-    one_more_step(model, optimizer)
+    take_step(model, optimizer)
 
 
 def tiny_mixtral():
@@ -325,8 +325,8 @@ def tiny_mixtral():
 
 def test_a_model_with_other_names_on_disk_than_in_memory_is_loaded(tmp_path):
     transformers = pytest.importorskip("transformers")
-    finished = Finished(tmp_path, language_lesson(tiny_mixtral))
-    finished.exported("hf")
+    finished = Finished(tmp_path, make_language_lesson(tiny_mixtral))
+    finished.export("hf")
     assert_same_bits(transformers.AutoModelForCausalLM.from_pretrained(finished.out), finished.model)
 
 
@@ -342,18 +342,18 @@ def with_one_more_module():
     return model
 
 
-def quarreling_with_its_config():
+def contradicting_its_config():
     model = tiny_gpt2(tied=False)
     model.config.n_embd = 16
     return model
 
 
-@pytest.mark.parametrize("build", [with_another_head, with_one_more_module, quarreling_with_its_config])
+@pytest.mark.parametrize("build", [with_another_head, with_one_more_module, contradicting_its_config])
 def test_a_model_that_its_config_does_not_describe_is_not_exported(tmp_path, build):
     pytest.importorskip("transformers")
-    finished = Finished(tmp_path, language_lesson(build))
+    finished = Finished(tmp_path, make_language_lesson(build))
     with pytest.raises(ReadbackFailed, match="from_pretrained") as refused:
-        finished.exported("hf")
+        finished.export("hf")
     assert refused.value.exit_code == 1
     assert "--format torch" in refused.value.do
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -365,8 +365,8 @@ def test_an_export_reports_that_a_class_of_the_script_was_not_loaded(tmp_path):
     class Mine(transformers.GPT2LMHeadModel):
         pass
 
-    finished = Finished(tmp_path, language_lesson(lambda: Mine(tiny_gpt2().config)))
-    assert any("Mine is not one of its classes" in sentence for sentence in finished.exported("hf").checked)
+    finished = Finished(tmp_path, make_language_lesson(lambda: Mine(tiny_gpt2().config)))
+    assert any("Mine is not one of its classes" in sentence for sentence in finished.export("hf").checked)
     assert_same_bits(Mine.from_pretrained(finished.out), finished.model)
 
 
@@ -392,7 +392,7 @@ def test_an_export_notices_bits_that_the_disk_has_changed(gpt2, kind, monkeypatc
 
     monkeypatch.setitem(formats.FORMATS, kind, damaging)
     with pytest.raises(ReadbackFailed):
-        gpt2.exported(kind)
+        gpt2.export(kind)
     assert not gpt2.out.exists()
 
 
@@ -401,7 +401,7 @@ def test_an_export_never_overwrites(gpt2, kind):
     gpt2.out.mkdir()
     (gpt2.out / "mine").write_text("mine")
     with pytest.raises(BadInput, match="exists already"):
-        gpt2.exported(kind)
+        gpt2.export(kind)
     assert [path.name for path in gpt2.out.iterdir()] == ["mine"]
 
 
@@ -410,7 +410,7 @@ def test_a_failed_export_leaves_nothing(gpt2, kind):
     with gpt2.files.model_files.weights.open("r+b") as file:
         file.truncate(gpt2.files.model_files.weights.stat().st_size // 2)
     with pytest.raises(BadInput, match="cannot be read"):
-        gpt2.exported(kind)
+        gpt2.export(kind)
     assert not gpt2.out.exists()
 
 

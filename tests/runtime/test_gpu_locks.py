@@ -1,4 +1,4 @@
-"""Workers of all runs of a machine each get a GPU of their own, while there are enough."""
+"""Each worker of a machine gets its own GPU, if there are enough."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 import elastane
 
-CLAIMS = """
+LOCKING = """
 import sys
 import tempfile
 from pathlib import Path
@@ -24,12 +24,12 @@ sys.stdin.read()
 
 @pytest.fixture
 def worker(tmp_path) -> Iterator[Callable]:
-    """Starts a worker and says which GPU it has."""
+    """Return a function that starts a worker and returns its GPU."""
     begun = []
 
     def start(number: int, names: str = "0,1") -> tuple[subprocess.Popen, str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", CLAIMS, str(tmp_path / "claims"), names, str(number)],
+            [sys.executable, "-c", LOCKING, str(tmp_path / "locks"), names, str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,13 +63,13 @@ def test_the_gpu_of_a_dead_worker_is_free(worker):
 
 @pytest.fixture
 def strangers(tmp_path) -> Callable:
-    """Puts something where a worker is to claim, and says which GPU it has and what it wrote."""
+    """Return a function that prepares the lock folder, runs a worker and returns its GPU."""
 
-    def claim(prepare: Callable[[Path], None], *, number: int = 1) -> str:
-        prepare(tmp_path / "claims")
-        program = CLAIMS.replace("sys.stdin.read()", "")
+    def lock(prepare: Callable[[Path], None], *, number: int = 1) -> str:
+        prepare(tmp_path / "locks")
+        program = LOCKING.replace("sys.stdin.read()", "")
         done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "claims"), "0,1", str(number)],
+            [sys.executable, "-c", program, str(tmp_path / "locks"), "0,1", str(number)],
             capture_output=True,
             text=True,
             check=True,
@@ -78,7 +78,7 @@ def strangers(tmp_path) -> Callable:
         )
         return done.stdout.strip()
 
-    return claim
+    return lock
 
 
 def test_a_link_in_place_of_the_lock_folder_is_not_followed(strangers, tmp_path):
@@ -114,7 +114,7 @@ def test_a_folder_that_others_may_change_is_not_used(strangers, tmp_path, mode):
         place.chmod(mode)
 
     assert strangers(prepare) == "1"
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "locks").iterdir()) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
@@ -124,7 +124,7 @@ def test_a_folder_of_another_user_is_not_used(strangers, tmp_path):
         os.chown(place, 65534, -1)
 
     assert strangers(prepare) == "1"
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "locks").iterdir()) == []
 
 
 def test_locks_are_private_with_any_umask(worker, tmp_path):
@@ -133,17 +133,17 @@ def test_locks_are_private_with_any_umask(worker, tmp_path):
         worker(0)
     finally:
         os.umask(before)
-    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "claims" / "0").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "locks" / "0").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
 def test_workers_of_different_users_share_a_lock_folder_of_root():
-    place = Path(tempfile.mkdtemp(prefix="elastane-claims-"))
+    place = Path(tempfile.mkdtemp(prefix="elastane-locks-"))
     place.chmod(0o1777)
-    claim_in = place / "claims"
-    claim_in.mkdir()
-    claim_in.chmod(0o1777)
+    folder = place / "locks"
+    folder.mkdir()
+    folder.chmod(0o1777)
     # Another user may not read this Python: the process imports as root and then becomes that user.
     becoming = (
         "import os, sys\nfrom elastane.runtime.state.gpu_locks import lock_gpu\nos.setuid(int(sys.argv[4]))\n"
@@ -152,7 +152,7 @@ def test_workers_of_different_users_share_a_lock_folder_of_root():
     try:
         for user in (65534, 65533):
             process = subprocess.Popen(
-                [sys.executable, "-c", becoming + CLAIMS, str(claim_in), "0,1", "0", str(user)],
+                [sys.executable, "-c", becoming + LOCKING, str(folder), "0,1", "0", str(user)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

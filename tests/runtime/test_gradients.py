@@ -1,4 +1,4 @@
-"""The sum of a block has the same bits however virtual ranks are owned and in whatever order they come."""
+"""The sum of a block has the same bits for any assignment and order of virtual ranks."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from elastane.runtime.state.model_layout import ModelLayout
 
 
 class Worker:
-    """One worker's gradients, without training: gradients are random numbers of the virtual rank."""
+    """The gradients of one worker without training: random numbers seeded by the virtual rank."""
 
     def __init__(self, size: int, *, exact: bool = True) -> None:
         model = nn.Sequential(nn.Linear(5, 7000), nn.BatchNorm1d(3))
@@ -27,7 +27,7 @@ class Worker:
             last = announce and following is None
             self.gradients.begin_leaf(rank, self.announced.extend if last else None, following)
             generator = torch.Generator().manual_seed(rank)
-            # A training step's backward pass comes to parameters in any order, and not to all.
+            # A backward pass reaches parameters in any order, and not all of them.
             order = list(enumerate(self.layout.parameters))
             order = order[rank % len(order) :] + order[: rank % len(order)]
             for number, parameter in order[: len(order) - (rank % 3 == 2)]:
@@ -40,12 +40,12 @@ class Worker:
     def _dtype(self, place) -> torch.dtype:
         return self.layout.sections[place.section].dtype
 
-    def held(self) -> list[tuple[tuple, int]]:
+    def list_parts(self) -> list[tuple[tuple, int]]:
         return [(part.spans, part.slot) for part in self.gradients.slots.list_parts()]
 
 
-def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[torch.Tensor]:
-    """Sums of all blocks where worker ``i`` computes ``owned[i]`` in that order; the first one reduces."""
+def sum_blocks(size: int, owned: list[list[int]], *, exact: bool = True) -> list[torch.Tensor]:
+    """Sum all blocks; worker ``i`` computes ``owned[i]`` in that order, and the first worker reduces."""
     workers = [Worker(size, exact=exact) for _ in owned]
     for worker, ranks in zip(workers, owned, strict=True):
         worker.compute(ranks)
@@ -58,14 +58,14 @@ def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[tor
                 worker is owner,
             )
             for worker in workers
-            for spans, slot in worker.held()
+            for spans, slot in worker.list_parts()
         ]
         owner.gradients.slots.reduce(block, parts)
     return list(owner.gradients.slots.sums)
 
 
-def alone(size: int) -> list[torch.Tensor]:
-    return summed(size, [list(range(size))])
+def sum_alone(size: int) -> list[torch.Tensor]:
+    return sum_blocks(size, [list(range(size))])
 
 
 @st.composite
@@ -81,7 +81,7 @@ def ownerships(draw):
 @given(ownerships())
 def test_neither_assignment_nor_order_of_virtual_ranks_changes_a_bit(ownership):
     size, owned = ownership
-    for sums, expected in zip(summed(size, owned), alone(size), strict=True):
+    for sums, expected in zip(sum_blocks(size, owned), sum_alone(size), strict=True):
         assert torch.equal(sums, expected)
 
 
@@ -89,7 +89,7 @@ def test_neither_assignment_nor_order_of_virtual_ranks_changes_a_bit(ownership):
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_the_usual_shares_do_not_change_a_bit(size, workers):
     shares = [sorted(expand_spans((share,))) for share in assign_shares(size, (1.0,) * min(workers, size))]
-    for sums, expected in zip(summed(size, shares), alone(size), strict=True):
+    for sums, expected in zip(sum_blocks(size, shares), sum_alone(size), strict=True):
         assert torch.equal(sums, expected)
 
 
@@ -97,7 +97,7 @@ def test_the_usual_shares_do_not_change_a_bit(size, workers):
 def test_an_aligned_power_of_two_ends_in_one_partial_sum(size):
     worker = Worker(size)
     worker.compute(list(range(size)))
-    assert worker.held() == [(((0, size),), worker.gradients.slots.sums_fd)]
+    assert worker.list_parts() == [(((0, size),), worker.gradients.slots.sums_fd)]
 
 
 def test_there_are_at_most_log2_plus_one_partial_sums():
@@ -123,7 +123,7 @@ def test_adding_a_pair_in_portions_gives_the_same_bits():
 
 
 class Aliased(nn.Module):
-    """Autograd puts the gradients of both parameters into the same memory."""
+    """A model with gradients that share memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,23 +162,23 @@ def test_every_block_is_announced_once_with_the_last_virtual_rank():
     assert sorted(worker.announced) == list(range(len(worker.layout.blocks)))
 
 
-@pytest.mark.parametrize("rooted", [0, 1, 2, 3, 4])
-def test_nothing_is_added_to_a_complete_sum_from_a_peer(rooted):
+@pytest.mark.parametrize("block", [0, 1, 2, 3, 4])
+def test_nothing_is_added_to_a_complete_sum_from_a_peer(block):
     worker = Worker(4)
     worker.compute([0, 1])
-    whole = torch.full_like(worker.layout.view_block(worker.gradients.slots.sums, rooted), 5)
-    worker.gradients.slots.store_sum(rooted, whole)
+    whole = torch.full_like(worker.layout.view_block(worker.gradients.slots.sums, block), 5)
+    worker.gradients.slots.store_sum(block, whole)
     worker.compute([2, 3])
-    assert torch.equal(worker.layout.view_block(worker.gradients.slots.sums, rooted), whole)
+    assert torch.equal(worker.layout.view_block(worker.gradients.slots.sums, block), whole)
 
 
 def test_fast_sums_always_have_one_part():
     worker = Worker(5, exact=False)
     worker.compute([4, 0, 2])
-    assert worker.held() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.slots.sums_fd)]
+    assert worker.list_parts() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.slots.sums_fd)]
 
 
 def test_fast_sums_equal_the_exact_ones_up_to_rounding():
-    fast = summed(7, [[6, 2], [0, 1, 5], [3, 4]], exact=False)
-    for sums, expected in zip(fast, alone(7), strict=True):
+    fast = sum_blocks(7, [[6, 2], [0, 1, 5], [3, 4]], exact=False)
+    for sums, expected in zip(fast, sum_alone(7), strict=True):
         torch.testing.assert_close(sums, expected)

@@ -1,4 +1,4 @@
-"""Damaged files of a finished run, and damaged manifests: whoever reads them says so, and nothing else."""
+"""Readers refuse damaged files of a finished run and damaged manifests with an error of Elastane."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def finished(learned, tmp_path_factory):
 
 
 def read_all(folder):
-    """Every tensor and every text, as an export reads them."""
+    """Read every tensor and every text, as an export does."""
     trained = read_finished_run(RunDir(folder), optimizer=True)
     for tensors in (trained.model, trained.optimizer.tensors):
         for name in tensors.descriptions:
@@ -52,8 +52,8 @@ def read_all(folder):
     return trained
 
 
-def error_of(read):
-    """Read, and return the refusal; None: it was read."""
+def catch_error(read):
+    """Call ``read``; return the error, None without one."""
     try:
         read()
     except ElastaneError as error:
@@ -70,7 +70,7 @@ def test_an_undamaged_run_is_read(finished):
 def test_a_damaged_file_of_a_run_is_refused(finished, data, name):
     before = (finished / name).read_bytes()
     (finished / name).write_bytes(data.draw(damaged(before)))
-    error = error_of(lambda: read_all(finished))
+    error = catch_error(lambda: read_all(finished))
     (finished / name).write_bytes(before)
     assert error is None or str(finished) in error.what or "no file of the model" in error.what
 
@@ -85,7 +85,7 @@ def test_damaged_metadata_of_the_optimizer_is_refused(finished, data, key):
     text = metadata[key] if key != "optimizer" else json.dumps(metadata[key])
     metadata[key] = data.draw(damaged(text.encode())).decode(errors="replace")
     safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata)
-    error = error_of(lambda: read_all(finished))
+    error = catch_error(lambda: read_all(finished))
     file.write_bytes(before)
     assert error is None or "metadata" in error.what
 
@@ -121,8 +121,8 @@ def test_only_regular_files_are_read(finished, tmp_path, stand_in, name):
     (folder / name).unlink()
     stand_in(folder / name)
     trained = []
-    # What is no file is refused, or is not there.
-    assert error_of(lambda: trained.append(read_all(folder))) or name not in trained[0].texts
+    # Other entries than files are refused or ignored.
+    assert catch_error(lambda: trained.append(read_all(folder))) or name not in trained[0].texts
 
 
 def test_a_link_to_another_file_is_not_exported(finished, tmp_path):
@@ -149,5 +149,5 @@ def test_a_damaged_manifest_is_reported_as_damaged(learned, data):
         plain[KEY] = None
     manifest = Manifest(name="step-00000003", step=3, created="", parts=(), plain=plain)
     for read in (read_replicated_state, read_model_description):
-        error = error_of(lambda read=read: read(manifest))
+        error = catch_error(lambda read=read: read(manifest))
         assert error is None or isinstance(error, Damaged)

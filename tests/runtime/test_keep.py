@@ -1,4 +1,4 @@
-"""What a script keeps is the same on every worker, given to joiners, and changed between steps only."""
+"""Kept values are the same on every worker, are sent to joiners, and change only between steps."""
 
 import math
 
@@ -13,14 +13,14 @@ from elastane.protocol.messages import Vote
 from elastane.runtime.state.run_keep import RunKeep
 
 from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
-from .test_optimizers import packed
+from .test_optimizers import pack
 
 
 def linear() -> nn.Module:
     return nn.Linear(FEATURES, CLASSES)
 
 
-def handed_over(keep: RunKeep, other: RunKeep) -> RunKeep:
+def hand_over(keep: RunKeep, other: RunKeep) -> RunKeep:
     other.load(*keep.describe())
     return other
 
@@ -44,7 +44,7 @@ class Counter:
 def test_values_arrive_unchanged(value):
     keep = RunKeep()
     keep["it"] = value
-    there = handed_over(keep, RunKeep())
+    there = hand_over(keep, RunKeep())
     assert there["it"] == value
     assert type(there["it"]) is type(value)
     assert math.copysign(1, there["it"]) == math.copysign(1, value) if isinstance(value, float) else True
@@ -54,7 +54,7 @@ def test_values_arrive_unchanged(value):
 def test_nan_arrives():
     keep = RunKeep()
     keep["it"] = math.nan
-    assert math.isnan(handed_over(keep, RunKeep())["it"])
+    assert math.isnan(hand_over(keep, RunKeep())["it"])
 
 
 def test_kept_lists_and_dicts_cannot_be_changed():
@@ -65,7 +65,7 @@ def test_kept_lists_and_dicts_cannot_be_changed():
     assert keep["history"] == (1.0, 2.0)
     with pytest.raises(TypeError):
         keep["by name"]["a"] = 2
-    there = handed_over(keep, RunKeep())
+    there = hand_over(keep, RunKeep())
     assert there["by name"] == keep["by name"] == {"a": (1,)}
 
 
@@ -74,9 +74,9 @@ def test_a_tensor_is_kept_itself_and_arrives_in_the_tensor_of_the_joiner(tensor)
     keep, there = RunKeep(), RunKeep()
     keep["it"], there["it"] = tensor, (theirs := torch.ones_like(tensor))
     assert keep["it"] is tensor
-    assert handed_over(keep, there)["it"] is theirs
+    assert hand_over(keep, there)["it"] is theirs
     assert torch.equal(theirs, tensor)
-    assert torch.equal(handed_over(keep, RunKeep())["it"], tensor)
+    assert torch.equal(hand_over(keep, RunKeep())["it"], tensor)
 
 
 def test_a_module_is_kept_with_its_parameters_and_buffers():
@@ -85,7 +85,7 @@ def test_a_module_is_kept_with_its_parameters_and_buffers():
     with torch.no_grad():
         keep["target"].weight.mul_(3)
         keep["target"].running_mean.add_(1)
-    handed_over(keep, there)
+    hand_over(keep, there)
     assert torch.equal(theirs.weight, keep["target"].weight)
     assert torch.equal(theirs.running_mean, keep["target"].running_mean)
 
@@ -106,8 +106,8 @@ def test_an_object_gets_its_state_if_it_is_created_before_or_after_the_arrival()
     counter.count, counter.pair = 7, (0.5, math.inf)
     before, after = RunKeep(), RunKeep()
     before["counter"] = early = Counter()
-    handed_over(keep, before)
-    handed_over(keep, after)
+    hand_over(keep, before)
+    hand_over(keep, after)
     assert "counter" not in after
     assert after.digest() == keep.digest()
     after["counter"] = late = Counter()
@@ -118,7 +118,7 @@ def test_an_object_gets_its_state_if_it_is_created_before_or_after_the_arrival()
 def test_a_value_that_other_workers_have_dropped_is_dropped():
     keep, other = RunKeep(), RunKeep()
     other["old"] = 1
-    assert not handed_over(keep, other)
+    assert not hand_over(keep, other)
     assert other.digest() == keep.digest() == ""
 
 
@@ -141,7 +141,7 @@ def test_a_joiner_receives_the_kept_values():
     joiner = prepared(Lesson(linear))
     joiner.run.keep["best"] = math.inf
     state = learned.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert joiner.run.keep["best"] == learned.run.keep["best"] < math.inf
 
 
@@ -200,7 +200,7 @@ def chain(optimizer):
 
 
 class Decay:
-    """A callable object: its attributes are part of the schedule's state."""
+    """A callable object; its attributes are part of the schedule's state."""
 
     def __init__(self) -> None:
         self.rate = 0.9
@@ -226,14 +226,14 @@ SCHEDULES = {
 }
 
 
-def stepped(scheduler, number) -> None:
+def step_schedule(scheduler, number) -> None:
     if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
         scheduler.step(1.0 + (number % 5))
     else:
         scheduler.step()
 
 
-def groups_of(optimizer):
+def list_groups(optimizer):
     return [
         {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
     ]
@@ -245,14 +245,14 @@ def test_a_schedule_continues_bit_for_bit_in_a_joiner(name):
     donor, joiner = elastic(lesson), prepared(lesson)
     if name == "ReduceLROnPlateau":
         for number in range(5):
-            stepped(donor.scheduler, number)
+            step_schedule(donor.scheduler, number)
     state = donor.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     joiner.optimizer._opt_called = True
     for number in range(5, 15):
-        assert groups_of(joiner.optimizer) == groups_of(donor.optimizer)
-        stepped(donor.scheduler, number)
-        stepped(joiner.scheduler, number)
+        assert list_groups(joiner.optimizer) == list_groups(donor.optimizer)
+        step_schedule(donor.scheduler, number)
+        step_schedule(joiner.scheduler, number)
 
 
 @pytest.mark.parametrize("copies", [None, 2])
@@ -277,7 +277,7 @@ def test_a_schedule_by_epochs_is_stepped_by_the_script_and_kept():
     joiner = prepared(Lesson(linear), copies=2)
     joiner.run.keep["by epochs"] = theirs = lr_scheduler.MultiStepLR(joiner.optimizer, [1, 2], 0.5)
     state = learned.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert theirs.last_epoch == 3
     assert theirs.milestones == schedule.milestones
     assert type(theirs.milestones) is type(schedule.milestones)

@@ -1,4 +1,4 @@
-"""A checkpoint alone, without its script, is enough to export its model and to rehearse its restore."""
+"""A checkpoint without its script is enough to export its model and to rehearse its restore."""
 
 import json
 
@@ -30,7 +30,7 @@ from .lessons import FEATURES, Lesson, elastic, spec
 
 
 class Everything(nn.Module):
-    """What can make a layout differ: channels last, tied and frozen weights, buffers of two types."""
+    """All that can make a layout differ: channels last, tied and frozen weights, buffers of two types."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ def learned(request):
     return elastic(Lesson(Everything, optimizer=OPTIMIZERS[request.param], steps=3))
 
 
-def keep(catalog, state, *, writers=3, step=3):
-    """As the workers of a run write it, each some of the blocks."""
+def write_checkpoint(catalog, state, *, writers=3, step=3):
+    """Write and publish a checkpoint; each worker writes some of the blocks."""
     blocks, name = range(len(state.layout.blocks)), format_checkpoint_name(step)
     parts = []
     for worker in range(writers):
@@ -99,10 +99,10 @@ def keep(catalog, state, *, writers=3, step=3):
 @pytest.fixture
 def kept(learned, tmp_path):
     catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
-    return catalog, keep(catalog, learned.run._trainer.state)
+    return catalog, write_checkpoint(catalog, learned.run._trainer.state)
 
 
-def digest(state):
+def compute_digest(state):
     return combine_digests({block: state.digest(block) for block in range(len(state.layout.blocks))})
 
 
@@ -110,7 +110,7 @@ def digest(state):
 def test_a_rehearsal_ends_with_the_digest_of_the_stored_state(learned, kept, workers):
     catalog, manifest = kept
     found = rehearse_restore(catalog.storage, manifest, workers, None)
-    assert found.digest == digest(learned.run._trainer.state)
+    assert found.digest == compute_digest(learned.run._trainer.state)
     assert found.bytes == workers * rehearse_restore(catalog.storage, manifest, 1, None).bytes > 0
 
 
@@ -118,11 +118,11 @@ def test_a_rehearsal_ends_with_the_digest_of_the_stored_state(learned, kept, wor
 def test_a_rehearsal_in_blocks_ends_with_the_digest_of_the_stored_state(tmp_path, workers):
     state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._trainer.state
     catalog = Catalog(LocalStorage(tmp_path))
-    manifest = keep(catalog, state)
+    manifest = write_checkpoint(catalog, state)
     sharded = rehearse_restore(catalog.storage, manifest, workers, 2)
-    assert sharded.digest == digest(state)
+    assert sharded.digest == compute_digest(state)
     if workers > 2:
-        # Everybody reads the values, and only two of them each piece of the optimizer's state.
+        # All workers read the values, and two of them each piece of the optimizer state.
         assert sharded.bytes < rehearse_restore(catalog.storage, manifest, workers, None).bytes
 
 
@@ -185,7 +185,7 @@ def test_an_export_of_the_last_checkpoint_has_the_bytes_of_the_finished_model(tm
     files.root.mkdir()
     write_finished(state, files, spec())
     catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
-    manifest = keep(catalog, state)
+    manifest = write_checkpoint(catalog, state)
     with CheckpointReader(catalog.storage, manifest) as reader:
         found = read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=False)
         export_model(found, "hf", tmp_path / "hf")

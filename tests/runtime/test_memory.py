@@ -1,4 +1,4 @@
-"""Memory that peers can read: shared by number, freed with its last user."""
+"""Peers can read arenas by descriptor; the kernel frees them with their last user."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def test_a_mapped_arena_of_a_dead_process_stays_readable():
         there = peers.map_sections(peer.pid, int(peer.stdout.readline()))
         peer.kill()
     assert there[0].tolist() == [2.5] * 3
-    with pytest.raises(OSError):  # noqa: PT011 - which one depends on how far the kernel has buried it
+    with pytest.raises(OSError):  # noqa: PT011 - the kind depends on how far the process has ended
         peers.map_sections(peer.pid, 99)
     peers.forget(peer.pid)
 

@@ -1,4 +1,4 @@
-"""The finished model: any loader reads it, equal states give equal bytes, and nobody sees half of it."""
+"""Any loader reads the finished model, equal states give equal bytes, and no reader sees a part of it."""
 
 import json
 
@@ -40,7 +40,7 @@ def finish(learned, folder, **wishes):
     return folder
 
 
-def contents(folder):
+def read_contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -49,7 +49,7 @@ def contents(folder):
 def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
     one = finish(elastic(Lesson(Tied)), tmp_path / "one", **wishes)
     two = finish(elastic(Lesson(Tied), copies=copies), tmp_path / "two", **wishes)
-    assert contents(one) == contents(two)
+    assert read_contents(one) == read_contents(two)
 
 
 @pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}])
@@ -59,7 +59,7 @@ def test_the_writer_returns_size_and_checksum_of_each_file(tmp_path, wishes):
         written = write_finished(state, RunDir(tmp_path), spec(**wishes))
         there = {
             name: WrittenFile(len(raw), xxhash.xxh3_128_hexdigest(raw))
-            for name, raw in contents(tmp_path).items()
+            for name, raw in read_contents(tmp_path).items()
         }
         assert written == there
 
@@ -83,7 +83,7 @@ def test_the_file_loads_into_a_new_model_with_tied_weights_and_buffers(tmp_path)
 def test_tied_weights_are_stored_once_and_the_other_name_is_kept(tmp_path):
     finish(elastic(Lesson(Tied)), tmp_path)
     with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert "second.weight" not in file.keys()  # noqa: SIM118 - it is no dictionary
+        assert "second.weight" not in file.keys()  # noqa: SIM118 - not a dictionary
         assert file.metadata() == {"format": "pt", "second.weight": "first.weight"}
 
 
@@ -152,7 +152,7 @@ def test_a_larger_shard_size_leaves_no_shard_of_an_earlier_set(tmp_path):
     learned = elastic(Lesson(Tied))
     finish(learned, tmp_path, max_shard_bytes=SHARD_BYTES, save_optimizer=True)
     finish(learned, tmp_path)
-    assert set(contents(tmp_path)) == {"model.safetensors", "optimizer.json", "environment.json"}
+    assert set(read_contents(tmp_path)) == {"model.safetensors", "optimizer.json", "environment.json"}
 
 
 def test_the_optimizer_state_is_stored_under_the_names_of_its_parameters(tmp_path):
@@ -173,7 +173,7 @@ def test_the_optimizer_state_is_stored_under_the_names_of_its_parameters(tmp_pat
 def test_sharded_state_of_the_optimizer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--copies 2"):
         finish(elastic(Lesson(Tied), copies=2), tmp_path, save_optimizer=True)
-    assert contents(tmp_path) == {}
+    assert read_contents(tmp_path) == {}
 
 
 class Extra(nn.Linear):

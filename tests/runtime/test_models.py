@@ -1,4 +1,4 @@
-"""Any module trains as it would in a plain loop."""
+"""Any module trains as in a plain loop."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def mlp() -> nn.Module:
 
 
 def with_batch_norm() -> nn.Module:
-    # Without the bias that the norm takes out again: its gradient is rounding, which AdamW blows up.
+    # Without bias: the norm removes it, so its gradient is rounding, which AdamW amplifies.
     return nn.Sequential(
         nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
     )
@@ -38,7 +38,7 @@ def with_dropout() -> nn.Module:
 
 
 class Tied(nn.Module):
-    """Both layers are one weight, as the embedding and the head of a language model are."""
+    """Two layers with one weight, as the embedding and the head of a language model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_frozen_layer_does_not_move():
 
 
 class Sometimes(nn.Module):
-    """Its second layer takes part only in batches with a large first sample."""
+    """A model with a second layer that only batches with a large first sample use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def test_a_layer_that_is_never_used_keeps_its_values(copies):
 
 
 class Counting(nn.Module):
-    """It replaces its buffer instead of writing into it."""
+    """A model that replaces its buffer instead of writing into it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ def test_the_short_last_step_of_an_epoch_counts_its_samples_and_no_others(length
 
 
 def with_batch_norm_in_eval() -> nn.Module:
-    """Its batch norm has no statistics of a single sample, so it keeps those it has."""
+    """A batch norm that keeps its statistics for a batch of one sample."""
     model = with_batch_norm()
     model[1].eval()
     return model
@@ -242,7 +242,7 @@ def test_fast_sums_learn_the_same_up_to_rounding():
 
 
 class Repeated(nn.Module):
-    """One layer three times, as in a universal transformer, recomputed in its backward pass."""
+    """One layer used three times, as in a universal transformer, recomputed in the backward pass."""
 
     reentrant = True
 

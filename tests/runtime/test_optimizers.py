@@ -1,4 +1,4 @@
-"""Every optimizer of torch, whole and in pieces, clipped and scheduled."""
+"""Every optimizer of torch works whole and sharded, with clipping and schedules."""
 
 import json
 import math
@@ -21,12 +21,12 @@ WHOLE = [kind for kind in ANY if kind not in REFUSED]
 
 
 def matrix() -> nn.Module:
-    """Muon takes matrices only."""
+    """Build a model with matrices only, as Muon needs."""
     return nn.Sequential(nn.Linear(FEATURES, 8, bias=False), nn.Tanh(), nn.Linear(8, CLASSES, bias=False))
 
 
 def large() -> nn.Module:
-    """Several blocks, with parameters across their borders."""
+    """Build a model with several blocks and with parameters across their borders."""
     return nn.Sequential(nn.Linear(FEATURES, 4000), nn.BatchNorm1d(4000), nn.Tanh(), nn.Linear(4000, CLASSES))
 
 
@@ -78,28 +78,28 @@ def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
 # -- moving ------------------------------------------------------------------------------------------------
 
 
-def packed(state, values, states) -> bytearray:
-    """As it arrives."""
+def pack(state, values, states) -> bytearray:
+    """Return a payload as the receiver gets it."""
     return bytearray().join(state.pack(values, states))
 
 
-def joined(lesson, **wishes):
-    """State of a donor that has trained, and of a joiner that has got all of it."""
+def join(lesson, **wishes):
+    """Return a donor that has trained, and a joiner with all of its state."""
     donor = elastic(lesson, **wishes).run._trainer
     joiner = prepared(lesson, **wishes).run._trainer
     everything = range(donor.state.units)
-    joiner.state.unpack(packed(donor.state, everything, everything))
-    # As a round does when it begins: the model works on copies of the committed buffers.
+    joiner.state.unpack(pack(donor.state, everything, everything))
+    # As at the beginning of a round: the model works on copies of the committed buffers.
     joiner.state.buffers.restore()
     return donor, joiner
 
 
-def digests(training) -> list[tuple[str, str]]:
+def compute_digests(training) -> list[tuple[str, str]]:
     return [training.state.digest(block) for block in range(len(training.layout.blocks))]
 
 
 def train_on(training) -> None:
-    """One more step on gradients that anybody can make up."""
+    """Take one more step with invented gradients."""
     sums = training.gradients.slots.sums
     for values in sums[: training.layout.parameter_sections]:
         values.copy_(torch.linspace(-1, 1, len(values)))
@@ -114,20 +114,20 @@ def train_on(training) -> None:
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_alike(kind, copies):
-    donor, joiner = joined(lesson_of(kind, large), copies=copies)
-    assert digests(joiner) == digests(donor)
+    donor, joiner = join(lesson_of(kind, large), copies=copies)
+    assert compute_digests(joiner) == compute_digests(donor)
     assert_same_bits(donor.state.model, joiner.state.model)
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WHOLE if kind not in ELEMENTWISE])
 def test_state_of_optimizers_that_cannot_be_sharded_travels_whole(kind):
-    donor, joiner = joined(lesson_of(kind))
+    donor, joiner = join(lesson_of(kind))
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 @pytest.mark.parametrize("how", ["foreach", "fused"])
@@ -140,20 +140,20 @@ def test_state_keeps_the_memory_order_of_its_parameter(how, copies):
             nn.Flatten(),
         )
 
-    donor, joiner = joined(lesson_of(optim.AdamW, images, **{how: True}), copies=copies)
+    donor, joiner = join(lesson_of(optim.AdamW, images, **{how: True}), copies=copies)
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 def test_nothing_in_a_payload_is_pickled():
     state = elastic(lesson_of(optim.Adam, large)).run._trainer.state
-    packet = packed(state, range(state.units), range(state.units))
-    length = int.from_bytes(packet[:8], "little")
-    header = json.loads(packet[8 : 8 + length])
+    payload = pack(state, range(state.units), range(state.units))
+    length = int.from_bytes(payload[:8], "little")
+    header = json.loads(payload[8 : 8 + length])
     assert {"groups", "schedule", "scaler", "keep", "metrics"} <= set(header["plain"]["rest"])
     elements = sum(torch.Size(shape).numel() * 4 for _, shape, _ in header["tensors"].values())
-    assert len(packet) <= 8 + length + 2 * elements
+    assert len(payload) <= 8 + length + 2 * elements
 
 
 # -- groups, clipping, schedules ---------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_joiner_continues_the_schedule(name):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
     donor, joiner = elastic(lesson), prepared(lesson)
     state = donor.run._trainer.state
-    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     for _ in range(3):
         donor.scheduler.step()
         joiner.run._trainer.state.optimizer._opt_called = True

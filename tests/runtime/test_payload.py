@@ -1,4 +1,4 @@
-"""A parcel of state is what was packed, or malformed; it is never half of it."""
+"""A payload of state is unpacked completely, or it is malformed."""
 
 import json
 
@@ -17,7 +17,7 @@ PACKED = bytearray().join(
 )
 
 
-def made(header: object) -> bytearray:
+def build_payload(header: object) -> bytearray:
     text = json.dumps(header).encode()
     return bytearray(len(text).to_bytes(8, "little") + text + bytes(64))
 
@@ -32,19 +32,23 @@ def test_packed_state_is_unpacked_exactly():
     "payload",
     [
         pytest.param(bytearray(), id="nothing"),
-        pytest.param(bytearray(b"\xff" * 8), id="a header beyond all"),
-        pytest.param(made([]), id="no object"),
-        pytest.param(made({"tensors": {}}), id="no plain values"),
-        pytest.param(made({"tensors": {}, "plain": 3}), id="plain values that are none"),
+        pytest.param(bytearray(b"\xff" * 8), id="a header beyond the end"),
+        pytest.param(build_payload([]), id="not an object"),
+        pytest.param(build_payload({"tensors": {}}), id="no plain values"),
+        pytest.param(build_payload({"tensors": {}, "plain": 3}), id="plain values that are not an object"),
         pytest.param(
-            made({"tensors": {"a": ["float32", [1 << 40], 0]}, "plain": {}}), id="too long a tensor"
+            build_payload({"tensors": {"a": ["float32", [1 << 40], 0]}, "plain": {}}), id="too long a tensor"
         ),
-        pytest.param(made({"tensors": {"a": ["float32", [-4], 0]}, "plain": {}}), id="a negative shape"),
         pytest.param(
-            made({"tensors": {"a": ["float32", [4], -900]}, "plain": {}}), id="before its beginning"
+            build_payload({"tensors": {"a": ["float32", [-4], 0]}, "plain": {}}), id="a negative shape"
         ),
-        pytest.param(made({"tensors": {"a": ["load", [4], 0]}, "plain": {}}), id="a function for a type"),
-        pytest.param(made({"tensors": {"a": 3}, "plain": {}}), id="no tensor"),
+        pytest.param(
+            build_payload({"tensors": {"a": ["float32", [4], -900]}, "plain": {}}), id="before its beginning"
+        ),
+        pytest.param(
+            build_payload({"tensors": {"a": ["load", [4], 0]}, "plain": {}}), id="a function for a type"
+        ),
+        pytest.param(build_payload({"tensors": {"a": 3}, "plain": {}}), id="not a tensor"),
         pytest.param(
             bytearray((20_000).to_bytes(8, "little") + b"[" * 20_000), id="nested ten thousand levels deep"
         ),

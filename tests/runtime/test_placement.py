@@ -1,4 +1,4 @@
-"""A mirrored model trains to the bits of one in place: here the mirror is more memory of the CPU."""
+"""A mirrored model trains to the same bits as one in place; here the mirror is other memory of the CPU."""
 
 import os
 
@@ -25,12 +25,22 @@ from .test_models import (
     mlp,
     with_batch_norm,
 )
-from .test_optimizers import SCHEDULES, WHOLE, digests, in_groups, joined, large, lesson_of, matrix, train_on
+from .test_optimizers import (
+    SCHEDULES,
+    WHOLE,
+    compute_digests,
+    in_groups,
+    join,
+    large,
+    lesson_of,
+    matrix,
+    train_on,
+)
 
 
 @pytest.fixture
 def mirrored(monkeypatch):
-    """The same as `elastic`, with a mirrored model."""
+    """Return a function that trains as `elastic` does, with a mirrored model."""
 
     def train(lesson, how=elastic, **wishes):
         with monkeypatch.context() as patch:
@@ -40,13 +50,13 @@ def mirrored(monkeypatch):
     return train
 
 
-def assert_alike_to_the_bit(one, other):
+def assert_bitwise_alike(one, other):
     assert one.losses == other.losses
     assert_same_bits(one.model, other.model)
     assert one.run.digest == other.run.digest
 
 
-def of(learned):
+def get_trainer(learned):
     return learned.run._trainer
 
 
@@ -56,19 +66,19 @@ def of(learned):
 )
 def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copies):
     learned = mirrored(Lesson(build), copies=copies)
-    assert isinstance(of(learned).state.placement, Mirrored)
-    assert_alike_to_the_bit(learned, elastic(Lesson(build), copies=copies))
+    assert isinstance(get_trainer(learned).state.placement, Mirrored)
+    assert_bitwise_alike(learned, elastic(Lesson(build), copies=copies))
 
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
-    assert_alike_to_the_bit(mirrored(lesson_of(kind)), elastic(lesson_of(kind)))
+    assert_bitwise_alike(mirrored(lesson_of(kind)), elastic(lesson_of(kind)))
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_every_sharded_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
     lesson = lesson_of(kind, large)
-    assert_alike_to_the_bit(mirrored(lesson, copies=2), elastic(lesson, copies=2))
+    assert_bitwise_alike(mirrored(lesson, copies=2), elastic(lesson, copies=2))
 
 
 LESSONS = {
@@ -85,39 +95,37 @@ LESSONS = {
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_way_to_train_has_the_bits_of_one_in_place(mirrored, name):
-    assert_alike_to_the_bit(mirrored(LESSONS[name]), elastic(LESSONS[name]))
+    assert_bitwise_alike(mirrored(LESSONS[name]), elastic(LESSONS[name]))
 
 
 def test_fast_sums_of_one_worker_have_the_bits_of_those_in_place(mirrored):
-    assert_alike_to_the_bit(
-        mirrored(Lesson(mlp), convergence="fast"), elastic(Lesson(mlp), convergence="fast")
-    )
+    assert_bitwise_alike(mirrored(Lesson(mlp), convergence="fast"), elastic(Lesson(mlp), convergence="fast"))
 
 
-# -- what is where -----------------------------------------------------------------------------------------
+# -- placement of values ------------------------------------------------------------------------------------
 
 
-def within(tensor, sections):
+def is_within(tensor, sections):
     return any(
         section.data_ptr() <= tensor.data_ptr() < section.data_ptr() + section.nbytes for section in sections
     )
 
 
 def test_in_place_the_model_trains_in_the_memory_that_peers_read():
-    state = of(prepared(Lesson(mlp))).state
+    state = get_trainer(prepared(Lesson(mlp))).state
     assert isinstance(state.placement, InPlace)
-    assert all(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
+    assert all(is_within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
 def test_a_mirrored_model_does_not_train_in_the_memory_that_peers_read(mirrored):
-    state = of(mirrored(Lesson(mlp), prepared)).state
-    assert not any(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
+    state = get_trainer(mirrored(Lesson(mlp), prepared)).state
+    assert not any(is_within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
 def test_the_arena_gets_new_values_only_before_reads(mirrored):
     learned = mirrored(Lesson(mlp))
-    state = of(learned).state
-    train_on(of(learned))
+    state = get_trainer(learned).state
+    train_on(get_trainer(learned))
     units = range(state.shards.units)
     stale = [state.view_values(unit, state.arena.tensors).clone() for unit in units]
     state.update_arena(units)
@@ -128,7 +136,7 @@ def test_the_arena_gets_new_values_only_before_reads(mirrored):
 
 
 def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
-    state = of(mirrored(Lesson(large), prepared, copies=2)).state
+    state = get_trainer(mirrored(Lesson(large), prepared, copies=2)).state
     state.update_arena(range(state.shards.units))
     with torch.no_grad():
         for values in state.placement.values[: state.layout.parameter_sections]:
@@ -140,7 +148,7 @@ def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
 
 
 def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
-    state = of(mirrored(Lesson(mlp), prepared)).state
+    state = get_trainer(mirrored(Lesson(mlp), prepared)).state
     before = [parameter.clone() for parameter in state.model.parameters()]
     # Neighbours of this unit in the same block are older in the arena than in the model.
     state.arena.tensors[0].fill_(3)
@@ -154,21 +162,25 @@ def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.NAdam], ids=lambda kind: kind.__name__)
 def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, copies):
     lesson = lesson_of(kind, large)
-    donor, joiner = mirrored(lesson, joined, copies=copies)
-    assert digests(joiner) == digests(donor) == digests(of(elastic(lesson, copies=copies)))
+    donor, joiner = mirrored(lesson, join, copies=copies)
+    assert (
+        compute_digests(joiner)
+        == compute_digests(donor)
+        == compute_digests(get_trainer(elastic(lesson, copies=copies)))
+    )
     assert_same_bits(donor.state.model, joiner.state.model)
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_mirrored_worker_and_one_in_place_can_exchange_state(mirrored, copies):
-    donor = of(mirrored(Lesson(with_batch_norm), copies=copies))
-    joiner = of(prepared(Lesson(with_batch_norm), copies=copies))
+    donor = get_trainer(mirrored(Lesson(with_batch_norm), copies=copies))
+    joiner = get_trainer(prepared(Lesson(with_batch_norm), copies=copies))
     everything = range(donor.state.units)
     joiner.state.unpack(bytearray().join(donor.state.pack(everything, everything)))
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 # -- the copier -------------------------------------------------------------------------------------------
@@ -186,10 +198,10 @@ def test_gradients_are_delivered_in_order_and_unchanged():
 def test_an_error_in_a_delivery_is_raised_in_the_training_thread():
     copier = GradientCopier(torch.device("cpu"))
 
-    def break_(_gradient):
+    def fail(_gradient):
         raise RuntimeError("a slot is gone")
 
-    copier.copy(torch.zeros(1), break_)
+    copier.copy(torch.zeros(1), fail)
     with pytest.raises(RuntimeError, match="a slot is gone"):
         copier.wait()
     copier.wait()

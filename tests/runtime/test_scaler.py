@@ -1,4 +1,4 @@
-"""fp16 with a scaler: the decisions of a plain loop, the same on every worker, and the same bits."""
+"""fp16 with a scaler makes the decisions of a plain loop, with the same bits on every worker."""
 
 import math
 
@@ -14,7 +14,7 @@ from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Vote
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
-from .test_optimizers import digests, joined, large, packed, train_on
+from .test_optimizers import compute_digests, join, large, pack, train_on
 
 HUGE = 2.0**24
 
@@ -136,18 +136,18 @@ def test_a_gradient_that_overflows_at_every_scale_ends_the_run():
         def backward(ctx, gradient):
             return gradient * math.inf
 
-    def broken(model, batch):
+    def compute_loss(model, batch):
         return Broken.apply(Lesson(mlp).loss(model, batch)[0]), None
 
     with pytest.raises(RunFailed, match="scale has fallen to zero"):
-        elastic(lesson_of(loss=broken, scale=2.0**-140, steps=40))
+        elastic(lesson_of(loss=compute_loss, scale=2.0**-140, steps=40))
 
 
-# -- nothing that is not finite goes unnoticed ---------------------------------------------------------------
+# -- values that are not finite ---------------------------------------------------------------
 
 
 def spoil(learned, places) -> float:
-    """Infinities or NaNs at some places of otherwise ordinary sums, measured as for a vote."""
+    """Put infinities or NaNs into ordinary sums, and return their norm as a vote measures it."""
     training = learned.run._trainer
     for sums in training.gradients.slots.sums[: training.layout.parameter_sections]:
         sums.fill_(0.5)
@@ -207,27 +207,27 @@ def test_sharded_scaling_gives_the_same_bits(build):
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_joiner_receives_scale_and_growth(copies):
     scaler = scaler_from(HUGE, growth_interval=100)
-    donor, joiner = joined(lesson_of(large, scaler=scaler), copies=copies)
+    donor, joiner = join(lesson_of(large, scaler=scaler), copies=copies)
     assert joiner.scaling.scaler.state_dict() == donor.scaling.scaler.state_dict()
     assert donor.scaling.scaler.state_dict()["_growth_tracker"] > 0
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
     lesson = lesson_of(scale=2.0**60, steps=2)
-    donor, joiner = joined(lesson)
+    donor, joiner = join(lesson)
     assert donor.scaling.scaler.get_scale() == joiner.scaling.scaler.get_scale() == 2.0**58
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 def test_the_state_of_a_scaler_is_restored_from_json_exactly():
     state = elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
     other = prepared(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
-    other.run._trainer.state.unpack(packed(state, [state.units - 1], []))
+    other.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert other.scaler.state_dict() == state.scaling.scaler.state_dict()
 
 
@@ -249,10 +249,10 @@ def test_a_bfloat16_model_trains_to_the_same_bits_whole_and_sharded(build):
     whole, pieces = elastic(lesson), elastic(lesson, copies=2)
     assert whole.run.digest == pieces.run.digest
     assert next(whole.model.parameters()).dtype == torch.bfloat16
-    donor, joiner = joined(lesson)
+    donor, joiner = join(lesson)
     train_on(donor)
     train_on(joiner)
-    assert digests(joiner) == digests(donor)
+    assert compute_digests(joiner) == compute_digests(donor)
 
 
 def test_a_bfloat16_model_with_one_virtual_rank_equals_that_of_a_plain_loop():

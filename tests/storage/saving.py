@@ -1,4 +1,4 @@
-"""Small checkpoints: flat tensors of a model, cut up among writers."""
+"""Small checkpoints of flat tensors, with several writers."""
 
 from collections.abc import Sequence
 from itertools import pairwise

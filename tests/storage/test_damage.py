@@ -1,4 +1,4 @@
-"""Whatever happens to a checkpoint's bytes is noticed, named, and the newest good one is used."""
+"""Any damage to a checkpoint is found and named, and a restore uses the newest intact checkpoint."""
 
 import hashlib
 import random
@@ -30,7 +30,7 @@ def three(catalog):
     return catalog
 
 
-def directory(catalog, step):
+def find_directory(catalog, step):
     return Path(catalog.storage.url) / format_checkpoint_name(step)
 
 
@@ -44,11 +44,11 @@ def restore(catalog):
     return catalog.restore_newest(attempt)
 
 
-def files(catalog, step):
-    return sorted(path for path in directory(catalog, step).iterdir())
+def list_files(catalog, step):
+    return sorted(path for path in find_directory(catalog, step).iterdir())
 
 
-def flip(path, bit):
+def flip_bit(path, bit):
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
@@ -57,13 +57,13 @@ def flip(path, bit):
 def test_a_flipped_bit_in_any_file_is_found(three):
     assert three.verify(format_checkpoint_name(3)) == ()
     seeded = random.Random(7)  # noqa: S311 - the same bits every time
-    for path in files(three, 3):
+    for path in list_files(three, 3):
         whole = path.read_bytes()
         every_bit = range(8 * len(whole))
         for bit in seeded.sample(every_bit, min(60, len(every_bit))):
-            flip(path, bit)
+            flip_bit(path, bit)
             damages = three.verify(format_checkpoint_name(3))
-            # A damaged marker is told from a damaged manifest only where it is no marker any more.
+            # Only an invalid marker can be distinguished from a damaged manifest.
             blamed = {MANIFEST, MARKER} if path.name == MARKER else {path.name}
             assert {damage.file for damage in damages} <= blamed, (path, bit)
             assert damages, (path, bit)
@@ -71,16 +71,16 @@ def test_a_flipped_bit_in_any_file_is_found(three):
 
 
 def test_every_flipped_bit_of_the_marker_is_found(three):
-    marker = directory(three, 3) / MARKER
+    marker = find_directory(three, 3) / MARKER
     whole = marker.read_bytes()
     for bit in range(8 * len(whole)):
-        flip(marker, bit)
+        flip_bit(marker, bit)
         assert three.inspect(format_checkpoint_name(3)).summary.state == "damaged", bit
         marker.write_bytes(whole)
 
 
 def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
-    for path in files(three, 3):
+    for path in list_files(three, 3):
         whole = path.read_bytes()
         for length in (0, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
@@ -95,8 +95,8 @@ def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
 
 def test_a_restore_uses_the_newest_intact_checkpoint_and_names_the_damaged_ones(three):
     part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
-    flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
-    (directory(three, 2) / MANIFEST).write_bytes(b"{")
+    flip_bit(find_directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
+    (find_directory(three, 2) / MANIFEST).write_bytes(b"{")
     values, manifest, passed = restore(three)
     assert manifest.step == 1
     assert torch.equal(values, torch.arange(200.0))
@@ -107,7 +107,7 @@ def test_a_restore_uses_the_newest_intact_checkpoint_and_names_the_damaged_ones(
 
 def test_a_restore_without_an_intact_checkpoint_fails(three):
     for step in (1, 2, 3):
-        (directory(three, step) / MANIFEST).write_bytes(b"{}")
+        (find_directory(three, step) / MANIFEST).write_bytes(b"{}")
     with pytest.raises(Damaged, match="none of the 3 checkpoints") as caught:
         restore(three)
     assert caught.value.checkpoint == format_checkpoint_name(3)
@@ -116,13 +116,13 @@ def test_a_restore_without_an_intact_checkpoint_fails(three):
 def test_a_restore_without_a_checkpoint_fails(catalog):
     with pytest.raises(NoSuchFile, match="holds no finished checkpoint"):
         restore(catalog)
-    directory(catalog, 5).mkdir(parents=True)
+    find_directory(catalog, 5).mkdir(parents=True)
     with pytest.raises(NoSuchFile, match="1 were started and not finished"):
         restore(catalog)
 
 
 def test_a_checkpoint_of_a_later_schema_is_skipped_and_never_deleted(three):
-    path = directory(three, 2)
+    path = find_directory(three, 2)
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
     three.storage.delete(f"{format_checkpoint_name(2)}/{MARKER}")
     text = msgspec.json.encode(manifest | {"schema": 99})
@@ -147,18 +147,18 @@ def test_pruning_deletes_checkpoints_that_no_rule_retains(three):
 
 def test_pruning_verifies_the_newest_checkpoint_and_retains_the_one_before_a_damaged_one(three):
     part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
-    flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
+    flip_bit(find_directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
     assert three.inspect(format_checkpoint_name(3)).summary.state == "complete"
     assert [d.name for d in three.prune(Retention(last=1))] == [format_checkpoint_name(1)]
     assert restore(three)[1].step == 2
 
 
 def test_an_interrupted_deletion_leaves_an_unfinished_checkpoint_for_the_next_pruning(three, monkeypatch):
-    def died(path):
+    def die(path):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", died)
+        patch.setattr(shutil, "rmtree", die)
         with pytest.raises(KeyboardInterrupt):
             three.prune(Retention(last=2))
     assert three.inspect(format_checkpoint_name(1)).summary.state == "unfinished"

@@ -1,4 +1,4 @@
-"""Storage fails at every single operation of a save; a restore gives the newest complete one."""
+"""Storage fails at each operation of a save; a restore uses the newest complete checkpoint."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ MORE_THAN_A_SAVE = 10_000
 
 @pytest.fixture(autouse=True)
 def many_writes(monkeypatch):
-    """A write every few hundred bytes, so that there are operations to fail at."""
+    """Write every few hundred bytes, so that there are many operations to fail at."""
     monkeypatch.setattr(hashing, "BATCH_BYTES", 1500)
     monkeypatch.setattr(local, "AHEAD_BYTES", 3000)
 
@@ -30,7 +30,7 @@ def weights(step):
     return {"w": torch.arange(120.0) + step, "b": torch.full((3,), float(step))}
 
 
-def restored(catalog):
+def restore_newest(catalog):
     def attempt(manifest):
         into = {key: torch.empty(facts.elements) for key, facts in manifest.tensors.items()}
         with CheckpointReader(catalog.storage, manifest) as reader:
@@ -43,25 +43,25 @@ def restored(catalog):
 
 
 def assert_newest_is(catalog, step):
-    found, values = restored(catalog)
+    found, values = restore_newest(catalog)
     assert found == step
     assert torch.equal(values["model.w"], weights(step)["w"])
     assert torch.equal(values["model.b"], weights(step)["b"])
 
 
-def on_disk(root, fault, monkeypatch):
+def open_disk(root, fault, monkeypatch):
     faulty = FaultyOs(fault)
     monkeypatch.setattr(local, "os", faulty)
-    monkeypatch.setattr(atomic_file, "os", faulty)  # which syncs the directories
+    monkeypatch.setattr(atomic_file, "os", faulty)  # it syncs the directories
     return Catalog(LocalStorage(root))
 
 
-def on_fsspec(root, fault, monkeypatch):
+def open_fsspec(root, fault, monkeypatch):
     return Catalog(RemoteStorage(FaultyFileSystem(fault), str(root), "faulty://"))
 
 
-def saving(catalog, step):
-    """Whether it was saved, was refused, or the process ended on the way."""
+def try_to_save(catalog, step):
+    """Save; return whether it was saved or refused, or the process crashed."""
     try:
         save(catalog, step, weights(step), writers=2)
     except StorageError:
@@ -71,7 +71,7 @@ def saving(catalog, step):
     return "saved"
 
 
-@pytest.mark.parametrize("storage", [on_disk, on_fsspec])
+@pytest.mark.parametrize("storage", [open_disk, open_fsspec])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
     storage, kind, tmp_path, monkeypatch
@@ -79,7 +79,7 @@ def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
     save(Catalog(LocalStorage(tmp_path / "counted")), 1, weights(1), writers=2)
     with monkeypatch.context() as patch:
         counting = Fault(kind, MORE_THAN_A_SAVE)
-        assert saving(storage(tmp_path / "counted", counting, patch), 2) == "saved"
+        assert try_to_save(storage(tmp_path / "counted", counting, patch), 2) == "saved"
     operations = counting.count
     assert operations > 25
     ends = set()
@@ -89,7 +89,7 @@ def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
         save(healthy, 1, weights(1), writers=2)
         with monkeypatch.context() as patch:
             fault = Fault(kind, at)
-            end = saving(storage(root, fault, patch), 2)
+            end = try_to_save(storage(root, fault, patch), 2)
             assert fault.fired
         ends.add(end)
         state = healthy.inspect(format_checkpoint_name(2)).summary.state
@@ -97,19 +97,19 @@ def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
         if end == "saved":
             assert state == "complete"
             assert healthy.verify(format_checkpoint_name(2)) == ()
-        # Whatever was left behind, the same checkpoint can be written again, and others after it.
+        # With any leftovers the same checkpoint can be written again, and others after it.
         save(healthy, 2, weights(2), writers=2)
         assert_newest_is(healthy, 2)
         assert healthy.verify(format_checkpoint_name(2)) == ()
     if kind in ("crash", "power"):
         assert ends == {"crashed"}
     else:
-        # A short write that says so is gone on with; not knowing who published before is no obstacle.
-        assert "refused" in ends or (kind == "short" and storage is on_disk)
+        # A reported short write is continued, and a publisher need not know an earlier one.
+        assert "refused" in ends or (kind == "short" and storage is open_disk)
         assert ends <= {"saved", "refused"}
 
 
-@pytest.mark.parametrize("storage", [on_disk, on_fsspec])
+@pytest.mark.parametrize("storage", [open_disk, open_fsspec])
 def test_a_full_disk_has_its_own_error(storage, tmp_path, monkeypatch):
     catalog = storage(tmp_path, Fault("full", 6), monkeypatch)
     with pytest.raises(StorageFull, match="No space left"):
@@ -130,7 +130,7 @@ def test_an_error_of_a_client_library_becomes_a_storage_error(tmp_path, monkeypa
 
 def test_a_published_checkpoint_survives_a_power_cut(tmp_path, monkeypatch):
     fault = Fault("power", MORE_THAN_A_SAVE)
-    assert saving(on_disk(tmp_path / "deep" / "run", fault, monkeypatch), 2) == "saved"
+    assert try_to_save(open_disk(tmp_path / "deep" / "run", fault, monkeypatch), 2) == "saved"
     fault.on_power_cut()
     monkeypatch.undo()
     healthy = Catalog(LocalStorage(tmp_path / "deep" / "run"))

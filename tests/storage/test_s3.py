@@ -24,7 +24,7 @@ from .saving import save
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 MULTIPART = 5 << 20
-"""The smallest piece S3 takes, and then some: files above it are uploaded in pieces."""
+"""The smallest piece of a multipart upload of S3; larger files are uploaded in pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def bucket(endpoint, monkeypatch, request):
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    # Kept by fsspec for the whole process, with the endpoint of whoever came first.
+    # fsspec caches them for the whole process, with the endpoint of the first test.
     s3fs.S3FileSystem.clear_instance_cache()
     name = request.node.name.replace("_", "-")[:60].strip("-")
     client = boto3.client("s3")
@@ -118,12 +118,12 @@ def test_large_files_are_uploaded_in_pieces_and_read_in_ranges(catalog, bucket, 
 def test_an_abandoned_upload_leaves_no_object(catalog, bucket, monkeypatch):
     monkeypatch.setattr(remote, "UPLOAD_BYTES", MULTIPART)
 
-    def breaking():
+    def break_off():
         yield bytes(2 * MULTIPART)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        catalog.write(format_checkpoint_name(1), "part-0.distcp", breaking())
+        catalog.write(format_checkpoint_name(1), "part-0.distcp", break_off())
     client, name = bucket
     assert client.list_objects_v2(Bucket=name)["KeyCount"] == 0
     assert "Uploads" not in client.list_multipart_uploads(Bucket=name)
