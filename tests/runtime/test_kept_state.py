@@ -67,7 +67,7 @@ def momentum(model):
 
 
 def adafactor(model):
-    # State of other shapes than the parameter's, and a class whose state is never cut.
+    # State of other shapes than the parameter's, in a class with state that is never sharded.
     return torch.optim.Adafactor([p for p in model.parameters() if p.requires_grad], lr=0.01)
 
 

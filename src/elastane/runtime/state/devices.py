@@ -49,7 +49,7 @@ def describe_numerics() -> str:
     return ", ".join(f"{name}={value}" for name, value in choices.items())
 
 
-def open_stream(device: torch.device) -> torch.cuda.Stream | None:
+def open_cuda_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return a new stream of a GPU; None: the device is the CPU."""
     if device.type != "cuda":
         return None

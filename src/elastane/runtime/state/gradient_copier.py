@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.state.devices import open_stream
+from elastane.runtime.state.devices import open_cuda_stream
 
 Deliver: TypeAlias = Callable[[torch.Tensor], None]
 
@@ -24,7 +24,7 @@ class GradientCopier:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = open_stream(device)
+        self._stream = open_cuda_stream(device)
         # One thread, so that gradients are added in the order in which the backward pass computes them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
         self._deliveries: list[Future[None]] = []

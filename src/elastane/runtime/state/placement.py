@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.state.devices import open_stream
+from elastane.runtime.state.devices import open_cuda_stream
 from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.shared_memory import Arena
@@ -87,7 +87,7 @@ class Mirrored:
         self._sums: Sections | None = None
         # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
-        self._side_stream = open_stream(layout.device)
+        self._side_stream = open_cuda_stream(layout.device)
 
     def _allocate_on_device(self, host: Sections) -> Sections:
         """Allocate the sections of parameters on the device; sections of buffers stay on the host."""
