@@ -147,7 +147,7 @@ def test_a_new_directory_appears_complete(tmp_path, durable):
         (partial / "inner" / "weights").write_bytes(b"1")
         assert not path.exists()
     assert (path / "inner" / "weights").read_bytes() == b"1"
-    assert names(path.parent) == ["export"]
+    assert list_names(path.parent) == ["export"]
 
 
 def test_a_directory_that_fails_halfway_does_not_appear(tmp_path):
@@ -158,7 +158,7 @@ def test_a_directory_that_fails_halfway_does_not_appear(tmp_path):
 
     with pytest.raises(OSError, match="disk full"):
         write_half()
-    assert names(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 def test_a_new_directory_replaces_an_empty_one_and_no_other(tmp_path):
@@ -171,7 +171,7 @@ def test_a_new_directory_replaces_an_empty_one_and_no_other(tmp_path):
     with pytest.raises(OSError, match="not empty"):
         write("second")
     assert (tmp_path / "export" / "weights").read_text() == "first"
-    assert names(tmp_path) == ["export"]
+    assert list_names(tmp_path) == ["export"]
 
 
 def test_a_durable_directory_syncs_its_files_before_the_move_and_its_parent_after_it(tmp_path, monkeypatch):
