@@ -11,7 +11,7 @@ pytestmark = pytest.mark.processes
         ("noise", "shared"),
         ("nested", "shared"),
         ("terabyte", "shared"),
-        ("letter", "shared"),
+        ("short message", "shared"),
         ("no state", "shared"),
         ("no state", "tcp"),
         ("short sums", "tcp"),
