@@ -1,6 +1,6 @@
-"""Attempts of two kinds: training where the job's script trains, else small ones.
+"""Choose the kind of an attempt: training if the script of the job trains, otherwise a small one.
 
-Arguments: the fork server's command, ``--``, and those of `elastane.attempts`.
+Arguments: the command of the fork server, ``--``, and the arguments of `elastane.attempts`.
 """
 
 import os

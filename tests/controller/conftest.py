@@ -45,7 +45,7 @@ numbers = itertools.count(1)
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def new_url(request, tmp_path):
-    """The URL of an empty database, another one each time, on each kind of database."""
+    """Build URLs of empty databases, a new one at each call, for each kind of database."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres")
 
     def make():
@@ -84,7 +84,7 @@ def spec(name="train", team="vision", **kwargs):
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self):
         self.now_s = NOW_S
@@ -94,7 +94,7 @@ class Clock:
 
 
 class Api:
-    """The API as its users see it, one token a user, without a network."""
+    """The API as its users see it, without a network: one token for each user."""
 
     def __init__(self, store, plan=lambda _: Plan(), explain=lambda *_: (), **settings):
         self.store = store
@@ -128,7 +128,7 @@ class User:
         self.token = token
 
     def ask(self, method, path, body=None, *, raw=None, **headers):
-        """The answer; anything that the application raises is raised here."""
+        """Return the answer; errors of the application are raised here."""
         content = raw if raw is not None else msgspec.json.encode(body) if body is not None else None
         auth = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -160,7 +160,7 @@ def api(sqlite_store):
 
 @pytest.fixture
 def cluster_over(tmp_path):
-    """A controller with the real scheduler and loop over a store, in a world that only its clock moves."""
+    """Build a controller with the real scheduler and loop over a store, in a world that its clock moves."""
     return lambda store: Cluster(Api(store, plan=plan, explain=explain_decision), World(tmp_path / "runs"))
 
 
@@ -181,7 +181,7 @@ def api_over():
 
 @contextmanager
 def _served(api, port=0):
-    """The API over a real socket; yields its URL."""
+    """Serve the API on a real socket, and yield its URL."""
     config = configure_server(api.app, ControllerSettings(home="", store=""))
     config.port = port
     server = uvicorn.Server(config)

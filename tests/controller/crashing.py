@@ -1,7 +1,7 @@
-"""Kills a process that writes into a store, again and again, at random moments, and looks at what is left.
+"""Kill a process that writes into a store again and again at random moments, and check the store after each.
 
 Run it in the checkout as ``python -m tests.controller.crashing URL ROUNDS SEED``. If a promise is broken, it
-prints which, with the round and the seed, and exits with 1.
+prints the promise, the round and the seed, and exits with 1.
 """
 
 import itertools
@@ -28,7 +28,7 @@ LONGEST_S = 0.05
 
 
 def write_for_ever(url, prefix, seed, acknowledged):
-    """One transaction after the other, of every kind; tells the pipe what was promised."""
+    """Make transactions of every kind, and write each promise into the pipe."""
     store, drawn = Store(url), random.Random(seed)  # noqa: S311 - repeatable
     os.write(acknowledged, b"open\n")
     names = []
@@ -75,10 +75,10 @@ def write_for_ever(url, prefix, seed, acknowledged):
 
 
 def look(url, promised, changes):
-    """What must hold whatever happened; returns the number of the last change.
+    """Check the store, and return the number of its last change.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: a promise is broken.
     """
     store = Store(url)
     with store.begin_read() as tx:

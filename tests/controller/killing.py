@@ -59,7 +59,7 @@ COLD_EVERY = 15
 
 
 class Wrong(Exception):
-    """What must hold does not."""
+    """A promise is broken."""
 
 
 def expect(holds: object, otherwise: str) -> None:
@@ -68,12 +68,12 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 class Asked:
-    """Somebody who asks for this and that, until told to stop; remembers what was promised.
+    """A user that sends random requests until it is stopped, and records what was promised.
 
     Args:
         url: of the controller.
-        token: a submitter's.
-        seed: of what is asked.
+        token: of a submitter.
+        seed: of the requests.
     """
 
     def __init__(self, url: str, token: str, seed: int) -> None:
@@ -92,7 +92,7 @@ class Asked:
         self._thread.start()
 
     def end(self) -> None:
-        """Whatever was paused is resumed."""
+        """Stop sending requests, and resume every paused job."""
         self._enough.set()
         self._thread.join()
         if self.failure is not None:
@@ -173,12 +173,12 @@ class Asked:
 
 
 class Controllers:
-    """One after the other.
+    """Controllers that run one after the other.
 
     Args:
-        wish: how each is to serve.
+        wish: settings of each.
         folder: for their logs.
-        agent: command of agents.
+        agent: command of the agents.
     """
 
     def __init__(self, wish: ControllerSettings, folder: Path, agent: tuple[str, ...]) -> None:
@@ -213,7 +213,7 @@ class Controllers:
         self._process = os.pidfd_open(self.pid)
 
     def _begin_cold(self, wish: str) -> int:
-        """As ``elastane up`` does, but for the agents."""
+        """Start a controller like ``elastane up``, but with another command for agents."""
         program = (
             "import sys; from functools import partial; from elastane.controller import __main__, server\n"
             "server.LocalEngine = partial(server.LocalEngine, agent=tuple(sys.argv[3:]))\n"
@@ -268,7 +268,7 @@ class Controllers:
 
 @contextmanager
 def fork_server(folder: Path):
-    """What imports torch once for all jobs that train."""
+    """Start the fork server that imports torch once for all jobs that train."""
     path = folder / "warm"
     process = subprocess.Popen(
         [sys.executable, "-P", str(PROCESSES / "warm_process.py"), str(path)],
@@ -285,7 +285,7 @@ def fork_server(folder: Path):
 
 
 def free_port() -> int:
-    """Not one that connections take: who asks a controller that is away might connect to himself."""
+    """Return a free port that outgoing connections do not use: otherwise a client could connect to itself."""
     while True:
         port = random.randrange(20_000, 30_000)  # noqa: S311 - any will do
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -295,7 +295,7 @@ def free_port() -> int:
 def kill_again_and_again(
     controllers: Controllers, kills: int, drawn: random.Random, answers: Callable[[], int]
 ) -> dict[str, int]:
-    """Returns how many were killed how. Now and then one lives until it has answered somebody."""
+    """Return the number of kills by kind. Now and then a controller lives until it has answered a request."""
     how = dict.fromkeys(("starting", "at a commit", "at any moment"), 0)
     for number in range(kills):
         cold = number % COLD_EVERY == COLD_EVERY - 1
@@ -323,10 +323,10 @@ def kill_again_and_again(
 
 
 def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) -> None:
-    """After everything has come to rest.
+    """Check everything after the cluster has come to rest.
 
     Raises:
-        Wrong: it does not hold.
+        Wrong: a promise is broken.
     """
     with store.begin_read() as tx:
         found = {job.name: job for job in jobs.find_jobs(tx, list(asked.submitted))}
@@ -383,7 +383,7 @@ def trains(run_dir) -> bool:
 
 
 def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -> None:
-    """One agent at a time per job, and never more workers than devices."""
+    """Check that each job has one agent at a time, and that there are never more workers than devices."""
     changes: list[tuple[float, int, str]] = []
     for name in names:
         if trains(places.run_dir(name)):
@@ -408,7 +408,7 @@ def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -
 
 
 def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float, int, str]]:
-    """At least so many workers were at work when a step was made."""
+    """Return the changes of the number of workers that computed the steps of a ledger."""
     changes, used, time_s = [], 0, 0.0
     for line in read_lines(places.run_dir(name).ledger, decode_ledger_line, torn_tail=False):
         time_s = line.time
@@ -418,7 +418,7 @@ def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float,
 
 
 def intervals(run_dir, from_s: float, until_s: float) -> list[float]:
-    """Seconds from one step to the next, of those of one generation between two times."""
+    """Return the seconds between the steps of one generation between two times."""
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
     return [
         following.time - one.time
@@ -456,10 +456,10 @@ def token_in(url: str, role: str, team: str) -> str:
 
 
 def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[str, object]:
-    """The whole story; returns what there is to say about it.
+    """Run the whole story, and return its summary.
 
     Raises:
-        Wrong: something that must hold does not.
+        Wrong: a promise is broken.
     """
     drawn = random.Random(seed)  # noqa: S311 - repeatable
     operator, submitter = token_in(url, "operator", ""), token_in(url, "submitter", "t")

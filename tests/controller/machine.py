@@ -1,7 +1,7 @@
-"""A machine with devices, agents and workers, in memory: what an engine finds and what its orders change.
+"""A machine with devices, agents and workers in memory: an engine observes it, and orders change it.
 
-It outlives controllers. `MachineEngine` is an `elastane.engines.engine.Engine` for it, as forgetful as a
-real one.
+It outlives controllers. `MachineEngine` is an `elastane.engines.engine.Engine` for it, which remembers as
+little as a real one.
 """
 
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ class Agent:
 
     Args:
         attempt: its number.
-        target: workers it aims at.
-        workers: processes that exist.
-        age: turns since it was started; it answers from the second on.
-        leaving: turns after which those beyond the target are gone.
-        stopping: it was told to.
+        target: the wanted number of workers.
+        workers: existing processes.
+        age: turns since its start; it answers from the second on.
+        leaving: turns until the workers beyond the target are gone.
+        stopping: it has received an order to stop.
     """
 
     attempt: int
@@ -55,10 +55,10 @@ class Job:
 
 
 class Machine:
-    """Breaks, with an AssertionError, as soon as it is asked for what it does not have.
+    """A machine that raises an AssertionError if it is asked for more than it has.
 
     Args:
-        devices: a worker takes one.
+        devices: one for each worker.
         steps: of every job.
     """
 
@@ -79,7 +79,7 @@ class Machine:
         assert self.used <= self.devices, f"{self.used} of {self.devices} devices: {self.jobs}"
 
     def pass_time(self) -> None:
-        """One turn of everybody's life."""
+        """Let all agents and workers live for one turn."""
         for name, job in self.jobs.items():
             if job.agent is not None:
                 self._live(name, job, job.agent)
@@ -123,10 +123,10 @@ class Machine:
 
 
 class MachineEngine:
-    """What a controller has of a machine.
+    """The engine of a controller for a machine.
 
     Args:
-        machine: that is there.
+        machine: the machine.
         told: called after each order.
     """
 

@@ -14,7 +14,7 @@ class NotInstalled(Exception):
 
 
 def postgres_programs() -> Path | None:
-    """Where Debian's package ``postgresql`` has them, or wherever ``initdb`` is found."""
+    """Return the folder of the programs of Debian's package ``postgresql``, or that of ``initdb``."""
     found = shutil.which("initdb")
     if found:
         return Path(found).resolve().parent
@@ -25,12 +25,13 @@ def postgres_programs() -> Path | None:
 
 @contextmanager
 def postgres_server():
-    """A PostgreSQL of one's own: no network, an unprivileged user, gone afterwards.
+    """Start a PostgreSQL server without a network, as an unprivileged user, and remove it afterwards.
 
-    Yields what makes the URL of a database of its name.
+    Yields:
+        A function that returns the URL of a database by its name.
 
     Raises:
-        NotInstalled: there is none.
+        NotInstalled: there is no PostgreSQL.
     """
     programs = postgres_programs()
     if programs is None:

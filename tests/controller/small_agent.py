@@ -1,8 +1,8 @@
-"""Attempts without training: everything about an attempt is real but what happens in it.
+"""Attempts without training: everything about an attempt is real except its steps.
 
-The program of `elastane.attempts`, with its lock, its number, its files and its line. Steps are lines in the
-ledger, one every few hundredths of a second, to the number that the script's ``--steps=`` says. Beside them
-``journal.jsonl`` says which process has used how many workers at which times.
+This is the program of `elastane.attempts`, with its lock, its number, its files and its control socket. It
+writes a line of the ledger every few hundredths of a second, up to the number of ``--steps=`` of the script.
+``journal.jsonl`` beside it records which process has used how many workers at which times.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ JOINING_S, LEAVING_S, STOPPING_S = 0.1, 0.15, 0.05
 
 
 class Used(msgspec.Struct):
-    """A line of ``journal.jsonl``: from now on."""
+    """A line of ``journal.jsonl``: the number of workers from now on."""
 
     pid: int
     attempt: int
@@ -47,9 +47,9 @@ class SmallAttempt:
     """One attempt.
 
     Args:
-        run_dir: whose.
+        run_dir: of the job.
         attempt: its number.
-        workers: to begin with.
+        workers: number at the start.
     """
 
     def __init__(self, run_dir: RunDir, attempt: int, workers: int) -> None:
@@ -108,7 +108,7 @@ class SmallAttempt:
         append(self._run_dir.ledger, line)
 
     def _note(self) -> None:
-        """Whoever comes counts from the moment he is wanted, whoever goes until he has gone."""
+        """Record the used workers: joining ones count from their request on, leaving ones until their end."""
         workers = max(self._workers, self._target)
         used = Used(pid=os.getpid(), attempt=self._attempt, time_s=time.time(), workers=workers)
         append(self._run_dir.root / "journal.jsonl", used)

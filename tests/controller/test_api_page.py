@@ -1,4 +1,4 @@
-"""The page about the API, its description, and what the API answers say the same."""
+"""The page about the API agrees with the description and with the answers of the API."""
 
 import re
 from pathlib import Path

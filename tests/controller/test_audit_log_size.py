@@ -1,4 +1,4 @@
-"""Whatever is refused, however often, the audit log stays small and tells of it."""
+"""The audit log stays small with any number and kind of refusals, and records them."""
 
 import pytest
 
@@ -105,7 +105,7 @@ def test_no_sum_of_refusals_reveals_things_of_another_team(api, make_spec):
     api.user().post("/jobs", make_spec())
 
     def told_after_asking_for(job):
-        """What an admin finds in the log of the team after asking often for a job."""
+        """Return the lines that an admin of the team reads after many requests for a job."""
         admin = api.user("team-admin", team=f"team-of-{job}", user="eve")
         for _ in range(ONE_BY_ONE + 3):
             assert admin.get(f"/jobs/{job}").status_code == 404

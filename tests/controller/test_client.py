@@ -207,7 +207,7 @@ def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller
 
 @pytest.fixture
 def nobody():
-    """An address that refuses connections."""
+    """Return an address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -258,7 +258,7 @@ def test_an_unreadable_answer_to_a_read_request_does_not_claim_an_effect(
 
 @pytest.fixture
 def other_server():
-    """Something that is no controller: its URL, what it answers with, and the headers it was sent."""
+    """Start a server that is not a controller; return its URL, its answer and the received headers."""
 
     class Answering(BaseHTTPRequestHandler):
         status, named, sent, said = 200, {}, [], b"hi"

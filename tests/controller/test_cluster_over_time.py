@@ -1,4 +1,4 @@
-"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines as hours go by; and the accounts."""
+"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines over hours; and the usage."""
 
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -107,7 +107,7 @@ def test_borrowed_devices_return_to_their_owner_without_a_kill(cluster, operator
 
 @pytest.mark.parametrize("answers", [False, True])
 def test_an_owner_gets_its_devices_back_even_from_a_job_that_hangs(cluster, operator, everybody, answers):
-    """Nobody answers for it; or its coordinator does, and its agent ends no worker."""
+    """No agent answers for the job; or its coordinator does, and its agent ends no worker."""
     operator.put("/pools/h100", pool(8))
     operator.put("/teams/vision", team("vision", h100=4))
     operator.put("/teams/speech", team("speech", h100=4))

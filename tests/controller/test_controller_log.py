@@ -1,4 +1,4 @@
-"""Every line that the controller logs says when."""
+"""Every line of the controller's log has a timestamp."""
 
 import re
 import socket
@@ -13,7 +13,7 @@ TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def started():
-    """A controller in a process of its own, which has not heard yet what it is to do."""
+    """Start a controller in a process of its own, before it has received its settings."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "elastane.controller", "--ready-fd=1"],
         stdin=subprocess.PIPE,

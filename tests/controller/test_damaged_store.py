@@ -1,4 +1,4 @@
-"""A real controller whose store is removed, replaced, cut, overwritten or made read-only under it."""
+"""A running controller with a store that is removed, replaced, cut, overwritten or made read-only."""
 
 import os
 import random
@@ -63,7 +63,7 @@ class Controller:
         return httpx.get(f"{self.ready.url}/v1{path}", headers=auth, timeout=WAIT_S)
 
     def checks(self):
-        """Those that fail."""
+        """Return the failing checks."""
         health = self.get("/health")
         assert health.status_code == 200
         return {problem["check"] for problem in health.json().get("problems", ())}
@@ -125,7 +125,7 @@ def running(start, tmp_path, store):
 
 
 def garble(path):
-    """Overwrites all pages but the first with noise, as a broken disk does."""
+    """Overwrite all pages but the first with noise, as a broken disk does."""
     noise = random.Random(0).randbytes(path.stat().st_size - 4096)  # noqa: S311
     with path.open("r+b") as file:
         file.seek(4096)
@@ -133,7 +133,7 @@ def garble(path):
 
 
 def checkpointed(path):
-    """All that is stored is in the file itself from now on."""
+    """Move all stored data from the journal to the file."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()

@@ -1,4 +1,4 @@
-"""The loop dies between any two things it does, and another one goes on."""
+"""The loop dies between any two of its actions, and another one continues."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,16 +27,16 @@ RULES = {"cooldownS": 1, "minRunTimeS": 1}
 
 
 class Killed(BaseException):
-    """As a SIGKILL: nothing of ours handles it."""
+    """Like a SIGKILL: no code of Elastane handles it."""
 
 
 @dataclass
 class Moments:
-    """Counts what controllers do, and ends them at some of it.
+    """A counter of the actions of controllers that ends them at some.
 
     Args:
-        die_at: the one who does the so manieth thing; 0: nobody.
-        again: and whoever follows, after as many things.
+        die_at: the number of the fatal action; 0: none.
+        again: every controller dies after this number of actions.
     """
 
     die_at: int
@@ -52,7 +52,7 @@ class Moments:
 
 
 def mortal(store, moments: Moments) -> None:
-    """From now on, whoever writes into it may die before a commit or after it."""
+    """Let every writing transaction of this store be a moment to die, before its commit and after it."""
     begin_write = type(store).begin_write
 
     @contextmanager
@@ -67,7 +67,7 @@ def mortal(store, moments: Moments) -> None:
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asks for, in which turn."""
+    """A request of a user, and the number of its turn."""
 
     turn: int
     path: str
@@ -97,7 +97,7 @@ class Story:
 
     Args:
         api: of the controllers, one after the other.
-        moments: of them.
+        moments: of these controllers.
     """
 
     api: object
@@ -130,7 +130,7 @@ class Story:
         return Loop(self.api.store, engine, Scheduler(plan, explain_decision), self.api.clock)
 
     def ask(self, ada, wish: Wish, key: str) -> None:
-        """Again, until there is an answer, with the same key."""
+        """Send a request with the same key until there is an answer."""
         while True:
             before = self.moments.killed
             try:
@@ -150,7 +150,7 @@ class Story:
 
 
 def look(story: Story) -> None:
-    """What must hold in the end, whoever died."""
+    """Check the final state, after any deaths."""
     machine, store = story.machine, story.api.store
     assert machine.used == 0
     for name, job in machine.jobs.items():
@@ -195,7 +195,7 @@ def test_without_deaths_the_cluster_reaches_the_wanted_state(store, told):
 
 
 def test_a_controller_that_dies_at_any_moment_is_followed_by_one_that_continues(new_url, told):
-    """Before a commit, after it, after each order: one death per story, at each moment there is."""
+    """One death per story: before a commit, after it, or after an order; at each moment."""
     every = 1 if new_url().startswith("sqlite") else 7
     die_at, killed = 0, 1
     while killed:

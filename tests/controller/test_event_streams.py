@@ -15,7 +15,7 @@ NOW_S = 1_800_000_000.0
 
 @pytest.fixture
 def listening(api, served):
-    """Opens a stream and yields its lines."""
+    """Open a stream, and yield its lines."""
     with served(api) as url:
 
         def lines(token, path="/v1/watch", **headers):

@@ -1,4 +1,4 @@
-"""Workers that are to leave and do not: their devices are given to others only once they are gone."""
+"""Workers that ignore the request to leave: other jobs get their devices only once they are gone."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def machine():
 
 @pytest.fixture
 def turns(sqlite_store, api_over, make_spec, machine):
-    """Job ``a`` has all devices and gives none back; ``b`` comes and needs two of them."""
+    """Job ``a`` has all devices and gives none back; ``b`` is submitted and needs two of them."""
     api = api_over(sqlite_store, plan=plan, explain=explain_decision)
     operator, ada = api.user("operator"), api.user()
     assert operator.put("/pools/local", POOL).is_success

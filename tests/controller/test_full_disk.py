@@ -1,4 +1,4 @@
-"""The disk under the store of a live controller fills up, and is made room on."""
+"""The disk under the store of a running controller fills up, and gets room again."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ def store(disk):
 
 @pytest.fixture
 def running(store, monkeypatch):
-    """A loop in a thread, as the controller has it, over a machine whose time goes on."""
+    """Run a loop in a thread, as the controller does, over a machine that moves on."""
     for name in ("LOOK_S", "AFTER_FAILURE_S", "GATHER_S", "REPLAN_S"):
         monkeypatch.setattr(loops, name, 0.02)
     machine = Machine(DEVICES, steps=10**9)
@@ -55,7 +55,7 @@ def running(store, monkeypatch):
 
 
 def fill(disk) -> None:
-    """To the last byte, as a neighbour does."""
+    """Fill the disk to its last byte, as another program would."""
     with (disk / "ballast").open("ab", buffering=0) as ballast:
         for size in (1 << 16, 1 << 12, 1):
             try:

@@ -1,4 +1,4 @@
-"""Whatever its description allows, and what it does not: no failure of the controller, no hang, no leak."""
+"""Requests that the description allows, and others, cause no failure, no hang and no leak."""
 
 import itertools
 import re
@@ -37,7 +37,7 @@ schema = schemathesis.openapi.from_dict(describe_api())
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, api_over, make_spec, served):
-    """A cluster of two teams: its URL, and the tokens of an operator and of an admin of one of them."""
+    """Start a cluster of two teams; return its URL, and tokens of an operator and of an admin of one team."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/store.db")
     api = api_over(store, settings=UNHURRIED)
     config = Config(

@@ -1,4 +1,4 @@
-"""A job that writes nonsense into its run directory, beside an honest one: real engine, loop and store."""
+"""A job that writes invalid files into its run directory; engine, loop and store are the real ones."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whatever jobs, users and files call themselves, a terminal shows it as text: it obeys nothing of it."""
+"""A terminal shows names and texts of jobs, users and files as text, without their control characters."""
 
 import re
 
@@ -41,7 +41,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]")
 
 @pytest.fixture
 def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
-    """A cluster in whose store every text that can be is hostile, as if no check had kept it out."""
+    """Build a cluster with a hostile value in every text of its store, as if no check existed."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
     store = cluster.api.store
     spec = make_spec(
@@ -104,7 +104,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
 
 @pytest.fixture
 def declared(hostile):
-    """The same cluster, in which also what operators have declared is hostile."""
+    """Add hostile declarations to the same cluster."""
     with hostile.api.store.begin_write() as tx:
         for kind, document in (
             ("pools", Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels={EVIL: EVIL})),
@@ -150,7 +150,7 @@ OF_DECLARATIONS = [
 
 
 def checked(said, verb):
-    """Nothing but printable characters, line breaks, and lines that begin as the verb's own do."""
+    """Check that the output has only printable characters, line breaks, and lines of the command."""
     left = said.replace("\r\n", "").replace("\n", "")
     assert left.isprintable(), (verb, [c for c in left if not c.isprintable()], said)
     assert not any(line.startswith("FORGED") for line in said.splitlines()), (verb, said)

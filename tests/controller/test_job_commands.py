@@ -1,4 +1,4 @@
-"""What a user types for jobs, against a controller over a real socket, in a world that its clock moves."""
+"""Commands about jobs, against a controller over a real socket, in a world that its clock moves."""
 
 import json
 import threading
@@ -49,7 +49,7 @@ def url(cluster, served, tmp_path, monkeypatch):
 
 @pytest.fixture
 def elastane(url):
-    """What was typed, and what it answers with."""
+    """Run a command, and return its answer."""
     return lambda *words, **more: CliRunner().invoke(app, [str(word) for word in words], **more)
 
 
@@ -64,7 +64,7 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture
 def submitted(elastane, script):
-    """A job that may have 1 to 2 workers, handed in."""
+    """Submit a job with 1 to 2 workers."""
 
     def submit(name="digits", *words):
         answer = elastane("submit", script, "--name", name, "--workers", "1:2", *words)
@@ -76,7 +76,7 @@ def submitted(elastane, script):
 
 @pytest.fixture
 def meanwhile(cluster):
-    """Lets time pass until it is so, beside what is typed."""
+    """Let time pass until a condition holds, beside a command."""
     threads = []
 
     def begin(true):
@@ -453,7 +453,7 @@ def test_a_job_is_paused_resumed_and_cancelled(elastane, cluster, submitted, mea
 
 @pytest.fixture
 def looked(monkeypatch):
-    """Returns when a command that waits, or follows, has looked anew."""
+    """Return when a waiting or following command has polled again."""
     looks, sleep = threading.Semaphore(0), time.sleep
 
     def counted(seconds):
@@ -573,7 +573,7 @@ def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, subm
 
 @pytest.fixture
 def run_here(cluster, tmp_path):
-    """The run of a job of this machine's cluster, between two attempts; what is said there is appended."""
+    """Build the run of a job on this machine, between two attempts; lines can be appended to its events and its log."""
 
     def make(name="digits"):
         directory = RunDir(cluster.world.where / name)
@@ -710,7 +710,7 @@ def test_logs_of_all_processes_are_printed_unless_one_is_named(elastane, cluster
 
 
 def completed(*words):
-    """What a shell is offered for the last of these words."""
+    """Return the completions that a shell offers for the last of these words."""
     place = {"COMP_WORDS": " ".join(("elastane", *words)), "COMP_CWORD": str(len(words))}
     env = {"_ELASTANE_COMPLETE": "complete_bash"} | place
     return CliRunner().invoke(app, env=env, prog_name="elastane").stdout.split()

@@ -1,4 +1,4 @@
-"""Rules of a job's own that end it, from the spec to the engine and back."""
+"""The rules of a job that end it, from the spec to the engine and back."""
 
 import pytest
 
@@ -11,7 +11,7 @@ POOL = {"name": "h100", "device": "h100", "devices": 8}
 
 @pytest.fixture
 def cluster(cluster_over, store):
-    """On each kind of database: what ends a job is arithmetic on what is stored."""
+    """Build a cluster on each kind of database, because ends are computed from stored values."""
     return cluster_over(store)
 
 

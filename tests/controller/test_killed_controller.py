@@ -1,4 +1,4 @@
-"""The real controller is killed again and again while jobs come and go; see `killing` for what must hold."""
+"""The real controller is killed again and again while jobs come and go; see `killing` for the promises."""
 
 import os
 import subprocess

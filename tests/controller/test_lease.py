@@ -1,4 +1,4 @@
-"""One controller at a time has a store."""
+"""One controller at a time uses a store."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def holder(store_url):
-    """Another process that has the store."""
+    """Start another process that uses the store."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, store_url], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -41,7 +41,7 @@ def holder(store_url):
 
 
 def cut(url):
-    """Ends every other connection to a PostgreSQL, as a restart of it does."""
+    """End every other connection to a PostgreSQL server, as its restart does."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

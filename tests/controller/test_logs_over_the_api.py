@@ -1,4 +1,4 @@
-"""Logs are read as they are, and nothing else is, whatever a job has made of its directory."""
+"""Logs are read unchanged, and no other file is, even if a job has changed its directory."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Requests that are no requests, that mean two things, or that speak another protocol are refused plainly."""
+"""Invalid requests, ambiguous requests and requests of another protocol are refused with a problem."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE")
 
 @pytest.fixture
 def asked(api, served):
-    """Sends bytes over a connection of their own; returns status, headers and body of the answer."""
+    """Send bytes over a new connection; return status, headers and body of the answer."""
     with served(api) as url:
         at = urlsplit(url)
 
@@ -49,7 +49,7 @@ def request(token, *headers, verb="GET /v1/me", body=b""):
 
 
 def refused(answer, status=400):
-    """The answer's problem."""
+    """Return the problem of the answer."""
     assert answer[0] == status, answer
     assert answer[1]["content-type"] == PROBLEM
     problem = json.loads(answer[2])

@@ -1,4 +1,4 @@
-"""The links of the description lead from an answer to the next request; to follow them breaks nothing."""
+"""The links of the description lead from an answer to the next request; following them breaks nothing."""
 
 import itertools
 from collections import Counter
@@ -50,7 +50,7 @@ machine = schema.as_state_machine()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, api_over, make_spec, served):
-    """A cluster in which there is one of everything."""
+    """Build a cluster with one thing of each kind."""
     home = tmp_path_factory.mktemp("links")
     store = Store(f"sqlite:///{home}/store.db")
     api = api_over(store, settings=UNHURRIED)
@@ -103,7 +103,7 @@ BODIES = {
 
 
 def good_request(label, cluster):
-    """Arguments of a request that succeeds, for one from whose answer links lead on."""
+    """Return the arguments of a successful request with links in its answer."""
     name, kind = next(NAMES), label.split("/")[2]
     match label:
         case "POST /v1/jobs":
@@ -137,7 +137,7 @@ def good_request(label, cluster):
 
 
 def outgoing():
-    """The links that the description has; those that schemathesis guesses are not among them."""
+    """Return the links of the description, without those that schemathesis guesses."""
     return [
         link
         for operation in machine._transitions.operations.values()
@@ -162,7 +162,7 @@ def test_the_description_has_every_link_of_the_table():
 
 
 def resolved(link, case, answer):
-    """Arguments of the request that a link leads to; what does not resolve is missing."""
+    """Return the arguments of the linked request, without those that do not resolve."""
     transition = link.extract(StepOutput(answer, case))
     arguments = {}
     for container, values in transition.parameters.items():
@@ -178,7 +178,7 @@ def resolved(link, case, answer):
 
 
 def is_whole(link, arguments):
-    """Whether every value of the link is there."""
+    """Return whether every value of the link resolves."""
     found = sum(len(values) for place, values in arguments.items() if place != "body")
     return found == len(link.parameters)
 
@@ -203,7 +203,7 @@ def test_every_link_with_resolved_values_leads_to_a_successful_request(cluster, 
 
 
 def test_random_walks_over_the_links_break_nothing(cluster, capsys):
-    """Also with values of one answer that no longer hold, because others were followed before."""
+    """Values of an answer may be outdated, because other links were followed before."""
     chance, followed, refused = Random(SEED), Counter(), Counter()  # noqa: S311 - a repeatable walk
     leads = outgoing()
     for _ in range(WALKS):

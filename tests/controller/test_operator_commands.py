@@ -1,4 +1,4 @@
-"""What operators type, against a controller over a real socket; a clock moves its jobs."""
+"""Commands of operators, against a controller over a real socket; a clock moves its jobs."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ class Terminal:
         return self(*words, code=code, **how).stderr
 
     def rows(self, *words):
-        """Of a table, each as its words; without the headings."""
+        """Return the words of each row of a table, without the headings."""
         return [line.split() for line in self.said(*words).splitlines()[1:]]
 
 

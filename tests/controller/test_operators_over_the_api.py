@@ -1,4 +1,4 @@
-"""What operators do: declare, apply, foresee, drain, report, account."""
+"""Requests of operators: declare, apply, predict, drain, report, read usage."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Plans from a process of their own, and plans that somebody is always quicker than."""
+"""Plans that a process of their own makes, and plans that are always outdated."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def test_a_killed_planner_is_reported_and_replaced(cluster, planner):
 
 
 def test_constant_changes_do_not_delay_a_plan_for_ever(cluster, make_spec, monkeypatch):
-    """While a plan is made somebody submits a job, each time; in the end they wait for it."""
+    """A job is submitted during each plan; finally, submissions wait for the plan."""
     loop = Loop(cluster.store, MachineEngine(Machine(4, steps=10**9)), SCHEDULER, cluster.clock)
     ada, turns = cluster.user(), iter(range(100))
     tell = loop._planned

@@ -1,4 +1,4 @@
-"""The store and the scheduler together: what is asked for becomes a plan, the plan a decision."""
+"""The store and the scheduler together: requests become a plan, and the plan becomes decisions."""
 
 import msgspec
 import pytest
@@ -16,12 +16,12 @@ POOL = {"name": "h100", "device": "h100", "devices": 4}
 
 @pytest.fixture
 def planned(store, api_over):
-    """A cluster on each database that plans with the real scheduler."""
+    """Build a cluster with the real scheduler on each database."""
     return api_over(store, plan=plan, explain=explain_decision)
 
 
 def turn(api):
-    """One turn of the loop, without an engine."""
+    """Make one turn of the loop, without an engine."""
     with api.store.begin_read() as tx:
         taken = take_cluster_snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}

@@ -1,4 +1,4 @@
-"""What people read about jobs that wait, pause, are limited from outside or share a noisy machine."""
+"""The reasons of jobs that wait, pause, are limited from outside or share a noisy machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whoever connects and does not ask keeps nobody from being served, and nothing is logged as a failure."""
+"""A connection without a request delays no other client, and is not logged as a failure."""
 
 import socket
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ SOON_S = 0.3
 
 @pytest.fixture
 def connected(api, served, monkeypatch):
-    """Connects; requests have to arrive soon."""
+    """Connect to a server with a short deadline for requests."""
     monkeypatch.setattr(connections, "ARRIVE_S", SOON_S)
     with served(api) as url:
         at = urlsplit(url)
@@ -36,7 +36,7 @@ def request(api, *headers, verb="GET /v1/me"):
 
 
 def silent(line):
-    """Whether nothing comes within the time of the line, not even its end."""
+    """Return whether the connection receives nothing within its timeout, not even its end."""
     try:
         line.recv(1, socket.MSG_PEEK)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""What a token may see and do; what it may not see does not exist for it."""
+"""The rights of tokens: a thing that a token may not see does not exist for it."""
 
 import httpx
 import pytest
@@ -129,7 +129,7 @@ def test_no_answer_names_a_job_of_another_team(cluster, served, make_spec):
 
 
 def _speech_takes_from_vision(cluster, make_spec):
-    """`ours` gives way to `secret-project`; `late` waits behind `secret-giant`."""
+    """Let `ours` give way to `secret-project`, and `late` wait behind `secret-giant`."""
     api = cluster.api
     operator, ada, bob = api.user("operator"), api.user(), api.user(team="speech", user="bob")
     operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 5})
@@ -154,7 +154,7 @@ def _speech_takes_from_vision(cluster, make_spec):
 
 
 def _watched(url, token):
-    """What a watcher has read by the event that everybody sees and that is the last."""
+    """Return the events of a watcher up to the last one, which all watchers see."""
     read = ""
     with httpx.stream(
         "GET", f"{url}/v1/watch?after=0", headers={"Authorization": f"Bearer {token}"}, timeout=20

@@ -1,4 +1,4 @@
-"""The controller in ``elastane run``, with nobody to train."""
+"""The controller of ``elastane run``, without training."""
 
 import sys
 
@@ -24,7 +24,7 @@ def run_dir(tmp_path) -> RunDir:
 
 
 def lived(run_dir, attempt=1):
-    """What it says, of an attempt that ends once something is decided or refused."""
+    """Run it for an attempt until it has decided or refused; return its messages."""
     said = []
     with RunController(run_dir, SPEC, attempt, (2, "cpu"), said.append) as controller:
         while controller._thread.is_alive() and not _decisions(run_dir):

@@ -144,7 +144,7 @@ def test_history_is_not_replaced_by_sqlites_insert_or_replace(sqlite_store, make
 
 
 def write_down(store, spec):
-    """A line in each table that only grows."""
+    """Write a line into each table that only grows."""
     submit(store, spec)
     grant(store, "train", 1)
     with store.begin_write() as tx:
@@ -295,7 +295,7 @@ def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store
 
 
 def test_usage_is_recorded_even_if_the_job_is_cancelled_before_the_next_decision(store, make_spec):
-    """It was seen gone, and what it held is charged for until something is decided."""
+    """It has no workers any more, and its devices are charged until the next decision."""
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.begin_write() as tx:
@@ -335,7 +335,7 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
 
 
 def test_watchers_see_events_in_the_order_of_their_numbers(store):
-    """Many write at once; whoever reads what came after the last number never misses one."""
+    """With concurrent writers, a reader of the events after the last number misses none."""
     done, seen = threading.Event(), []
 
     def write(name):

@@ -1,4 +1,4 @@
-"""The store after its writer was killed, and while its disk is full."""
+"""The store after a kill of its writer, and on a full disk."""
 
 import os
 import subprocess

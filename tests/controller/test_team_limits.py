@@ -1,4 +1,4 @@
-"""What one team or user takes of the controller is limited, and counted together with what adds to it."""
+"""The limits of a team and of a user are checked in the transaction that adds something."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ AT_ONCE = 12
 
 @pytest.fixture
 def api(store, api_over):
-    """On SQLite and on PostgreSQL."""
+    """Build the API on SQLite and on PostgreSQL."""
     return api_over(store)
 
 
@@ -26,7 +26,7 @@ def limit(api, team="vision", **limits):
 
 
 def together(*deeds):
-    """Does them at the same moment; returns their answers' status codes."""
+    """Send requests at the same moment; return the status codes of their answers."""
     ready = threading.Barrier(len(deeds))
 
     def do(deed):
@@ -140,7 +140,7 @@ def test_answers_to_repeated_requests_do_not_fill_the_store(api, make_spec, monk
 
 
 def opened(url, secrets):
-    """Opens a stream with each token at the same moment; returns the statuses while all are open."""
+    """Open a stream with each token at the same moment; return the statuses while all are open."""
     ready, done = threading.Barrier(len(secrets)), threading.Barrier(len(secrets))
 
     def watch(secret):

@@ -1,4 +1,4 @@
-"""Workers that do not come, or do not come back: their devices are not held for ever."""
+"""The devices of workers that do not arrive, or do not return, are not held for ever."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def ada(cluster):
 
 @pytest.fixture
 def running(cluster, ada):
-    """A job on two workers, whose habits can be changed."""
+    """Build a cluster with a job on two workers that the test can make slow or silent."""
     assert ada.post("/jobs", job(most=2)).is_success
     cluster.until(lambda: cluster.workers("train") == 2)
     cluster.pass_time(10)
@@ -45,7 +45,7 @@ def granted(cluster, name="train"):
 
 
 def decided(ada, name="train"):
-    """Sizes and words of what was decided, oldest first."""
+    """Return the sizes and sentences of the decisions, oldest first."""
     newest = ada.get(f"/jobs/{name}/explain?limit=100").json()["decisions"]
     return [
         (one["action"], sum(one["workers"].values()), " ".join(one["sentences"])) for one in reversed(newest)
@@ -54,7 +54,7 @@ def decided(ada, name="train"):
 
 @pytest.mark.parametrize("hang", [False, True])
 def test_granted_workers_that_never_join_are_given_back(cluster, ada, running, hang) -> None:
-    """Their processes may exist, so that nobody but the coordinator knows (kueue#11553, held for ever)."""
+    """Their processes may exist, and only the coordinator knows (kueue#11553, held for ever)."""
     running.most, running.hang = 2, hang
     assert ada.post("/jobs/train/scale", {"maxReplicas": 8}).is_success
     cluster.until(lambda: running.target == 8)
@@ -84,7 +84,7 @@ def test_workers_that_have_arrived_before_the_timeout_stay(cluster, ada, running
 def test_devices_of_missing_workers_stay_reserved_until_the_run_has_a_lower_target(
     cluster, ada, running
 ) -> None:
-    """A coordinator that has not heard of it may still put workers on them."""
+    """A coordinator without the new target may still start workers on them."""
     running.most = 2
     ada.post("/jobs/train/scale", {"maxReplicas": 8})
     cluster.until(lambda: running.target == 8)
@@ -127,7 +127,7 @@ def test_a_start_may_take_long_once_its_processes_exist(cluster, ada) -> None:
 
 
 def test_no_job_is_scaled_beyond_its_virtual_ranks(cluster, ada) -> None:
-    """Its run would refuse them: they never came, were given back and granted again."""
+    """Its run would refuse them: they would never arrive, be given back and be granted again."""
     cluster.world.habits["train"] = {"virtual_ranks": 4}
     ada.post("/jobs", job(most=2))
     cluster.until(lambda: cluster.job("train").observed.virtual_ranks == 4)
@@ -179,7 +179,7 @@ def test_a_successor_that_never_joins_does_not_stop_a_job_at_its_minimum(cluster
 
 @pytest.fixture
 def four(cluster, ada):
-    """A job on four workers, of which one is dead, and nobody comes in its place."""
+    """Build a cluster with a job on four workers, one of them dead and without a successor."""
     assert ada.post("/jobs", job(most=4)).is_success
     cluster.until(lambda: cluster.workers("train") == 4)
     cluster.pass_time(10)
@@ -216,7 +216,7 @@ def test_a_worker_that_returns_in_time_keeps_the_size_of_its_job(cluster, ada, f
 
 
 def test_a_starting_successor_does_not_count_as_a_fault(cluster, ada, four) -> None:
-    """It has as long as any other worker to join, from the death on."""
+    """It has the same time to join as any other worker, from the death on."""
     cluster.pass_time(5)
     four.hang = True
     cluster.pass_time(2)
@@ -237,7 +237,7 @@ def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running
 
 
 def test_the_wait_before_a_retry_does_not_count_as_absence(cluster, ada) -> None:
-    """The seventh crash waits for two minutes, four times the timeout; none of it is a preemption."""
+    """The seventh crash waits for two minutes, four times the timeout; none of it counts as a preemption."""
     ada.post("/jobs", job(most=2, run_policy=RunPolicy(job_max_retry_count=20)))
     for crashes in range(1, 8):
         cluster.until(lambda: cluster.workers("train") == 2, 300)

@@ -1,4 +1,4 @@
-"""A record of the store that cannot be read costs only its own job, whatever is in it."""
+"""An unreadable record of the store harms only its own job, with any content."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ def job(name, least=1, most=2):
 
 
 def begun(cluster: Cluster) -> Cluster:
-    """Two jobs run, two devices each; a third waits for more than there is."""
+    """Two jobs run on two devices each; a third one waits for more devices than exist."""
     operator = cluster.api.user("operator", user="olga")
     operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": DEVICES})
     operator.put("/teams/vision", {"name": "vision", "quotas": [{"pool": "h100", "nominalQuota": 4}]})
@@ -51,7 +51,7 @@ def begun(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def running(cluster_over, store):
-    """On each kind of database."""
+    """Build the cluster on each kind of database."""
     return begun(cluster_over(store))
 
 
@@ -65,7 +65,7 @@ def damage_job(cluster: Cluster, **values) -> None:
 
 
 def in_use(cluster: Cluster) -> int:
-    """Devices that processes really have."""
+    """Return the devices that processes use."""
     return sum(max(one.workers, one.target) for one in cluster.world.running.values() if one.agent)
 
 
@@ -76,7 +76,7 @@ def pass_time(cluster: Cluster, seconds: int) -> None:
 
 
 def assert_only_its_own_job_suffers(cluster: Cluster) -> None:
-    """Whatever is wrong with "bad": lists, turns, other jobs and its own end are as ever."""
+    """Check that lists, turns and other jobs work as usual, and that job ``bad`` can be ended."""
     operator, everybody = cluster.api.user("operator", user="olga"), cluster.api.user(team="*")
     assert everybody.post("/jobs", job("later")).status_code == 201
     pass_time(cluster, 15)
@@ -220,7 +220,7 @@ def documents_of(kind, name):
 @pytest.mark.parametrize(("kind", "name"), [("pools", "h100"), ("teams", "vision")])
 @pytest.mark.parametrize("body", ["{", '{"name":"another","device":"h100","devices":1}', '{"name":"h100"}'])
 def test_nothing_is_decided_while_a_declaration_is_unreadable(running, kind, name, body):
-    """To do without it could give jobs what they may not have, or take away what is theirs."""
+    """Without it, jobs could get more than they may have, or lose what they own."""
     operator, everybody = running.api.user("operator"), running.api.user(team="*")
     damage(running, tables.documents, documents_of(kind, name), body=body)
     operator.post("/jobs/good/cancel")
@@ -295,7 +295,7 @@ def test_unreadable_events_and_decisions_hide_no_others(running):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One cluster for all examples: each puts back what it has damaged."""
+    """Build one cluster for all examples; each example restores what it has damaged."""
     from elastane.scheduler.explanations import explain_decision
     from elastane.scheduler.plan import plan
 
@@ -307,7 +307,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def templates(shared):
-    """What was stored of the job at first: examples must not depend on those before them."""
+    """Return the first stored row of the job, because examples must not depend on earlier ones."""
     with shared.api.store.begin_read() as tx:
         return dict(tx.execute(select(tables.jobs).where(BAD)).one()._mapping)
 
@@ -370,7 +370,7 @@ PLAIN = ("state", "wanted", "workers", "step", "submitted_s", "retry_at_s", "spe
     value=st.sampled_from(["?", "", b"\xff", 2**62, -1, 1e300, float("inf"), -1e300, 1e18]),
 )
 def test_no_content_of_a_plain_column_of_a_job_harms_other_jobs(shared, column, value):
-    """SQLite takes any value for any column."""
+    """SQLite accepts any value in any column."""
     with put_back(shared, tables.jobs, BAD):
         with shared.api.store.begin_write() as tx:
             query = f"UPDATE jobs SET {quoted(column)} = ? WHERE name = 'bad'"  # noqa: S608

@@ -1,4 +1,4 @@
-"""Forks real controllers from one process that has imported all they need, so that one can be killed often.
+"""Fork real controllers from one process that has imported everything, so that one can be killed often.
 
 Arguments: the command of the agents. Each line of standard input is a `Wanted`; the answer is a process id.
 """
@@ -22,10 +22,10 @@ class Wanted(msgspec.Struct):
     """A controller.
 
     Args:
-        wish: a `Serving`, as JSON.
-        ready: file that is told when it listens.
-        log: file of its words.
-        moments: so many commits, counted before and after, until it kills itself; 0: it does not.
+        wish: its settings, as JSON.
+        ready: file that it writes when it listens.
+        log: file for its output.
+        moments: number of moments before and after commits until it kills itself; 0: it does not.
     """
 
     wish: str
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def become(wanted: Wanted, parent: int) -> None:
-    """A controller that ends with its parent, should whoever kills be killed."""
+    """Run a controller that ends with its parent, in case the parent is killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)

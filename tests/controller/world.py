@@ -1,8 +1,8 @@
-"""An engine in little, and a cluster around it: store, API, loop and scheduler are the real ones.
+"""A small engine, and a cluster around it: store, API, loop and scheduler are the real ones.
 
-The world does what `elastane.engines.engine.Engine` promises, no more: jobs take a while to come and go,
-train as fast as they are told to, and say how far they are. Nothing in it takes real time;
-`Cluster.pass_time` moves the clock, a second and a turn at a time.
+The world does exactly what `elastane.engines.engine.Engine` promises: jobs take a while to come and go, train
+at a given speed, and report their progress. Nothing in it takes real time; `Cluster.pass_time` moves the
+clock, a second and a turn at a time.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ class Running:
     """One job on the machine of this world.
 
     Args:
-        steps: it lasts; 0: for ever.
-        virtual_ranks: it has pinned; 0: nobody knows.
+        steps: until its end; 0: it never ends.
+        virtual_ranks: fixed number; 0: unknown.
         speed: steps a second of one worker.
         serial: part of a step that is not divided among workers.
-        first_loss: of the first step; each further one has ``decay`` of the one before.
-        decay: see there.
-        arrive_s: a worker takes to start.
-        leave_s: a worker takes to leave.
-        most: so many workers arrive at most.
-        hang: processes of the others exist, and never join.
-        answers: its coordinator does.
+        first_loss: of the first step; each later step has ``decay`` times the loss of the previous one.
+        decay: see ``first_loss``.
+        arrive_s: time that a worker takes to start.
+        leave_s: time that a worker takes to leave.
+        most: largest number of workers that arrive.
+        hang: processes of the other workers exist, and never join.
+        answers: its coordinator answers.
         speeds: measured, by number of workers.
-        slowed: steps with so many workers take so many times as long now.
+        slowed: by number of workers, the factor by which steps take longer now.
     """
 
     name: str
@@ -142,10 +142,10 @@ class Running:
 
 
 class World:
-    """An `elastane.engines.engine.Engine` of which everything is known.
+    """An `elastane.engines.engine.Engine` with a known state.
 
     Args:
-        where: run directories are made below it.
+        where: parent of the run directories.
         nodes: that it sees.
     """
 
@@ -228,11 +228,11 @@ class World:
 
 
 class Cluster:
-    """A controller without a socket, and the world it controls.
+    """A controller without a socket, and its world.
 
     Args:
         api: over its store, with the real scheduler; see `conftest.Api`.
-        world: in which its jobs are.
+        world: has its jobs.
     """
 
     def __init__(self, api, world: World) -> None:
@@ -242,7 +242,7 @@ class Cluster:
         """Device-seconds by job and pool, added up beside the accounts."""
 
     def pass_time(self, seconds: float) -> None:
-        """So many turns, a second apart."""
+        """Make this many turns, a second apart."""
         for _ in range(int(seconds)):
             self.clock.now_s += 1
             self._add(1.0)
@@ -250,7 +250,7 @@ class Cluster:
             self.turn()
 
     def until(self, true, seconds: float = 600) -> None:
-        """Turns until it is so."""
+        """Make turns until a condition holds."""
         for _ in range(int(seconds)):
             if true():
                 return
@@ -264,7 +264,7 @@ class Cluster:
         asyncio.run(self.loop.turn())
 
     def uses(self) -> dict[tuple[str, str], int]:
-        """Devices by job and pool: the larger of what is granted and what was seen."""
+        """Return the devices by job and pool: the larger of the granted and the observed ones."""
         found: dict[tuple[str, str], int] = {}
         with self.api.store.begin_read() as tx:
             for job in jobs.list_living_jobs(tx):
@@ -288,11 +288,11 @@ class Cluster:
         return found
 
     def workers(self, name: str) -> int:
-        """That train now."""
+        """Return the number of workers that train now."""
         return self.world.running[name].workers if name in self.world.running else 0
 
     def state(self, name: str):
-        """As the scheduler sees the job."""
+        """Return the job as the scheduler sees it."""
         with self.api.store.begin_read() as tx:
             taken = take_cluster_snapshot(tx, self.clock())
         return next(one for one in taken.snapshot.jobs if one.name == name)

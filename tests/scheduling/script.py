@@ -27,11 +27,10 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Story:
-    """Plays a script and writes down every decision that is new.
+    """A player of scripts that writes down every new decision.
 
     Attributes:
-        lines: what happened: time, headline and reasons of each decision that differs from the job's last
-            one.
+        lines: time, headline and reasons of each decision that differs from the job's last one.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,7 @@ class Story:
     # -- the devices ---------------------------------------------------------------------------------------
 
     def _run_lose(self, pool: str, *, devices: str, job: str) -> None:
-        """A node fails, and the workers of a job on it."""
+        """Let a node fail, and with it the workers of a job."""
         node = Departure(node="node-1", pool=pool, how="failed")
         self._change(departures=(node,))
         self._add_devices(pool, -int(devices))
@@ -126,14 +125,14 @@ class Story:
         self._replace_job(job, faulty_since_s=self._now.now_s)
 
     def _run_repair(self, pool: str, *, devices: str, job: str) -> None:
-        """The node comes back, and the workers of the job on it."""
+        """Bring the node back, and with it the workers of the job."""
         self._change(departures=())
         self._add_devices(pool, int(devices))
         self._change_holding(job, pool, failed=0)
         self._replace_job(job, faulty_since_s=None)
 
     def _run_notice(self, pool: str, *, devices: str, job: str, gone_in: str) -> None:
-        """The provider of a pool gives notice that it takes devices away, with workers of a job on them."""
+        """Announce that the provider of a pool takes devices away, with workers of a job on them."""
         gone_at_s = self._now.now_s + _read_seconds(gone_in)
         self._change(
             pools=tuple(
@@ -144,7 +143,7 @@ class Story:
         self._change_holding(job, pool, leaving=int(devices))
 
     def _run_gone(self, pool: str, *, devices: str) -> None:
-        """The devices of a notice are taken away."""
+        """Take the devices of a notice away."""
         self._change(
             pools=tuple(
                 replace(one, leaving=0, gone_at_s=None, devices=one.devices - int(devices))

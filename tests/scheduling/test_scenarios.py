@@ -1,6 +1,6 @@
-"""Scheduling stories: above the line what happens to a cluster, below it what the scheduler decides, and why.
+"""Scheduling stories: events of a cluster above the line, decisions with their reasons below it.
 
-``pytest tests/scheduling --rewrite`` writes down what it decides now; review the difference as prose.
+``pytest tests/scheduling --rewrite`` writes the present decisions; review the difference as prose.
 """
 
 from pathlib import Path

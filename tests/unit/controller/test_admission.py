@@ -1,4 +1,4 @@
-"""Which jobs are taken in."""
+"""The largest number of workers in a spec."""
 
 import pytest
 

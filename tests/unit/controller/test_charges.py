@@ -1,4 +1,4 @@
-"""On which terms devices are used."""
+"""The terms on which jobs use devices."""
 
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import JobSpec, WorkerResources

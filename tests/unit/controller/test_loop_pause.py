@@ -1,4 +1,4 @@
-"""How often the loop looks."""
+"""The pause between two observations of the loop."""
 
 from elastane.controller.loop import LONGEST_REST_S, LOOK_S, compute_pause_s
 
@@ -12,7 +12,7 @@ def test_expensive_observations_become_rarer() -> None:
 
 
 def test_an_observation_that_only_waited_does_not_become_rarer() -> None:
-    """On a machine that was busy with others one turn of 16 s was once followed by a rest of 150 s."""
+    """On a busy machine, an observation of 16 s was once followed by a pause of 150 s."""
     assert compute_pause_s(took_s=16.0, busy_s=0.3) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""What of an observation is written down."""
+"""The stored part of an observation."""
 
 import msgspec
 
@@ -77,7 +77,7 @@ def test_the_successor_of_a_dead_worker_is_expected_from_the_death_on() -> None:
 
 
 def then(found: StoredJob, seen: Observation, now_s: float, job: StoredJob = GROWN) -> StoredJob:
-    """What is noted next."""
+    """Return the job after another observation."""
     return after(seen, msgspec.structs.replace(job, observed=found.observed), now_s)
 
 
@@ -124,7 +124,7 @@ def test_uncounted_workers_are_neither_missing_nor_back() -> None:
 
 
 def test_the_workers_of_the_next_attempt_are_expected_without_a_fault() -> None:
-    """Nobody is waited for twice: for a fault to be repaired, and for those who come after it."""
+    """Only one timeout runs: that of a fault, or that of its replacements."""
     killed = Observation(job="j", attempt=1)
     found = after(killed)
     assert (found.attempts, found.crashes) == (1, 1)
@@ -132,7 +132,7 @@ def test_the_workers_of_the_next_attempt_are_expected_without_a_fault() -> None:
 
 
 def test_the_workers_of_the_next_attempt_are_expected_from_its_retry_time_on() -> None:
-    """However often attempts have ended before anybody arrived."""
+    """Even after many attempts that ended before any worker arrived."""
     expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
     job = msgspec.structs.replace(JOB, observed=expecting, attempts=1)
     crashed = Observation(job="j", attempt=2, outcome=AttemptOutcome(code=255))

@@ -1,4 +1,4 @@
-"""How much of each pool is in use."""
+"""The occupancy of each pool."""
 
 from elastane.api.pools import Pool
 from elastane.api.usage import Use

@@ -1,4 +1,4 @@
-"""In which pools workers are that can only be counted."""
+"""The pools of workers, for engines that can only count them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What an engine is told."""
+"""The orders for an engine."""
 
 import msgspec
 import pytest

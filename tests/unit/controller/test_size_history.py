@@ -1,4 +1,4 @@
-"""What is remembered of a job's past: what was taken from it, and not what its own people did."""
+"""The history of a job's sizes: losses to others count, changes of its own users do not."""
 
 import pytest
 

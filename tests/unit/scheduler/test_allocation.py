@@ -1,4 +1,4 @@
-"""Grants that were taken back without success are restored as they were."""
+"""Grants that were taken back without success are restored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When reservations hold, also on the days on which clocks change."""
+"""The times of reservations, also on the days on which clocks change."""
 
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo, available_timezones
@@ -14,7 +14,7 @@ DAY_S = 24 * 3600.0
 
 
 def held(start, end, day, zone="Europe/Berlin", days=1.0):
-    """Times of a daily reservation that begin in the days from ``day`` on."""
+    """Return the times of a daily reservation that begin in the days from ``day`` on."""
     from_s = day.timestamp()
     daily = Weekly(start=start, end=end, zone=zone, days=DAYS)
     one = Reservation(name="r", pool="a", devices=1, when=daily)
@@ -52,7 +52,7 @@ def test_a_reservation_always_ends_after_its_begin(start, end, zone, year):
 
 
 def test_a_reservation_that_begins_again_before_it_has_ended_holds_its_devices_once():
-    """Daily from 03:00 to 02:45, which on the day that clocks go forward is 03:45."""
+    """Daily from 03:00 to 02:45, which is 03:45 on the day on which clocks go forward."""
     daily = Weekly(days=DAYS, start=time(3), end=time(2, 45), zone="Europe/Berlin")
     one = Reservation(name="r", pool="a", devices=3, when=daily, announced_ahead_s=0)
     other = Reservation(name="s", pool="a", devices=2, when=daily, announced_ahead_s=0)

@@ -1,4 +1,4 @@
-"""Why a job waits, in the sentences that its users read."""
+"""The sentences about waiting jobs."""
 
 import msgspec
 import pytest

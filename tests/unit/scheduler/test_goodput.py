@@ -1,4 +1,4 @@
-"""The curve goes through what was measured, and is what growth needs it to be."""
+"""The curve fits the measurements, and has the properties that growth needs."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""One small cluster for each rule that the random ones do not reach, with its reason and its sentences."""
+"""One small cluster for each rule that random clusters do not reach, with its reason and its sentences."""
 
 from datetime import UTC, datetime, time, timedelta
 from typing import get_args
@@ -174,7 +174,7 @@ def test_a_reservation_over_midnight_of_the_day_before_still_holds():
 
 
 def reservation(devices, *, hours=1.0, pool="a"):
-    """Of so many devices, for three hours, from so many hours on."""
+    """Return a reservation of this many devices for three hours, that begins in this many hours."""
     start = datetime.fromtimestamp(NOW_S, UTC) + timedelta(hours=hours)
     when = Once(start=start, end=start + timedelta(hours=3))
     return Reservation(name="r", pool=pool, devices=devices, when=when, announced_ahead_s=0)
@@ -322,7 +322,7 @@ def test_a_new_size_is_measured_before_it_is_judged(resized_s, action):
 
 
 def stopped(*, ran_s):
-    """A job that had to give something back for the fourth time, by being stopped a second ago."""
+    """Return the decision about a job that gave workers back for the fourth time, by a stop a second ago."""
     past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 1 - ran_s}
     return decided(state(fields=past))
 

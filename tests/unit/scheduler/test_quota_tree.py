@@ -1,4 +1,4 @@
-"""What promises are worth when a pool has fewer devices than were promised."""
+"""The value of promises when a pool has fewer devices than were promised."""
 
 import pytest
 from hypothesis import given
