@@ -150,7 +150,7 @@ def test_a_new_price_counts_from_its_report_on(cluster, operator, everybody):
         assert reporter.post("/reports", said).is_success
     cluster.turn()
     cluster.pass_time(50)
-    # While the word counts, and from the next plan after that what is declared again.
+    # The report counts while it is valid; from the next plan after that on, the declaration counts again.
     last = sum(row.cost for row in cluster.usage("job"))
     assert 4 * (25 * 10 + 25 * 2) <= last - after <= 4 * (35 * 10 + 15 * 2)
 
@@ -329,7 +329,7 @@ def test_a_job_stops_with_a_reason_when_its_budget_is_spent(cluster, operator, e
 
 def test_a_job_with_a_small_budget_stays_small_enough_to_finish(cluster, operator, everybody):
     operator.put("/pools/h100", pool(8, price=3600.0))
-    # A part of each step is divided among nobody, so every further worker makes the job dearer.
+    # A part of each step is not divided among workers, so each additional worker raises the cost.
     cluster.world.habits |= {name: {"steps": 1200, "serial": 0.1} for name in ("rich", "poor")}
     everybody.post("/jobs", job("poor", most=4, budget=1380.0))
     everybody.post("/jobs", job("rich", most=4))

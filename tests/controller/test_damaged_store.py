@@ -263,7 +263,7 @@ def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, small_
             except OSError:
                 pass
     assert "full" in controller.fails("writing")
-    # What is stored is true: it is served.
+    # The stored content is intact, so it is served.
     assert controller.serves()
     (disk / "ballast").unlink()
     eventually(lambda: controller.checks() == set(), "all is well again")
@@ -286,7 +286,7 @@ def test_a_read_only_file_system_under_the_store_is_reported(start, small_disk_o
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-# -- one controller, whatever path leads to the store ------------------------------------------------------
+# -- one controller, with any path to the store -----------------------------------------------------------
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_generated_request_causes_a_failure_or_reveals_another_team(case, cluster):
     url, operator, admin = cluster
-    # In turn: half of what is sent comes from somebody who may not see the other team.
+    # Half of the requests come from a user that may not see the other team.
     token = operator if next(turns) % 2 else admin
     answer = case.call(
         base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_S, allow_redirects=False

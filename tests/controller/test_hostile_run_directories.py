@@ -93,7 +93,7 @@ def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
         await until(loop, lambda: next(turns))
         with store.begin_write() as tx:
             job_rows.cancel(tx, "bad", api.clock())
-        # Nobody can tell which attempt it is: its processes are ended once they have lingered.
+        # The attempt is unknown: its processes are killed after a while.
         await until(loop, lambda: job("bad").state == "cancelled")
 
     bad = EngineDirectories(tmp_path / "home").run_dir("bad")

@@ -573,7 +573,7 @@ def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, subm
 
 @pytest.fixture
 def run_here(cluster, tmp_path):
-    """Build the run of a job on this machine, between two attempts; lines can be appended to its events and its log."""
+    """Build the run of a job between two attempts; lines can be appended to its events and its log."""
 
     def make(name="digits"):
         directory = RunDir(cluster.world.where / name)

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("killing.py")
 
 def test_a_killed_controller_loses_no_job_starts_none_twice_and_leaks_no_device(store_url):
     seed = int.from_bytes(os.urandom(4), "little")
-    # On one of the databases somebody really trains meanwhile.
+    # With one of the databases, real training runs meanwhile.
     training = 1 if store_url.startswith("sqlite") else 0
     options = (f"--kills={KILLS}", f"--seed={seed}", f"--training={training}", f"--store={store_url}")
     ended = subprocess.run(

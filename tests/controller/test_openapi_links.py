@@ -189,7 +189,7 @@ def test_every_link_with_resolved_values_leads_to_a_successful_request(cluster, 
         label = link.source.label
         request = good_request(label, cluster)
         if link.status_code == "200" and label.startswith("PUT"):
-            sent(link.source, cluster, **request)  # so that it is no longer new
+            sent(link.source, cluster, **request)  # so that the answer is outdated
         case, answer = sent(link.source, cluster, **request)
         assert answer.status_code == int(link.status_code), (link.full_name, answer.text)
         arguments = resolved(link, case, answer)

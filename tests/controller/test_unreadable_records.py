@@ -120,7 +120,7 @@ def test_a_job_with_an_unreadable_row_keeps_its_devices_until_it_is_cancelled(ru
     assert shown["state"] == "running"
     assert "spec" in shown["unreadable"]
     assert "cannot be read" in shown["explained"]["sentences"][0]
-    # Nobody knows which devices it has, so that nobody gets any.
+    # Its devices are unknown, so no other job gets any.
     assert running.workers("bad") == 2
     assert running.workers("later") == 0
     assert running.workers("good") == 2
@@ -210,7 +210,7 @@ def test_a_number_that_is_not_finite_cannot_be_stored():
             encode_json({"speeds": [[2, value]]})
 
 
-# -- what is not a job's -----------------------------------------------------------------------------------
+# -- records of no job -------------------------------------------------------------------------------------
 
 
 def documents_of(kind, name):

@@ -35,7 +35,7 @@ class Wanted(msgspec.Struct):
 
 
 def main() -> None:
-    # Nobody here asks how one ended.
+    # The exit codes of the controllers are not needed.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()

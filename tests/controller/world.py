@@ -181,7 +181,7 @@ class World:
         if isinstance(order, SettleJob):
             self.unsettled.discard(order.job)
             return ""
-        # A signal needs nobody's answer.
+        # A signal needs no answer.
         if order.job in self.deaf and not isinstance(order, KillAttempt):
             return "its coordinator did not answer"
         job = self.running.get(order.job)

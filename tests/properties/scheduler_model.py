@@ -1,5 +1,4 @@
-"""A small cluster that does what plans say, with delays and faults; and its rules, computed a second
-time."""
+"""A small cluster that carries plans out, with delays and faults; and a second computation of its rules."""
 
 import math
 import random
@@ -39,7 +38,7 @@ def job(
     state: dict | None = None,
     **spec,
 ) -> JobState:
-    """A job named after its number."""
+    """Return a job that is named after its number."""
     policy = ElasticPolicy(
         min_replicas=sizes[0] if sizes else low,
         max_replicas=sizes[-1] if sizes else low if high is None else high,
@@ -68,7 +67,7 @@ def quota(pool: str, nominal: int, borrow: int | None = None, lend: int | None =
 
 
 def running(state: JobState, *, started_s: float = -1e6, **pools: int) -> JobState:
-    """The job with so many workers in each pool, for a long time."""
+    """Return the job with these workers in each pool, running for a long time."""
     holds = tuple(Holding(pool=pool.replace("_", "-"), workers=n) for pool, n in pools.items())
     return replace(state, holds=holds, started_s=started_s, resized_s=started_s)
 
@@ -81,7 +80,7 @@ def by_job(made: Plan) -> dict[str, Decision]:
 
 
 def used(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """Devices by team and pool that jobs hold or have yet to give back."""
+    """Return the devices by team and pool that jobs hold or have yet to give back."""
     found: dict[str, dict[str, int]] = {}
     for state in snapshot.jobs:
         mine = found.setdefault(state.spec.team, {})
@@ -92,7 +91,7 @@ def used(snapshot: Snapshot) -> dict[str, dict[str, int]]:
 
 
 def on_pool(snapshot: Snapshot, pool: str) -> int:
-    """Devices of the pool that jobs are on, those on nodes that go away left out."""
+    """Return the devices of the pool that jobs use, without those on leaving nodes."""
     return sum(
         (one.workers - one.leaving) * state.spec.resources_per_worker.devices
         for state in snapshot.jobs
@@ -157,7 +156,7 @@ class Nodes:
         return min(self.quota(name), self.lend[name])
 
     def usage(self, name: str, of_teams: dict[str, int]) -> int:
-        """Of the node's own account: what its children use beyond what they do not lend."""
+        """Return the use of a node's own account: that of its children beyond their unlent part."""
         if name not in self.children:
             return of_teams.get(name, 0)
         return sum(
@@ -166,7 +165,7 @@ class Nodes:
         )
 
     def over(self, of_teams: dict[str, int]) -> set[str]:
-        """Nodes that use more than they own and may borrow."""
+        """Return the nodes that use more than they own and may borrow."""
         found = {
             name for name in self.parent if self.usage(name, of_teams) > self.quota(name) + self.borrow[name]
         }
@@ -174,7 +173,7 @@ class Nodes:
 
 
 def capacity(snapshot: Snapshot, pool: str) -> int:
-    """Without a calendar."""
+    """Return the devices of the pool, without a calendar."""
     one = next(one for one in snapshot.pools if one.name == pool)
     return max(0, one.devices - one.leaving)
 
@@ -190,7 +189,7 @@ def legal(policy: ElasticPolicy, workers: int) -> bool:
 
 
 def held_after(state: JobState, decision: Decision) -> tuple[Holding, ...]:
-    """The dead workers are the first to leave; a grant of more workers replaces them."""
+    """Return the workers after a change: dead workers leave first; a grant of more workers replaces them."""
     faulty = faulty_after(state, decision) is not None
     failed = {one.pool: one.failed - decision.drain.get(one.pool, 0) for one in state.holds}
     return tuple(
@@ -210,12 +209,12 @@ def faulty_after(state: JobState, decision: Decision) -> float | None:
 
 @dataclass
 class Cluster:
-    """Does what plans say: workers come after a while, leave after a while, and jobs get their work done.
+    """A cluster that carries plans out: workers come and leave after a while, and jobs do their work.
 
     Args:
-        snapshot: what the scheduler sees.
+        snapshot: for the scheduler.
         rng: of delays.
-        work: worker-seconds each job still needs; a job without an entry never ends.
+        work: worker-seconds that each job still needs; a job without an entry never ends.
     """
 
     snapshot: Snapshot
@@ -229,7 +228,7 @@ class Cluster:
         return plan(self.snapshot)
 
     def tick(self, seconds: float = TICK_S) -> Plan:
-        """One plan, done; then time goes by."""
+        """Make a plan, carry it out, and let time pass."""
         made = self.plan()
         self.obey(made)
         self.pass_time(seconds)

@@ -1,4 +1,4 @@
-"""Random clusters and jobs, made from a seed: thousands of them cost less than drawing each number would."""
+"""Random clusters and jobs from a seed: drawing each number by hypothesis would cost much more."""
 
 import random
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def quotas(rng: random.Random, names: list[str], most: int) -> tuple[Quota, ...]
 
 
 def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = False) -> Snapshot:
-    """Pools, teams and cohorts without jobs; without ``limits`` there is no quota.
+    """Return pools, teams and cohorts without jobs; without ``limits`` there is no quota.
 
     A ``plain`` one has one pool, and teams without cohorts.
     """
@@ -61,7 +61,7 @@ def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = Fals
 
 
 def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
-    """One job; an ``odd`` one may have any list of sizes and workers of several devices."""
+    """Return one job; an ``odd`` one may have any list of sizes and workers of several devices."""
     low = rng.randint(1, 4)
     step = rng.choice([1, 1, 2, 3]) if odd else 1
     sizes = tuple(sorted(rng.sample(range(1, 13), rng.randint(1, 4)))) if odd and rng.random() < 0.3 else ()
@@ -87,10 +87,10 @@ def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
 
 
 def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
-    """One that keeps to a throughput, a deadline in a hundred hours or a budget, which some size of it meets.
+    """Return a job with a target, a deadline in a hundred hours or a budget that some size of it meets.
 
     Args:
-        rng: what to draw from.
+        rng: source of randomness.
         number: of the job.
         price: of a device and hour.
     """

@@ -1,4 +1,4 @@
-"""Configurations: what a difference says is what applying it does."""
+"""Configurations: applying a difference has the described effect."""
 
 import msgspec
 import pytest
@@ -120,11 +120,11 @@ def test_the_devices_of_a_pool_are_those_of_its_present_nodes():
 
 
 def test_a_node_that_no_engine_sees_has_no_devices():
-    """A machine that came back under another name must not count twice."""
+    """A machine that returned under another name must not count twice."""
     nodes = (node("before", 8, seen_s=NOW_S - UNSEEN_S - 1), node("after", 8))
     (found,) = limit_pools((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
     assert found.devices == 8
-    # Nor has a pool whose only node is gone those that somebody once declared.
+    # A pool without its only node does not have its declared devices either.
     (found,) = limit_pools((pool(devices=100),), nodes[:1], (), (), (), now_s=NOW_S)
     assert (found.devices, found.leaving) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""Nobody gets more than their rate, and nobody who asks slowly is ever told to wait."""
+"""No client exceeds its rate, and no client below its rate has to wait."""
 
 from hypothesis import given
 from hypothesis import strategies as st

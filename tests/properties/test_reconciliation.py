@@ -1,6 +1,6 @@
 """Attempts of a job under any order of faults in the job, its orders and the controller.
 
-The world is an engine in little: it does what `elastane.api.orders` and `elastane.engines` promise, no more.
+The world is a small engine: it does exactly what `elastane.api.orders` and `elastane.engines` promise.
 """
 
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class World:
         )
 
     def obey(self, order: Order | None) -> None:
-        """An engine may be asked for anything at any time."""
+        """Carry out an order, at any time."""
         mine = (
             isinstance(order, ResizeJob | EvictWorkers | StopAttempt | KillAttempt)
             and order.attempt == self.attempt
@@ -106,7 +106,7 @@ class World:
             self.workers = 0 if outcome else self.workers
 
     def go_on(self) -> None:
-        """A while later."""
+        """Let time pass."""
         if not self.agent and self.workers:
             # Stopped, or in a driver that does not answer: only SIGKILL ends it.
             self.workers -= not self.stuck
@@ -128,7 +128,7 @@ class World:
 
 @dataclass
 class Turns:
-    """The controller's loop, with whatever happens between its parts."""
+    """The loop of the controller, with any events between its parts."""
 
     lifecycle: JobLifecycle = field(default_factory=lambda: JobLifecycle(job="j", spec=SPEC))
     world: World = field(default_factory=World)
@@ -196,7 +196,7 @@ def played(history) -> Turns:
 
 
 def left_alone(turns: Turns) -> None:
-    """Until nothing is ordered and nothing changes any more."""
+    """Make turns until there is no order and no change."""
     turns.world.answers, turns.world.stuck = True, turns.world.stuck and not turns.world.agent
     quiet = 0
     for _ in range(ENOUGH_TURNS):
@@ -243,7 +243,7 @@ def test_attempts_begin_once_and_in_order(history) -> None:
 
 @given(HISTORIES)
 def test_devices_that_count_as_free_are_free(history) -> None:
-    """Unless an order is carried out after the answer to a later one, which no engine's line allows."""
+    """Except for an order that is carried out after the answer to a later one, which no engine allows."""
     turns = Turns()
     for what, number, fate, passing in history:
         turns.happens(what, number)

@@ -1,4 +1,4 @@
-"""However often a token is refused, few lines tell of it, and they tell of every refusal."""
+"""Any number of refusals of a token takes few lines, which count every refusal."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Who may do what, for every role, action and target."""
+"""The rights of every role, action and target."""
 
 from typing import get_args
 

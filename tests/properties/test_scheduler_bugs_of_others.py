@@ -1,4 +1,4 @@
-"""Bugs that other schedulers shipped; each name says what must hold here."""
+"""Bugs of other schedulers; each test's name is the rule that holds here."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -66,7 +66,7 @@ def test_nothing_is_held_for_ever_under_rapid_scaling():
 
 
 def test_workers_that_never_arrive_are_given_back():
-    """kueue#11553, too: what was granted and does not come is not held."""
+    """kueue#11553, too: granted workers that do not arrive are not held."""
     mine = running(job(1, high=8), a=8)
     holds = (replace(mine.holds[0], starting=4),)
     made = plan(cluster(replace(mine, holds=holds, starting_since_s=9_000.0), devices=8))
@@ -207,7 +207,7 @@ def test_the_job_that_loses_least_is_stopped_first():
 
 
 def test_a_notice_drains_a_node_once():
-    """The workers under notice are asked to leave in one plan, and are no reason for anything in the next."""
+    """The workers under notice are asked to leave in one plan; the next plan ignores them."""
     doomed = running(job(1, low=2, high=4), a=4)
     doomed = replace(doomed, holds=(replace(doomed.holds[0], leaving=2),))
     world = Cluster(cluster(doomed, devices=4, leaving=2), dice(1))
@@ -267,7 +267,7 @@ def test_a_reservation_does_not_wait_for_a_repair():
 
 
 def failed(state, workers, since_s=9_000.0):
-    """So many of the job's workers are gone, for long unless it is said since when."""
+    """Return the job after this many of its workers failed, by default long ago."""
     holds = (replace(state.holds[0], failed=workers), *state.holds[1:])
     return replace(state, holds=holds, faulty_since_s=since_s)
 

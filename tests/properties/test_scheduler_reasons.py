@@ -1,4 +1,4 @@
-"""Every reason a plan gives is true, checked against the snapshot without the scheduler's own arithmetic."""
+"""Every reason of a plan is true: checked against the snapshot, without the scheduler's arithmetic."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -19,12 +19,12 @@ from .test_scheduler_safety import happen, histories
 
 
 def named(kind):
-    """``gives_way`` of ``GivesWay``."""
+    """Return ``gives_way`` for ``GivesWay``."""
     return re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class Truth:
-    """What a reason claims, asked of the snapshot it was given for."""
+    """The claim of a reason, checked against its snapshot."""
 
     def __init__(self, before, made):
         self.before, self.decisions = before, by_job(made)
@@ -60,8 +60,7 @@ class Truth:
         )
 
     def nodes(self, pool):
-        """Quotas while so much of the pool is there, and as far as devices may come back that failed workers
-        were on."""
+        """Return the quotas of the pool with its devices and the failed ones that may return."""
         there = capacity(self.before, pool)
         failed = sum(
             one.failed * state.spec.resources_per_worker.devices
@@ -82,7 +81,7 @@ class Truth:
         )
 
     def new(self, decision):
-        """Workers by pool that the job does not have now."""
+        """Return the workers by pool that the job does not have now."""
         held = {one.pool: one.workers for one in self.states[decision.job].holds}
         return {p: n - held.get(p, 0) + decision.drain.get(p, 0) for p, n in decision.workers.items()}
 
@@ -126,7 +125,7 @@ class Truth:
                 assert other == mine
 
     def owned_above(self, winner, loser, pool):
-        """What the winner's team and the cohorts it does not share with the loser own of the pool."""
+        """Return the devices of the pool that the winner's team and its unshared cohorts own."""
         shared = self.above(loser.spec.team)
         return max(
             nodes.quota(node)
@@ -153,8 +152,8 @@ class Truth:
         one = next(one for one in self.before.reservations if one.name == why.reservation)
         assert (one.pool, one.devices) == (why.pool, why.devices)
         if any(isinstance(other, plans.NoRoom) for other in decision.why):
-            # Not why something is taken but why there is no room for more: nothing new is put on what is
-            # needed within the horizon either.
+            # The reservation is in the way of more workers: none starts on devices that it
+            # needs within the horizon.
             assert why.at_s <= self.before.now_s + one.announced_ahead_s + self.before.rules.horizon_s
             kinds = state.spec.resources_per_worker.kinds
             assert not kinds or self.pools[why.pool].device in kinds

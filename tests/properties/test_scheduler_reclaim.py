@@ -1,4 +1,4 @@
-"""Shortcuts of a plan: refusing jobs that cannot fit and skipping idle quotas changes no plan."""
+"""The shortcuts of a plan, which refuse jobs that cannot fit and skip idle quotas, change no plan."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from .test_scheduler_safety import EVENTS, happen
 
 
 def crowd(seed, check):
-    """A history in which more jobs wait than fit; ``check`` sees each snapshot and its plan."""
+    """Play a history with more waiting jobs than fit; ``check`` gets each snapshot and its plan."""
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng), rng, late_leavers=rng.random() < 0.5)
     for number in range(12):
@@ -57,7 +57,7 @@ def test_after_a_full_reclaim_nothing_more_can_be_taken_back(seed):
 
 
 def test_a_partly_borrowed_minimum_is_taken_back_as_a_whole():
-    """What the lower priority borrows is too little for the other job; with what its team owns it will do."""
+    """The borrowed part of the lower priority is too small for the other job; both parts are enough."""
     teams = (Team(name="t", cohort="c", quotas=(quota("a", 4),)), Team(name="u", cohort="c"))
     snapshot = Snapshot(
         now_s=10_000.0,
@@ -71,7 +71,7 @@ def test_a_partly_borrowed_minimum_is_taken_back_as_a_whole():
 
 
 def test_growth_on_another_quota_is_lost_with_its_minimum():
-    """Granted by hand, as when a team's own quota comes free after its job has borrowed a minimum."""
+    """The grants are set by hand, as if a team's own quota became free after its job had borrowed."""
     teams = (Team(name="t", cohort="c"), Team(name="u", cohort="c"))
     snapshot = Snapshot(
         now_s=10_000.0,
@@ -105,7 +105,7 @@ def plan_and_count_calls(snapshot, owner, name):
 
 
 def test_growth_is_not_tried_again_for_each_job_that_is_stopped():
-    """What the stopped held is less than one of them needs, and each gives that back before the next one."""
+    """The stopped jobs held less than one of them needs, and each gives it back before the next one."""
     snapshot = Snapshot(
         now_s=10_000.0,
         pools=(Pool(name="a", device="h100", devices=2000),),
@@ -123,7 +123,7 @@ def test_growth_is_not_tried_again_for_each_job_that_is_stopped():
 
 @pytest.mark.parametrize("patient", [False, True])
 def test_nothing_is_taken_back_for_a_job_over_its_teams_borrowing_limit(patient):
-    """Ten teams have grown to what they may borrow of one cohort; each has ten jobs that wait for more."""
+    """Ten teams have grown to their borrowing limit in one cohort; each has ten more jobs that wait."""
     teams = tuple(Team(name=f"t{i}", cohort="c", quotas=(quota("a", 0, borrow=200),)) for i in range(10))
     grown = (running(job(i, f"t{i % 10}", high=20, priority="high"), a=20) for i in range(100))
     more = (job(100 + i, f"t{i % 10}", low=191 + i // 10, high=1000) for i in range(100))
@@ -142,7 +142,7 @@ def test_nothing_is_taken_back_for_a_job_over_its_teams_borrowing_limit(patient)
 
 
 def test_the_parts_of_refused_jobs_are_handed_out_once():
-    """Half of the jobs keep their places; what is left is a part of a minimum, which each other job had."""
+    """Half of the jobs keep their places; the rest is a part of a minimum, which each other job had."""
     snapshot = Snapshot(
         now_s=10_000.0,
         pools=(Pool(name="a", device="h100", devices=2000),),

@@ -16,7 +16,7 @@ PRICE = 2.0
 
 
 def loaded(seed, *, jobs=8, odd=True, limits=True, plain=False):
-    """A cluster with jobs that never end, some of which came after the others had settled."""
+    """Build a cluster with jobs that never end; some were submitted after the others had settled."""
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng, limits=limits, plain=plain), rng)
     for number in range(rng.randint(1, jobs)):
@@ -43,7 +43,7 @@ def rested(cluster):
 @example(53325, {})
 @settings(max_examples=150, deadline=None)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
-    """In the example two jobs could change places only by being stopped, and did so for ever."""
+    """In the example, two jobs could change places only by being stopped, and did so for ever."""
     cluster = loaded(seed, **kind)
     rested(cluster)
     for _ in range(20):
@@ -53,7 +53,7 @@ def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind)
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
-    """Where it does matter, each time half as often: so at most seven times there and back in an hour."""
+    """Where noise matters, the intervals double: at most seven times there and back in an hour."""
     cluster = loaded(seed)
     rested(cluster)
     hour = changes_in_a_noisy_hour(cluster)
@@ -75,7 +75,7 @@ def test_noise_moves_no_job_between_sizes_that_meet_a_target_a_deadline_or_a_bud
 
 
 def changes_in_a_noisy_hour(cluster):
-    """How often each job is resized while every measured speed is 3 % off, each time another way."""
+    """Count the resizes of each job while every measured speed is 3 % off, differently each time."""
     measured, before = {one.name: one.speeds for one in cluster.snapshot.jobs}, dict(cluster.changes)
     for _ in range(120):
         noisy = {
@@ -93,7 +93,7 @@ def priority_of(snapshot, state):
 
 
 def addable(snapshot, state, pool, others):
-    """Workers of the job that pool and quotas take beside ``others``."""
+    """Return the workers of the job that pool and quotas can take beside ``others``."""
     there = capacity(snapshot, pool)
     alone = replace(snapshot, jobs=others)
     nodes = Nodes(snapshot, pool, there)
@@ -110,7 +110,7 @@ def addable(snapshot, state, pool, others):
 
 
 def fits_beside(snapshot, state, others):
-    """Whether the job's minimum fits anywhere beside others, on one kind of device."""
+    """Return whether the job's minimum fits beside others, on one kind of device."""
     found = {}
     for pool in snapshot.pools:
         kinds = state.spec.resources_per_worker.kinds
@@ -120,7 +120,7 @@ def fits_beside(snapshot, state, others):
 
 
 def at_minimum(state):
-    """The job as small as it may be; in several pools it is open in which of them it would stay."""
+    """Return the job at its minimum; in several pools, the pools of the rest are open."""
     if len(state.holds) != 1:
         return state
     least = state.spec.elastic_policy.min_replicas
@@ -128,7 +128,7 @@ def at_minimum(state):
 
 
 def waiting(cluster, made):
-    """Jobs that wait for devices that no other job holds for itself."""
+    """Return the jobs that wait for devices that no other job holds for itself."""
     for decision in made.decisions:
         held_for = getattr(decision.why[0], "held_for", "")
         if decision.action == "wait" and not held_for:

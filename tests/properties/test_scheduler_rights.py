@@ -1,4 +1,4 @@
-"""Which job gives way to which, in clusters small enough to be judged by eye."""
+"""The rights of jobs over each other, in clusters small enough to be checked by hand."""
 
 from elastane.api.cluster import Snapshot
 from elastane.api.plans import GivesWay, QuotaReached
@@ -34,9 +34,9 @@ def actions(made):
 
 
 def test_an_owner_is_served_although_a_teammate_waits_for_more_than_their_quota():
-    """Places held for a job that also needs other teams' quota are not for these teams to borrow.
+    """Other teams do not borrow places that are held for a job that also needs their quota.
 
-    With the borrower gone, the teammate comes first if it has run out of patience: the borrower has not yet.
+    Without the borrower, the teammate comes first if it has run out of patience: the borrower has not yet.
     """
     for gap, served, workers in ((4, "job-3", 4), (40, "job-2", 5)):
         world = Cluster(cluster(teams=OWNER), dice(1))
@@ -155,7 +155,7 @@ def test_a_loss_of_all_borrowers_is_explained_by_their_common_limit():
 
 
 def test_a_worker_that_goes_to_another_job_is_not_explained_by_its_worth():
-    """It would not be granted anew, but is kept where no other job asks for it."""
+    """A new worker would not be granted, but a present one stays while no other job asks for it."""
     speeds = tuple((n, n / (0.7 + 0.3 * n)) for n in (1, 2, 4, 8, 12))
     grown = replace(running(job(1, high=20), a=9), speeds=speeds)
     nine = (pool("a", 9),)
@@ -165,7 +165,7 @@ def test_a_worker_that_goes_to_another_job_is_not_explained_by_its_worth():
 
 
 def test_the_parts_of_refused_jobs_go_to_the_first_job_that_fits():
-    """Each of the two has too little; what both give back is enough for the older one that waits."""
+    """Each of the two parts is too small; both together are enough for the oldest waiting job."""
     made = plan(
         cluster(
             running(job(1, low=9), a=9),
@@ -205,7 +205,7 @@ def lender(devices, borrowed):
 
 
 def test_two_jobs_do_not_stop_each_other_in_turns():
-    """Later job 3 takes back what was lent: job 1 has not job 4's place for it, nor starts when that left."""
+    """Later, job 3 takes the lent devices back; job 1 neither gets job 4's place nor starts after it."""
     crowded = lender(devices=12, borrowed=0)
     for _ in range(4):
         crowded.tick(400.0)
@@ -219,14 +219,14 @@ def test_two_jobs_do_not_stop_each_other_in_turns():
 
 
 def test_no_job_waits_for_lent_devices_that_do_not_return():
-    """It is lent for as long as job 1 runs, so that nothing more than that may be promised to the team."""
+    """They are lent while job 1 runs, so the team must not be promised more than the rest."""
     roomy = lender(devices=22, borrowed=2)
     roomy.tick(400.0)
     assert actions(roomy.tick(400.0))[3] == "start"
 
 
 def test_a_reason_names_all_devices_that_another_job_gets():
-    """Each device of growth is a grant of its own; the reason adds them up."""
+    """Each device of growth is a separate grant; the reason adds them up."""
     made = plan(cluster(running(job(1, low=2, high=8), a=8), job(2, low=2, high=4)))
     assert made.decisions[0].why == (
         GivesWay(job="job-2", pool="a", devices=2, because="minimum"),

@@ -40,7 +40,7 @@ histories = st.tuples(st.integers(0, 2**32), st.lists(st.sampled_from(EVENTS), m
 
 
 def played(history, check):
-    """Play a history; ``check`` sees the cluster before a plan is done, the plan, and the cluster after."""
+    """Play a history; ``check`` gets the cluster before a plan, the plan, and the cluster after it."""
     seed, events = history
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng), rng, late_leavers=rng.random() < 0.5)
@@ -89,7 +89,7 @@ def happen(cluster, event, number, rng):
 
 
 def die(cluster, name, rng):
-    """Workers of one job fail, with or without the devices they were on."""
+    """Let workers of one job fail, with or without their devices."""
     snapshot, state = cluster.snapshot, cluster.of(name)
     holds, gone = [], {}
     for one in state.holds:
@@ -110,7 +110,7 @@ def die(cluster, name, rng):
 
 
 def leave(cluster, which, rng):
-    """Some of a pool's nodes are to leave, with the workers on them."""
+    """Let some of a pool's nodes leave, with the workers on them."""
     snapshot = cluster.snapshot
     pool = snapshot.pools[which]
     left, jobs_after = rng.randint(0, pool.devices), []
@@ -153,7 +153,7 @@ def test_no_pool_and_no_quota_is_exceeded(history):
 
 
 def given_anew(before, made, name):
-    """Workers by pool that a plan starts."""
+    """Return the workers by pool that a plan starts."""
     state = next(state for state in before.jobs if state.name == name)
     decision = by_job(made)[name]
     held = {one.pool: one.workers for one in state.holds}

@@ -43,5 +43,5 @@ def test_granted_pools_fill_before_other_pools(
 def test_the_old_grant_counts_as_held_after_a_smaller_one() -> None:
     assert count_held({"a": 4}, {"a": 3}, {}) == {"a": 4}
     assert count_held({}, {"a": 2}, {"a": 4}) == {}
-    # Nobody has answered for the job yet, and nobody may before it has begun with all five.
+    # No agent has answered for the job yet, and none may before it has begun with all five workers.
     assert count_held({"a": 1}, {"a": 3, "b": 2}, {"a": 2, "b": 2}) == {"a": 3, "b": 2}

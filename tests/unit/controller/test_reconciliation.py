@@ -63,7 +63,7 @@ def test_an_attempt_with_long_overdue_workers_is_killed() -> None:
         beyond = msgspec.structs.replace(lifecycle, beyond_since_s=101.0)
         assert not isinstance(choose_order(beyond, seen, hopeless_s - 1), KillAttempt)
         assert choose_order(beyond, seen, hopeless_s) == KillAttempt(job="j", attempt=4)
-        # A worker too many for a moment, long after some shrink: one whose successor has come already.
+        # One worker too many for a moment, long after a shrink: its successor has already arrived.
         lately = msgspec.structs.replace(lifecycle, beyond_since_s=hopeless_s)
         assert not isinstance(choose_order(lately, seen, hopeless_s + 1), KillAttempt)
     # It may never have heard of it.

@@ -100,7 +100,7 @@ def test_a_size_that_gives_the_target_within_a_tenth_is_kept(throughput, workers
 
 @pytest.mark.parametrize("speed", [39.0, 40.0, 41.0])
 def test_a_size_is_kept_if_the_budget_hardly_depends_on_it(speed):
-    # A worker-second costs 0.001, and the rest about 1 whatever the size: noise affords all sizes or none.
+    # A worker-second costs 0.001, and the rest about 1 at any size: noise affords all sizes or none.
     fields = {"speeds": ((1, 10.0), (4, speed)), "remaining": 10_000.0}
     assert decided(state(workers=4, budget=1.0, fields=fields)).action == "keep"
 
