@@ -56,7 +56,7 @@ class TextFiles(TokenFile):
     ) -> None:
         folder = Path(cache) if cache is not None else _find_default_cache()
         folder.mkdir(parents=True, exist_ok=True)
-        files = _match(paths)
+        files = _find_files(paths)
         size = find_vocabulary_size(tokenizer)
         dtype = SMALL if size is not None and max(size - 1, separator) <= np.iinfo(SMALL).max else LARGE
         sha = hashlib.sha256(f"{FORMAT} {digest_tokenizer(tokenizer)} {separator} {field} {dtype}".encode())
@@ -74,17 +74,17 @@ def _find_default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastane" / "tokens"
 
 
-def _match(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+def _find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files: list[Path] = []
-    for one in map(Path, given):
-        pattern = any(mark in one.name for mark in "*?[")
-        found = sorted(one.parent.glob(one.name)) if pattern else [one]
-        if not found or not all(file.is_file() for file in found):
+    for path in map(Path, patterns):
+        is_pattern = any(mark in path.name for mark in "*?[")
+        matches = sorted(path.parent.glob(path.name)) if is_pattern else [path]
+        if not matches or not all(file.is_file() for file in matches):
             raise BadInput(
-                f"no such file: {one}", means="its text would be missing", do="check the path or pattern"
+                f"no such file: {path}", means="its text would be missing", do="check the path or pattern"
             )
-        files += found
+        files += matches
     if files:
         return files
     raise BadInput(
@@ -96,13 +96,13 @@ def _digest_content(file: Path, cache: Path) -> str:
     """Return the SHA-256 of a file, which is cached until its size or time of change is different."""
     stat = file.stat()
     identity = f"{file.resolve()} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-    known = cache / f"{hashlib.sha256(identity.encode()).hexdigest()}.content"
-    if known.exists():
-        return known.read_text()
-    with file.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    replace_file(known, found.encode(), durable=False)
-    return found
+    record = cache / f"{hashlib.sha256(identity.encode()).hexdigest()}.content"
+    if record.exists():
+        return record.read_text()
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    replace_file(record, digest.encode(), durable=False)
+    return digest
 
 
 @contextmanager

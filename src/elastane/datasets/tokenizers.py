@@ -23,10 +23,10 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Iterable[int]:
         return text.encode()
     encode: Any = tokenizer.encode
     try:
-        found = encode(text, add_special_tokens=False)
+        encoded = encode(text, add_special_tokens=False)
     except TypeError:
-        found = encode(text)
-    numbers: Iterable[int] = getattr(found, "ids", found)
+        encoded = encode(text)
+    numbers: Iterable[int] = getattr(encoded, "ids", encoded)
     return numbers
 
 
@@ -34,22 +34,22 @@ def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
     """Return the size of the vocabulary, below which all tokens are; None: unknown."""
     if tokenizer == "bytes":
         return 256
-    asked: Any = getattr(tokenizer, "get_vocab_size", None)
-    if callable(asked):
-        return int(asked())
+    get_size: Any = getattr(tokenizer, "get_vocab_size", None)
+    if callable(get_size):
+        return int(get_size())
     return len(tokenizer) if isinstance(tokenizer, Sized) else None
 
 
 def digest_tokenizer(tokenizer: Tokenizer) -> str:
     """Return a SHA-256 over the tokenizer, as far as it is readable, and over the tokens of a probe text."""
-    whole: Any = tokenizer
+    backend: Any = tokenizer
     if tokenizer != "bytes":
-        whole = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if callable(to_str := getattr(whole, "to_str", None)):
+        backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if callable(to_str := getattr(backend, "to_str", None)):
         text = str(to_str())
-    elif callable(vocabulary := getattr(whole, "get_vocab", None)):
+    elif callable(vocabulary := getattr(backend, "get_vocab", None)):
         text = json.dumps(sorted(vocabulary().items()))
     else:
-        text = str(getattr(whole, "fingerprint", ""))
+        text = str(getattr(backend, "fingerprint", ""))
     probe = [int(token) for token in encode_text(tokenizer, PROBE)]
     return hashlib.sha256(f"{type(tokenizer).__qualname__} {text} {probe}".encode()).hexdigest()

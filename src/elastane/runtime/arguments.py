@@ -143,9 +143,9 @@ def check_not_wrapped(model: nn.Module) -> None:
     Raises:
         BadInput: the model has such a wrapper.
     """
-    mine = {id(module) for module in model.modules()}
+    prepared = {id(module) for module in model.modules()}
     for module in find_live_objects(nn.Module):
-        if find_wrapper([module]) is not None and any(id(part) in mine for part in module.children()):
+        if find_wrapper([module]) is not None and any(id(part) in prepared for part in module.children()):
             raise build_wrapper_error(module)
 
 
@@ -155,10 +155,12 @@ def check_process_group() -> None:
     Raises:
         BadInput: the script has created such a group.
     """
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if there and torch.distributed.get_world_size() > 1:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    processes = torch.distributed.get_world_size()
+    if processes > 1:
         raise BadInput(
-            f"the script has made a process group of {torch.distributed.get_world_size()} processes with "
+            f"the script created a process group of {processes} processes with "
             "torch.distributed.init_process_group",
             means="workers of a run join and leave, but the members of a process group are fixed",
             do="remove init_process_group: the run sums gradients, and run.evaluate sums all other values",

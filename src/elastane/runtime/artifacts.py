@@ -20,7 +20,7 @@ from elastane.observability.model_files import measure_file
 LONGEST_NAME = 100
 MOST_FILES = 100
 """The limit of artifacts per step; the ledger's line of the step names each artifact."""
-BESIDE = ".worker-"
+SCRATCH_PREFIX = ".worker-"
 """The prefix of a worker's folder for unfinished files."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
@@ -33,9 +33,9 @@ def check_artifact_name(name: object) -> str:
     """
     if isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name):
         return name
-    shown = escape_line(name, 60) if isinstance(name, str) else f"a {type(name).__name__}"
+    text = escape_line(name, 60) if isinstance(name, str) else f"a {type(name).__name__}"
     raise BadInput(
-        f"run.artifact({shown!r}) was given an invalid file name",
+        f"run.artifact was given an invalid file name: {text!r}",
         means="each step has a folder for its files; a name has no folders, no spaces and no leading dot",
         do="use letters, digits, dots, underscores and hyphens: run.artifact('samples.png')",
     )
@@ -43,8 +43,8 @@ def check_artifact_name(name: object) -> str:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove the unfinished files of dead workers; call this when no worker is writing."""
-    for beside in folder.glob(f"{BESIDE}*"):
-        shutil.rmtree(beside, ignore_errors=True)
+    for scratch in folder.glob(f"{SCRATCH_PREFIX}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
@@ -66,21 +66,21 @@ def write_artifact(
         BadInput: the script did not write a file there.
         RunFailed: the worker cannot write to the folder.
     """
-    beside = folder / f"{BESIDE}{worker}"
+    scratch = folder / f"{SCRATCH_PREFIX}{worker}"
     final = folder / f"step-{step}" / name
-    found: list[WrittenFile] = []
+    files: list[WrittenFile] = []
     try:
         # An earlier process of this worker may have been killed during a write.
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
         final.parent.mkdir(exist_ok=True)
-        yield beside / name, found
-        _check_is_file(beside / name, name)
-        sync_file(beside / name)
-        written = measure_file(beside / name)
-        assert written is not None, "checked above"
-        (beside / name).replace(final)
-        found.append(written)
+        yield scratch / name, files
+        _check_is_file(scratch / name, name)
+        sync_file(scratch / name)
+        file = measure_file(scratch / name)
+        assert file is not None, "checked above"
+        (scratch / name).replace(final)
+        files.append(file)
         sync_directory(final.parent)
     except OSError as error:
         if error.filename is not None and not str(error.filename).startswith(str(folder)):
@@ -91,14 +91,14 @@ def write_artifact(
             do="free space under the run directory, and resume with elastane run --resume",
         ) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _check_is_file(path: Path, name: str) -> None:
     if path.is_symlink() or not path.is_file():
-        what = "a folder" if path.is_dir() else "nothing"
+        content = "a folder" if path.is_dir() else "no file"
         raise BadInput(
-            f"run.artifact({name!r}): the script has written {what} to the path",
+            f"run.artifact({name!r}): the script wrote {content} at the path that it got",
             means="an artifact is one file, which appears complete or not at all",
             do=f"write one file: with run.artifact({name!r}) as path: path.write_text(text)",
         )

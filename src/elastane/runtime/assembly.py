@@ -149,7 +149,8 @@ def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan
 def open_run_catalog(settings: WorkerSettings) -> Catalog:
     """Return the catalog of the run's checkpoints; the run has a directory and a policy."""
     policy, run_dir = settings.spec.checkpoints, settings.run_dir
-    assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: PT018
+    assert policy is not None, "only a run with checkpoints has a catalog"
+    assert run_dir is not None, "a process that trains alone has no checkpoints"
     inside = None if policy.url else run_dir.root
     return Catalog(open_storage(policy.root(run_dir), inside))
 
@@ -201,7 +202,7 @@ def build_checkpoint_writer(
         post: informs the protocol of a finished copy, or of a refusal by the storage.
     """
     policy, resumed = settings.spec.checkpoints, settings.resumed
-    assert policy is not None, "asked for with checkpoints only"
+    assert policy is not None, "only a run with checkpoints has a writer"
 
     def describe() -> PlainState:
         plain = {

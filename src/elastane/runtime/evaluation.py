@@ -43,7 +43,7 @@ class Evaluation:
         check_collate("run.evaluate", collate)
         self._trainer, self._dataset = trainer, dataset
         self._microbatch, self._collate = microbatch, collate
-        self._added: dict[str, list[float]] | None = None
+        self._values: dict[str, list[float]] | None = None
         self.sums: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Any]:
@@ -78,17 +78,17 @@ class Evaluation:
             trainer.heartbeat.beat(Phase.DATA)
             batch = load_in_order(self._dataset, positions, self._collate)
             trainer.heartbeat.beat(Phase.COMPUTE)
-            self._added = {}
+            self._values = {}
             trainer.seeds.seed_evaluation(trainer.step, rank)
             versions = trainer.state.read_versions()
             yield batch.inputs
             trainer.state.check_versions(versions)
             # Workers compute different batches, so the changes that these make to buffers must not last.
             trainer.state.buffers.restore()
-            added = {name: sum_exactly(values) for name, values in self._added.items()}
-            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
+            sums = {name: sum_exactly(values) for name, values in self._values.items()}
+            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=sums)
             round_.finish_leaf(leaf)
-        self._added = None
+        self._values = None
 
     def add(self, **values: float | torch.Tensor) -> None:
         """Add values to the sums of their names, in fp64; a tensor adds the sum of its elements.
@@ -96,7 +96,7 @@ class Evaluation:
         Raises:
             BadInput: a value is not a number, or the call is outside the loop over the evaluation.
         """
-        if self._added is None:
+        if self._values is None:
             raise BadInput(
                 "Evaluation.add was called outside the loop over the evaluation",
                 means="the value would be lost: each worker adds the values of its own microbatches",
@@ -111,4 +111,4 @@ class Evaluation:
                     means="an evaluation adds up numbers and tensors only",
                     do=f"pass a number or a tensor, such as {name}=(outputs == targets).sum()",
                 )
-            self._added.setdefault(name, []).append(number)
+            self._values.setdefault(name, []).append(number)

@@ -84,6 +84,7 @@ def _read_text(path: Path) -> bytes:
         raise BadInput(
             f"{path} cannot be exported: {error}",
             means="the run wrote it beside the model, and it has changed since",
+            do="restore the file, or export the model from a checkpoint: elastane checkpoint export",
         ) from error
     return text
 
@@ -99,21 +100,22 @@ def _read_optimizer(files: RunDir) -> OptimizerState:
     return decode_optimizer_state(stored, stored.metadata)
 
 
-def convert(trained: TrainedModel, dtype: torch.dtype) -> TrainedModel:
+def convert(trained_model: TrainedModel, dtype: torch.dtype) -> TrainedModel:
     """Return the same model in another floating-point type; the optimizer's state keeps its own."""
     texts = {
         name: replace_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
-        for name, text in trained.texts.items()
+        for name, text in trained_model.texts.items()
     }
-    adapter = None if trained.adapter is None else ConvertedTensors(trained.adapter, dtype)
-    return replace(trained, model=ConvertedTensors(trained.model, dtype), texts=texts, adapter=adapter)
+    adapter = None if trained_model.adapter is None else ConvertedTensors(trained_model.adapter, dtype)
+    model = ConvertedTensors(trained_model.model, dtype)
+    return replace(trained_model, model=model, texts=texts, adapter=adapter)
 
 
-def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
+def export_model(trained_model: TrainedModel, kind: str, out: Path) -> ExportedModel:
     """Write an export folder, completely or not at all.
 
     Args:
-        trained: the model to write.
+        trained_model: the model to write.
         kind: one of `FORMATS`.
         out: the folder; it may exist only if it is empty.
 
@@ -125,8 +127,8 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
         raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
     try:
         with open_new_directory(out, durable=True) as partial:
-            FORMATS[kind](trained, partial)
-            checked = CHECKS[kind](trained, partial)
+            FORMATS[kind](trained_model, partial)
+            checked = CHECKS[kind](trained_model, partial)
     except OSError as error:
         raise BadInput(f"cannot write {out}: {error.strerror or error}") from error
     sizes = {
@@ -136,42 +138,43 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
 
 
 @contextmanager
-def open_source(asked: argparse.Namespace) -> Iterator[TrainedModel]:
+def open_source(options: argparse.Namespace) -> Iterator[TrainedModel]:
     """Yield the model that the options name; it is open within the context.
 
     Raises:
         BadInput: the run or the checkpoint does not exist.
         StorageError: the checkpoint cannot be read.
     """
-    if asked.checkpoint is None:
-        yield read_finished_run(RunDir(asked.run_dir), optimizer=asked.optimizer)
+    if options.checkpoint is None:
+        yield read_finished_run(RunDir(options.run_dir), optimizer=options.optimizer)
         return
-    catalog = Catalog(open_storage(asked.checkpoints))
-    manifest = catalog.load_manifest(asked.checkpoint)
+    catalog = Catalog(open_storage(options.checkpoints))
+    manifest = catalog.load_manifest(options.checkpoint)
     with CheckpointReader(catalog.storage, manifest) as reader:
         yield read_trained_model(
-            reader, manifest, max_shard_bytes=asked.max_shard_bytes, optimizer=asked.optimizer
+            reader, manifest, max_shard_bytes=options.max_shard_bytes, optimizer=options.optimizer
         )
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m elastane.runtime.export")
-    options.add_argument("--run-dir", type=Path, help="the finished model of this run")
-    options.add_argument("--checkpoints", help="or, below this path or URL,")
-    options.add_argument("--checkpoint", help="the checkpoint of this name")
-    options.add_argument("--format", choices=sorted(FORMATS), required=True)
-    options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--dtype", choices=sorted(DTYPES))
-    options.add_argument("--optimizer", action="store_true")
-    options.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m elastane.runtime.export")
+    parser.add_argument("--run-dir", type=Path, help="the finished model of this run")
+    parser.add_argument("--checkpoints", help="or, below this path or URL,")
+    parser.add_argument("--checkpoint", help="the checkpoint of this name")
+    parser.add_argument("--format", choices=sorted(FORMATS), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dtype", choices=sorted(DTYPES))
+    parser.add_argument("--optimizer", action="store_true")
+    parser.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
+    options = parser.parse_args()
 
-    def export_asked() -> ExportedModel:
-        with open_source(asked) as trained:
-            wanted = trained if asked.dtype is None else convert(trained, DTYPES[asked.dtype])
-            return export_model(wanted, asked.format, asked.out)
+    def export_requested() -> ExportedModel:
+        with open_source(options) as trained_model:
+            dtype = options.dtype
+            exported = trained_model if dtype is None else convert(trained_model, DTYPES[dtype])
+            return export_model(exported, options.format, options.out)
 
-    return print_answer(export_asked)
+    return print_answer(export_requested)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class ForkServerLoop:
             pid = os.fork()
         except OSError as error:
             # Running workers must not lose their parent because another worker fails to start.
-            sys.stderr.write(f"worker {worker} cannot be started: {error}; {THREADS.do}\n")
+            sys.stderr.write(f"cannot start worker {worker}: {error}; {THREADS.do}\n")
             sys.stderr.flush()
             self._answer({"exited": worker, "pid": 0, "code": THREADS.exit_code})
             return
@@ -128,7 +128,7 @@ class ForkServerLoop:
                 self._take_streams()
             else:
                 self._redirect_to_log(worker)
-            return _run_main(self._run_dir, worker, self._lifeline)
+            return _run_forked(self._run_dir, worker, self._lifeline)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
@@ -142,11 +142,11 @@ class ForkServerLoop:
         """Send output to the worker's log, make input empty, and close the server's own descriptors."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(RunDir(self._run_dir).log(f"worker-{worker}"), flags, 0o644)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        for fd in (log, nothing, self._answers, *self._wakeup):
+        for fd in (log, empty, self._answers, *self._wakeup):
             os.close(fd)
         sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
@@ -156,7 +156,7 @@ class ForkServerLoop:
             os.dup2(stream, standard)
         for fd in (*self._streams, self._answers, *self._wakeup):
             os.close(fd)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, for as long as the process
+        sys.stdin = os.fdopen(0, closefd=False)
         sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
 
@@ -167,8 +167,8 @@ def _find_exit_code(error: BaseException) -> int:
     return LOST if resource is None else resource.exit_code
 
 
-def _run_main(run_dir: Path, worker: int, lifeline: int) -> int:
-    from elastane.runtime.worker import main as run_worker
+def _run_forked(run_dir: Path, worker: int, lifeline: int) -> int:
+    from elastane.runtime.worker import run_worker
 
     return run_worker(run_dir, worker, lifeline)
 

@@ -29,8 +29,8 @@ class Heartbeat:
             like: the phase as which the past one counts; a rehearsal takes as long as COMPUTE.
         """
         now = time.monotonic()
-        done = like or self._phase
-        self._longest_s[done] = max(self._longest_s[done], now - self._beat_at)
+        ended_phase = like or self._phase
+        self._longest_s[ended_phase] = max(self._longest_s[ended_phase], now - self._beat_at)
         self._phase, self._beat_at = phase, now
         if self._memory is not None:
             self._count += 1

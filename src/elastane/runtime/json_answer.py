@@ -1,5 +1,6 @@
 """The answer of a program with torch to the command line, which runs without torch: one line of JSON."""
 
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -19,5 +20,5 @@ def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
         line = answer()
     except ElastaneError as error:
         line = ExportRefusal(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
-    print(msgspec.json.encode(line).decode())  # noqa: T201 - it is what the caller reads
+    sys.stdout.write(f"{msgspec.json.encode(line).decode()}\n")
     return isinstance(line, ExportRefusal)

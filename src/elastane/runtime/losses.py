@@ -66,9 +66,10 @@ def _build_no_tensor_error(loss: object) -> BadInput:
         do = "pass one loss, such as their sum: step.backward(sum(losses)), or the first: losses[0]"
     else:
         do = "pass a tensor of one element: step.backward(loss)"
-    shown = f"a {type(loss).__name__}" if isinstance(loss, Mapping | list | tuple) else describe_value(loss)
+    is_container = isinstance(loss, Mapping | list | tuple)
+    description = f"a {type(loss).__name__}" if is_container else describe_value(loss)
     return BadInput(
-        f"step.backward was given {shown}, not a tensor",
+        f"step.backward was given {description}, not a tensor",
         means="a backward pass starts from the tensor of the loss",
         do=do,
     )

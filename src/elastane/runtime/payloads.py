@@ -48,7 +48,7 @@ class Payloads:
         self._shared = shared
         self._find_arenas = find_arenas
         self._arenas: dict[int, ArenaIds] = {}
-        self._mapped = PeerArenas(gradients.layout.sections)
+        self._peer_arenas = PeerArenas(gradients.layout.sections)
         self._states: dict[tuple[int, messages.State], Payload] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
@@ -113,9 +113,9 @@ class Payloads:
             case _ if self._shared:
                 pass
             case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
-                cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
+                tensors = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
-                    self._parts[sender, generation, round_, block] = [next(cuts) for _ in parts]
+                    self._parts[sender, generation, round_, block] = [next(tensors) for _ in parts]
             case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
                 for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
                     self._sums[sender, generation, round_, block] = sums_
@@ -137,7 +137,7 @@ class Payloads:
             case _:
                 arenas = []
         for fd in arenas:
-            self._mapped.map_sections(pid, fd)
+            self._peer_arenas.map_sections(pid, fd)
 
     def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
         layout = self._gradients.layout
@@ -152,41 +152,39 @@ class Payloads:
     def reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         """Add up the partial sums of a block: this worker's and those of its peers."""
         layout = self._gradients.layout
-        gathered = []
-        for worker, theirs in parts.items():
+        terms = []
+        for worker, partial_sums in parts.items():
             if worker == self._member.worker:
-                held = [
-                    layout.view_block(self._gradients.slots.find_sections(part.slot), block)
-                    for part in theirs
-                ]
+                slots = self._gradients.slots
+                tensors = [layout.view_block(slots.find_sections(part.slot), block) for part in partial_sums]
             elif self._shared:
                 pid, _, _ = self._arenas[worker]
-                held = [
-                    layout.view_block(self._mapped.map_sections(pid, part.slot), block) for part in theirs
-                ]
+                arenas = [self._peer_arenas.map_sections(pid, part.slot) for part in partial_sums]
+                tensors = [layout.view_block(arena, block) for arena in arenas]
             else:
-                held = self._parts.pop((worker, self._generation, self.round, block))
+                tensors = self._parts.pop((worker, self._generation, self.round, block))
             writable = worker == self._member.worker or not self._shared
-            gathered += [(p.spans, tensor, writable) for p, tensor in zip(theirs, held, strict=True)]
-        self._gradients.slots.reduce(block, gathered)
+            for part, tensor in zip(partial_sums, tensors, strict=True):
+                terms.append((part.spans, tensor, writable))
+        self._gradients.slots.reduce(block, terms)
 
     def take_sum(self, peer: int, block: int) -> None:
         """Store the sum of a block that a peer has computed."""
         if self._shared:
-            pid, sums, _ = self._arenas[peer]
-            found = self._gradients.layout.view_block(self._mapped.map_sections(pid, sums), block)
+            pid, fd, _ = self._arenas[peer]
+            sums = self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
         else:
-            found = self._sums.pop((peer, self._generation, self.round, block))
-        self._gradients.slots.store_sum(block, found)
+            sums = self._sums.pop((peer, self._generation, self.round, block))
+        self._gradients.slots.store_sum(block, sums)
 
     def take_values(self, peer: int, unit: int) -> None:
         """Store the values that a unit has on a peer after the last committed round."""
         if self._shared:
-            pid, _, values = self._arenas[peer]
-            found = self._state.view_values(unit, self._mapped.map_sections(pid, values))
+            pid, _, fd = self._arenas[peer]
+            values = self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
         else:
-            found = self._values.pop((peer, self._member.committed, unit))
-        self._state.view_values(unit, self._state.arena.tensors).copy_(found)
+            values = self._values.pop((peer, self._member.committed, unit))
+        self._state.view_values(unit, self._state.arena.tensors).copy_(values)
         self._state.update_model(unit)
 
     def load_state(self, peer: int, state: messages.State) -> None:
@@ -202,7 +200,7 @@ class Payloads:
     def forget(self, committed: int) -> None:
         """Drop the payloads that no worker needs after this round has committed."""
         self._sent_messages.clear()
-        self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
-        self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}
-        self._values = {key: kept for key, kept in self._values.items() if key[1] >= committed}
-        self._states = {key: kept for key, kept in self._states.items() if key[1].committed >= committed}
+        self._parts = {key: parts for key, parts in self._parts.items() if key[2] > committed}
+        self._sums = {key: sums for key, sums in self._sums.items() if key[2] > committed}
+        self._values = {key: values for key, values in self._values.items() if key[1] >= committed}
+        self._states = {key: state for key, state in self._states.items() if key[1].committed >= committed}

@@ -175,8 +175,9 @@ class Reactor:
             if find_exhausted_resource(error) is not None:
                 raise  # the sender lives, but this worker cannot take the message
             # The message announces memory that does not exist: the sender is broken and counts as dead.
-            what = f"its {type(message).__name__} announces what is not there: {escape_line(str(error))}"
-            sys.stderr.write(f"elastane mesh: worker {sender} is broken: {what}\n")
+            kind = type(message).__name__
+            problem = f"its {kind} refers to memory that does not exist: {escape_line(str(error))}"
+            sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
             self._mesh.disown(sender)
             return
         self._handle(events.Received(sender, message))
@@ -194,9 +195,9 @@ class Reactor:
                 pass
         for action in self.member.handle(event):
             self._act(action)
-        standing = self.member.works_in, self.member.complete, self.member.left
-        if self._coordinator is not None and standing != self._reported:
-            self._reported = standing
+        status = self.member.works_in, self.member.complete, self.member.left
+        if self._coordinator is not None and status != self._reported:
+            self._reported = status
             self._coordinator.request_report()
 
     def _connect(self, generation: Generation) -> None:
@@ -296,7 +297,7 @@ class Reactor:
 
     def _find_arenas(self, peer: int) -> ArenaIds:
         assert self._mesh is not None, "messages come from the mesh"
-        return self._mesh.arenas(peer)
+        return self._mesh.get_arenas(peer)
 
 
 def _build_lost_state_error(units: tuple[int, ...]) -> StateLost:

@@ -202,21 +202,21 @@ class Reporter:
     def _release(self) -> None:
         if self._awaits_digest or self._awaits_script:
             return
-        held, self._held_back = self._held_back, []
-        for report in held:
+        reports, self._held_back = self._held_back, []
+        for report in reports:
             if self._link is not None:
                 self._link.report_step(report)
 
     def _build_report(self) -> control.WorkerReport:
         member, mesh = self._member, self._mesh
         host, port = (mesh.host, mesh.port) if mesh else ("", 0)
-        mine = control.WorkerReport(
+        report = control.WorkerReport(
             worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._find_state()
         )
         if member is None:
-            return mine
+            return report
         return msgspec.structs.replace(
-            mine,
+            report,
             generation=member.works_in,
             newest=member.newest,
             step=member.step,
@@ -241,7 +241,7 @@ class Reporter:
 
     # -- from the coordinator ------------------------------------------------------------------------------
 
-    def _receive(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one row per kind of message
+    def _receive(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one case per kind of message
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
@@ -266,7 +266,8 @@ class Reporter:
                 self.model_requests.put(message)
             case control.Dismiss(code=code, why=why):
                 if code:
-                    print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
+                    sys.stderr.write(f"worker {self.worker} is dismissed: {why}\n")
+                    sys.stderr.flush()
                 # End the process without waiting for the script, which has no decisions left.
                 threading.Thread(
                     target=_exit, name="elastane-dismissal", args=(self, code), daemon=True

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 
@@ -53,8 +54,10 @@ def rehearse_restore(
         auditors = spread_blocks(blocks, numbers)
     else:
         holders = choose_holders(blocks, numbers, copies, {})
-        shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in numbers]
-        auditors = tuple(some[0] for some in holders)
+        shares = [
+            tuple(block for block, workers in enumerate(holders) if worker in workers) for worker in numbers
+        ]
+        auditors = tuple(workers[0] for workers in holders)
 
     def restore_worker(worker: int) -> int:
         state = states[worker]
@@ -62,12 +65,12 @@ def rehearse_restore(
             return StateReader(reader, manifest).restore(state, range(state.units), shares[worker])
 
     with ThreadPoolExecutor(workers, "elastane-rehearsal") as pool:
-        begun = time.perf_counter()
+        began_s = time.perf_counter()
         nbytes = sum(pool.map(restore_worker, numbers))
-        seconds = time.perf_counter() - begun
-        found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
+        seconds = time.perf_counter() - began_s
+        digests = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
     return RestoreRehearsal(
-        workers=workers, bytes=nbytes, seconds=seconds, digest=combine_digests(dict(enumerate(found)))
+        workers=workers, bytes=nbytes, seconds=seconds, digest=combine_digests(dict(enumerate(digests)))
     )
 
 
@@ -94,8 +97,8 @@ def check_memory(needed_bytes: int, workers: int) -> None:
     Raises:
         BadInput: the rehearsal needs more.
     """
-    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
-        lines = dict(line.split(":", 1) for line in file)
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    lines = dict(line.split(":", 1) for line in text.splitlines())
     available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
     if needed_bytes > available_bytes:
         raise BadInput(
@@ -107,21 +110,21 @@ def check_memory(needed_bytes: int, workers: int) -> None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m elastane.runtime.restore_rehearsal")
-    options.add_argument("--checkpoints", required=True, help="path or URL")
-    options.add_argument("--checkpoint", required=True, help="name")
-    options.add_argument("--workers", type=int, required=True)
-    options.add_argument("--copies", type=int)
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m elastane.runtime.restore_rehearsal")
+    parser.add_argument("--checkpoints", required=True, help="path or URL")
+    parser.add_argument("--checkpoint", required=True, help="name")
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--copies", type=int)
+    options = parser.parse_args()
     torch.set_num_threads(1)
 
-    def rehearse_asked() -> RestoreRehearsal:
-        catalog = Catalog(open_storage(asked.checkpoints))
+    def rehearse_requested() -> RestoreRehearsal:
+        catalog = Catalog(open_storage(options.checkpoints))
         return rehearse_restore(
-            catalog.storage, catalog.load_manifest(asked.checkpoint), asked.workers, asked.copies
+            catalog.storage, catalog.load_manifest(options.checkpoint), options.workers, options.copies
         )
 
-    return print_answer(rehearse_asked)
+    return print_answer(rehearse_requested)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The interface of a training script: `join` returns a `Run`, and `Run.steps` is the training loop."""
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -91,7 +92,8 @@ class Run:
         self._step: TrainingStep | None = None
         self._ending = ""
         self._begun = self._finished = False
-        self._printed = (0, 0)
+        # The step and the place among its lines of the last printed line.
+        self._last_print = (0, 0)
 
     def prepare(
         self,
@@ -227,12 +229,12 @@ class Run:
         plan = self._make_plan(length, global_batch, microbatch, until)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
-            streamed = StreamBatchSource(stream, plan, collate, loaders=loaders)
-            return plan, streamed, check_stream(stream, plan, dataset)
-        mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
-        batches = MapBatchSource(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
-        digest = digest_dataset(mapped, plan.seed)
-        if (rows := count_batch_rows(mapped)) > 1:
+            shards = StreamBatchSource(stream, plan, collate, loaders=loaders)
+            return plan, shards, check_stream(stream, plan, dataset)
+        samples, vital = cast("MapDataset", dataset), not self._reporter.alone
+        batches = MapBatchSource(samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+        digest = digest_dataset(samples, plan.seed)
+        if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
         return plan, batches, digest
 
@@ -445,11 +447,12 @@ class Run:
         """Print once per run instead of once per worker; each worker's own log has the line, too."""
         text = " ".join(map(str, values))
         # A worker's log would be hard to read without the script's own lines.
-        print(text, flush=True)  # noqa: T201 - that is its purpose
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
         step = self._trainer.step if self._trainer else 0
         # All workers print the same things in the same order, so step and place identify a line.
-        place = self._printed[1] + 1 if self._printed[0] == step else 1
-        self._printed = step, place
+        place = self._last_print[1] + 1 if self._last_print[0] == step else 1
+        self._last_print = step, place
         line = EventLine(time=0.0, kind="message", why=text, step=step)
         self._reporter.report_event(f"print-{step}-{place}", line)
 

@@ -41,18 +41,18 @@ class StateMeter:
                     sums = layout.view_block(self._gradients.slots.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
-        found = {block: self._digest(block) for block in digests}
+        pairs = {block: self._digest(block) for block in digests}
         if digests and (replicated := self._state.replicated.digest()) != ("", ""):
-            found[REPLICATED_BLOCK] = replicated
-        return events.Measured(ticket, squares, found, self._state.replicated.digest_parts())
+            pairs[REPLICATED_BLOCK] = replicated
+        return events.Measured(ticket, squares, pairs, self._state.replicated.digest_parts())
 
     def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
         """Return whether the blocks and the replicated state equal those that all members agreed on last."""
         agreed = self._member.outcome.digests if self._member.outcome is not None else {}
-        found = {block: self._digest(block) for block in blocks}
+        pairs = {block: self._digest(block) for block in blocks}
         if (replicated := self._state.replicated.digest()) != ("", ""):
-            found[REPLICATED_BLOCK] = replicated
-        return all(agreed.get(block) == pair for block, pair in found.items())
+            pairs[REPLICATED_BLOCK] = replicated
+        return all(agreed.get(block) == pair for block, pair in pairs.items())
 
     def _digest(self, block: int) -> tuple[str, str]:
         values, states = self._state.digest(block)

@@ -51,12 +51,12 @@ class TrainingStep:
         self._source = source
         self._number = trainer.step + 1
         self._rehearsal: StepRehearsal | None = None
-        self._awaited: Leaf | None = None
-        self._computed: Leaf | None = None
+        self._pending_leaf: Leaf | None = None
+        self._computed_leaf: Leaf | None = None
         self._begun = self._ended = False
         self._number_read = False
         self._round: WorkerRound | None = None
-        self._put_back: Callable[[], None] = do_nothing
+        self._restore_state: Callable[[], None] = do_nothing
         self._logged: dict[str, float] = {}
         if not trainer.rehearsed and not trainer.initial:
             trainer.keep.before_read = self._learn_number
@@ -109,7 +109,7 @@ class TrainingStep:
         round_.begin_now()
         self._number = round_.step
         # The state has the changes that other workers' scripts made before their inner loops.
-        self._put_back = trainer.state.snapshot()
+        self._restore_state = trainer.state.snapshot()
         trainer.seeds.seed_ahead(self._number)
         trainer.heartbeat.beat(Phase.USER)
 
@@ -139,7 +139,7 @@ class TrainingStep:
         if self._round is None:
             trainer.take_script_changes()
         else:
-            self._put_back()
+            self._restore_state()
         if newcomer:
             self._begun = trainer.keep.locked = True
             yield from self._rehearse()
@@ -157,7 +157,7 @@ class TrainingStep:
             # A worker that joins has its values only after the round has begun.
             if versions is None:
                 versions = trainer.state.read_versions()
-            begun = time.perf_counter()
+            began_s = time.perf_counter()
             announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
             trainer.gradients.begin_leaf(rank, announce, round_.following)
             leaf = Leaf(
@@ -170,9 +170,9 @@ class TrainingStep:
             if not batch.samples:
                 changes = trainer.state.buffers.make_zeros()
             else:
-                self._awaited = leaf
+                self._pending_leaf = leaf
                 self._logged = {}
-                trainer.state.guard.position = ("step", self._number, rank, begun)
+                trainer.state.guard.position = ("step", self._number, rank, began_s)
                 yield batch.inputs
                 leaf = self._take_computed()
                 if self._logged:
@@ -181,7 +181,7 @@ class TrainingStep:
                 trainer.state.replicated.restore_flags()
                 changes = trainer.state.buffers.take_changes()
             untouched = trainer.gradients.end_leaf(changes)
-            round_.seconds["compute"] += time.perf_counter() - begun
+            round_.seconds["compute"] += time.perf_counter() - began_s
             round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
 
     def _check_number(self, number: int) -> None:
@@ -204,9 +204,9 @@ class TrainingStep:
             RunFailed: the loss is not finite.
         """
         loss = check_loss(loss)
-        given = None if weight is None else check_weight(weight)
+        checked_weight = None if weight is None else check_weight(weight)
         try:
-            self._backward(loss, given)
+            self._backward(loss, checked_weight)
         except RuntimeError as error:
             refusal = explain_second_pass(error)
             if refusal is not None:
@@ -217,7 +217,7 @@ class TrainingStep:
         if self._rehearsal is not None:
             self._rehearsal.backward(loss)
             return
-        leaf, self._awaited = self._awaited, None
+        leaf, self._pending_leaf = self._pending_leaf, None
         if leaf is None:
             raise build_no_microbatch_error()
         value = float(loss.detach())
@@ -237,11 +237,11 @@ class TrainingStep:
             assert count is not None, "decided above"
             share = leaf.samples / count
             self._trainer.gradients.backward(scaled, torch.full_like(scaled, share))
-            self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
             self._trainer.gradients.backward(scaled)
             mean = value / weight if weight else 0.0
-            self._computed = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
 
     def log(self, values: dict[str, float]) -> None:
         """Record values of the current microbatch; the step gets their mean over its samples.
@@ -252,7 +252,7 @@ class TrainingStep:
         if self._rehearsal is not None:
             self._rehearsal.log(values)
             return
-        if self._awaited is None and self._computed is None:
+        if self._pending_leaf is None and self._computed_leaf is None:
             raise BadInput(
                 "run.log was called in a step, but outside the loop over its microbatches",
                 means="a value logged in a step belongs to a microbatch",
@@ -275,7 +275,7 @@ class TrainingStep:
             )
 
     def _take_computed(self) -> Leaf:
-        leaf, self._computed = self._computed, None
+        leaf, self._computed_leaf = self._computed_leaf, None
         if leaf is None:
             raise build_unused_microbatch_error(f"step {self._number}: ")
         return leaf
@@ -286,10 +286,10 @@ class TrainingStep:
             trainer.state, trainer.gradients, compared=trainer.compares
         )
         scalers = list_used_scalers() if trainer.initial else []
-        for repeated in range(2 if trainer.compares else 1):
+        for pass_number in range(2 if trainer.compares else 1):
             # Load it again: the dataset must return the same, and a script may change its batch in place.
             inputs = self._load_first_batch()
-            trainer.state.guard.position = ("rehearsal", repeated)
+            trainer.state.guard.position = ("rehearsal", pass_number)
             trainer.heartbeat.beat(Phase.STARTING)
             rehearsal.begin()
             yield inputs

@@ -79,8 +79,8 @@ class StepRecord:
 
 def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
     """Return the first name with different values, or in one mapping only; None: the mappings are equal."""
-    texts, others = _to_hex(one), _to_hex(other)
-    return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
+    texts, other_texts = _to_hex(one), _to_hex(other)
+    return next((name for name in sorted({*one, *other}) if texts.get(name) != other_texts.get(name)), None)
 
 
 def _to_hex(values: Mapping[str, float]) -> dict[str, str]:
@@ -94,10 +94,10 @@ def check_unused_names(known: Mapping[str, float], values: Mapping[str, float]) 
     Raises:
         BadInput: a name has a value already.
     """
-    twice = next((name for name in values if name in known), None)
-    if twice is not None:
+    name = next((name for name in values if name in known), None)
+    if name is not None:
         raise BadInput(
-            f"run.log was given {twice} twice for the same step",
+            f"run.log was given {name} twice for the same step",
             means="a step has one value of each name, so one of the two would be lost",
             do="use two names, or log the mean of the values",
         )

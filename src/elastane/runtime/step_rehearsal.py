@@ -52,7 +52,7 @@ class StepRehearsal:
         self._passes: list[_Pass] = []
         self._loss = ""
         self._logged: dict[str, float] = {}
-        self._found: tuple[str, ...] = ()
+        self._fingerprints: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """Begin a pass."""
@@ -79,7 +79,7 @@ class StepRehearsal:
             raise build_no_microbatch_error()
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
-        self._found = self._gradients.compute_fingerprints() if self._compared else ()
+        self._fingerprints = self._gradients.compute_fingerprints() if self._compared else ()
         # As in a step: the script must not change gradients, and zero_grad does no harm.
         self._gradients.mark_consumed()
 
@@ -92,16 +92,16 @@ class StepRehearsal:
         if not self._loss:
             raise build_unused_microbatch_error()
         state = self._state
-        changed = state.replicated.untrained.find_changed(caches=False)
+        changed_names = state.replicated.untrained.find_changed(caches=False)
         content = state.digest_content() if self._compared else {}
-        changed += [name for name, digest in content.items() if digest != self._content.get(name)]
-        if changed:
-            raise build_inside_step_error(changed[0])
+        changed_names += [name for name, digest in content.items() if digest != self._content.get(name)]
+        if changed_names:
+            raise build_inside_step_error(changed_names[0])
         state.check_versions(self._versions)
         state.replicated.restore_flags()
-        found, self._found = self._found, ()
+        fingerprints, self._fingerprints = self._fingerprints, ()
         self._gradients.forget()
-        if self._compared and not any(found):
+        if self._compared and not any(fingerprints):
             raise BadInput(
                 "the loss depends on no parameter that the optimizer trains",
                 means="the first microbatch gave no gradient to any parameter, so nothing would be trained",
@@ -109,7 +109,8 @@ class StepRehearsal:
                 "with model.parameters()",
             )
         caches = state.replicated.untrained.copy_buffers()
-        self._passes.append(_Pass(self._loss, found, ModuleAttributes(state.model), caches, self._logged))
+        attributes = ModuleAttributes(state.model)
+        self._passes.append(_Pass(self._loss, fingerprints, attributes, caches, self._logged))
         state.buffers.restore()
 
     def leave_no_trace(self) -> None:
@@ -130,9 +131,9 @@ class StepRehearsal:
     def _compare(self, first: _Pass, last: _Pass) -> None:
         if first.loss != last.loss or first.gradients != last.gradients:
             values = f"{float.fromhex(first.loss or '0')!r} and {float.fromhex(last.loss or '0')!r}"
-            what = f"losses of {values}" if first.loss != last.loss else "different gradients"
+            difference = f"losses of {values}" if first.loss != last.loss else "different gradients"
             raise BadInput(
-                f"the same microbatch, computed twice, gave {what}",
+                f"the same microbatch, computed twice, gave {difference}",
                 means="the loop over a step, or the dataset, has a state or a random generator of its own, "
                 "so the result would depend on which microbatches a worker computes",
                 do="compute each microbatch from its data and the model alone; draw from the global "

@@ -156,8 +156,8 @@ class Trainer:
                 self._settings, self.state, member, self.reporter, reactor.post
             )
         if self.reporter.alone:
-            me = Member(self.worker, "", 0)
-            reactor.post(events.GenerationProposed(Generation(1, 1, (me,), planned=False)))
+            member_alone = Member(self.worker, "", 0)
+            reactor.post(events.GenerationProposed(Generation(1, 1, (member_alone,), planned=False)))
 
     def end_rehearsal(self) -> None:
         """Report that this worker has rehearsed and is ready."""
@@ -208,11 +208,11 @@ class Trainer:
         self.reporter.update_record(self.record.values, self.record.files)
 
     @contextmanager
-    def iterate_exclusively(self, what: str) -> Iterator[None]:
+    def iterate_exclusively(self, name: str) -> Iterator[None]:
         """Guard an iteration that the scripts of all workers must complete together.
 
         Args:
-            what: the name of the iteration, such as ``step 3``. If the script leaves it early, the name stays
+            name: the name of the iteration, such as ``step 3``. If the script leaves it early, the name stays
                 in `iterating`.
 
         Raises:
@@ -220,11 +220,11 @@ class Trainer:
         """
         if self.iterating:
             raise BadInput(
-                f"{what} was begun inside {self.iterating}, or after {self.iterating} was left early",
+                f"{name} was begun inside {self.iterating}, or after {self.iterating} was left early",
                 means="all workers iterate each of them together, so the others would wait for ever",
                 do="iterate each to its end, without break or return, and begin the next one after that",
             )
-        self.iterating = what
+        self.iterating = name
         yield
         self.iterating = ""
 
@@ -246,12 +246,12 @@ class Trainer:
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
         """Set the metrics of the next checkpoint, except infinite ones and NaN, which JSON lacks."""
-        known = self.state.replicated.metrics
+        recorded = self.state.replicated.metrics
         for name, value in metrics.items():
             # The metric of an earlier checkpoint would be wrong for this one.
-            known.pop(name, None)
+            recorded.pop(name, None)
             if math.isfinite(value):
-                known[name] = value
+                recorded[name] = value
 
     def set_evaluation(self, sums: Mapping[str, float]) -> None:
         """Set the totals of an evaluation as metrics, apart from those of `take_checkpoint`."""

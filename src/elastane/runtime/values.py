@@ -46,9 +46,9 @@ def describe_value(value: object) -> str:
     if value is None:
         return "None"
     if isinstance(value, bool | int | float | str | bytes | os.PathLike):
-        shown = os.fspath(value) if isinstance(value, os.PathLike) else value
+        content = os.fspath(value) if isinstance(value, os.PathLike) else value
         # Show only the beginning of a text, which may be a whole file.
-        text = repr(shown[:SHOWN] if isinstance(shown, str | bytes) else shown)
+        text = repr(content[:SHOWN] if isinstance(content, str | bytes) else content)
         return f"{escape_line(text, SHOWN)} ({type(value).__name__})"
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
@@ -90,7 +90,7 @@ def parse_values(values: Mapping[str, object], function: str) -> dict[str, float
         BadInput: a name or a value cannot be recorded.
     """
     check_value_names(values, function)
-    found: dict[str, float] = {}
+    parsed: dict[str, float] = {}
     for name, value in values.items():
         number = to_number(value)
         if number is None:
@@ -99,5 +99,5 @@ def parse_values(values: Mapping[str, object], function: str) -> dict[str, float
                 means="the run records numbers and tensors of one element only",
                 do=f"reduce it first, such as {name}=values.mean(); write other data with run.artifact",
             )
-        found[name] = number
-    return found
+        parsed[name] = number
+    return parsed

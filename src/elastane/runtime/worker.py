@@ -26,7 +26,7 @@ from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_exit import exit_for_replacement
 from elastane.runtime.worker_round import WorkerLeft
 
-SAY_S = 5.0
+FLUSH_S = 5.0
 OUR_THREADS = "elastane-"
 DEBUGGER_QUIT = "the debugger was quit, so the run ends after its last committed step\n"
 NO_TERMINAL = (
@@ -36,7 +36,7 @@ NO_TERMINAL = (
 )
 
 
-def main(run_dir: Path, worker: int, lifeline: int) -> int:
+def run_worker(run_dir: Path, worker: int, lifeline: int) -> int:
     """Run a worker of a run, in this process.
 
     Args:
@@ -56,15 +56,15 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     worker_settings.set_settings(run_dir, worker, spec, record.resumed)
     assign_gpu(worker)
     sys.argv = [spec.script, *spec.args]
-    begins = str(_find_script_folder(spec))
-    if not spec.module or begins not in sys.path:
-        sys.path.insert(0, begins)
+    folder = str(_find_script_folder(spec))
+    if not spec.module or folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         _run_script(spec)
     except WorkerLeft:
         return _wait_for_dismissal(files, spec)
-    except SystemExit as ended:
-        return _report_failure(f"the script ended with SystemExit({ended.code!r})\n")
+    except SystemExit as exit_:
+        return _report_failure(f"the script ended with SystemExit({exit_.code!r})\n")
     except bdb.BdbQuit:
         return _report_failure(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
     # The one place where an error of the user's code ends the run, with its own traceback.
@@ -118,8 +118,8 @@ def _run_script(spec: RunSpec) -> None:
             runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(spec.script, run_name="__main__")
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
             raise
     reporter = get_reporter()
     if reporter is not None and not reporter.complete:
@@ -155,13 +155,13 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
     except (OSError, MemoryError, RuntimeError) as error:
         if not isinstance(error, OSError) and find_exhausted_resource(error) is None:
             raise
-        why = (
+        problem = (
             f"the model could not be written to {files.root}: {str(error) or type(error).__name__}\n"
             "  means: the training and its ledger are complete, but the weights are not saved\n"
             "  do:    free space under the run directory and run again\n"
         )
-        sys.stderr.write(why)
-        return control.ModelWritten(worker=worker, error=why)
+        sys.stderr.write(problem)
+        return control.ModelWritten(worker=worker, error=problem)
 
 
 def _format_script_traceback(error: BaseException) -> str:
@@ -184,7 +184,7 @@ def _report_failure(text: str, *, lost: bool = False) -> int:
     # Report the committed steps before the failure.
     reporter.release_all()
     reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
-    reporter.flush(SAY_S)
+    reporter.flush(FLUSH_S)
     return 1
 
 

@@ -51,7 +51,7 @@ class WorkerRound:
         self._reactor = reactor
         self._heartbeat = heartbeat
         self._entered = events.RoundEntered(kind, size, checkpoint)
-        self._todo: deque[int] = deque()
+        self._waiting_ranks: deque[int] = deque()
         self.assignment = 0
         self.begin: actions.BeginRound | None = None
         self.commit: actions.CommitRound | None = None
@@ -70,11 +70,11 @@ class WorkerRound:
     def __iter__(self) -> Iterator[int]:
         self._enter()
         while self.commit is None:
-            directive = self._get_directive(wait=not self._todo)
+            directive = self._get_directive(wait=not self._waiting_ranks)
             self._heartbeat.beat(Phase.STEP)
             if directive is None:
                 self._heartbeat.beat(Phase.COMPUTE)
-                yield self._todo.popleft()
+                yield self._waiting_ranks.popleft()
             else:
                 self._take(directive)
 
@@ -95,7 +95,7 @@ class WorkerRound:
                         self.newcomer = False
                         self.seconds["reduce"], self.entered_at = 0.0, time.perf_counter()
                 case actions.Compute(virtual_ranks, assignment):
-                    self._todo.extend(virtual_ranks)
+                    self._waiting_ranks.extend(virtual_ranks)
                     self.assignment = assignment
                 case actions.CommitRound():
                     self.commit = directive
@@ -121,9 +121,9 @@ class WorkerRound:
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Count the time spent in the context as that of a phase."""
-        begun = time.perf_counter()
+        began_s = time.perf_counter()
         yield
-        self.seconds[phase] += time.perf_counter() - begun
+        self.seconds[phase] += time.perf_counter() - began_s
 
     @property
     def step(self) -> int:
@@ -134,17 +134,17 @@ class WorkerRound:
     @property
     def is_last(self) -> bool:
         """The current virtual rank is the last one assigned so far."""
-        return not self._todo
+        return not self._waiting_ranks
 
     @property
     def waiting(self) -> tuple[int, ...]:
         """The virtual ranks after the current one that are assigned so far."""
-        return tuple(self._todo)
+        return tuple(self._waiting_ranks)
 
     @property
     def following(self) -> int | None:
         """The virtual rank after the current one; None if none is assigned."""
-        return self._todo[0] if self._todo else None
+        return self._waiting_ranks[0] if self._waiting_ranks else None
 
     @property
     def outcome(self) -> RoundOutcome:
@@ -164,7 +164,7 @@ class WorkerRound:
                 return self._reactor.directives.get_nowait()
             except Empty:
                 return None
-        begun = time.perf_counter()
+        began_s = time.perf_counter()
         while True:
             try:
                 directive = self._reactor.directives.get(timeout=BEAT_S)
@@ -172,5 +172,5 @@ class WorkerRound:
                 # Waiting for a peer counts as progress: the stall detector must find the worker that hangs.
                 self._heartbeat.beat(Phase.STEP)
                 continue
-            self.seconds["reduce"] += time.perf_counter() - begun
+            self.seconds["reduce"] += time.perf_counter() - began_s
             return directive

@@ -244,8 +244,8 @@ class MapBatchSource(BatchSource):
         self._plan = plan
         self._collate = collate or collate_default
         self._step = 0
-        self._mine: set[int] = set()
-        self._mine_in_order: list[int] = []
+        self._ranks: set[int] = set()
+        self._sorted_ranks: list[int] = []
         self._waiting: tuple[int, ...] = ()
         self._loaders = (
             Loaders(self._load_samples, self._predict_requests, loaders, prefetch, vital=vital)
@@ -255,11 +255,11 @@ class MapBatchSource(BatchSource):
 
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         if begin.step != self._step:
-            self._mine.clear()
+            self._ranks.clear()
         self._step, self._waiting = begin.step, tuple(ranks)
-        if not self._mine.issuperset(ranks):
-            self._mine.update(ranks)
-            self._mine_in_order = sorted(self._mine)
+        if not self._ranks.issuperset(ranks):
+            self._ranks.update(ranks)
+            self._sorted_ranks = sorted(self._ranks)
         if self._loaders is not None:
             self._loaders.refresh()
 
@@ -286,9 +286,9 @@ class MapBatchSource(BatchSource):
     def _load_batch(self, step: int, virtual_rank: int) -> Batch:
         if virtual_rank >= self._count_filled(step):
             return Batch(None, 0, 0)
-        ahead: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
-        if ahead is not None:
-            return ahead
+        loaded: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
+        if loaded is not None:
+            return loaded
         batch = self._load_samples((step, virtual_rank))
         if self._loaders is not None:
             self._loaders.catch_up()
@@ -301,12 +301,12 @@ class MapBatchSource(BatchSource):
     def _predict_requests(self) -> Iterable[Request]:
         """Yield this worker's probable next requests: its virtual ranks, step after step."""
         ranks: Sequence[int] = self._waiting
-        for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
+        for step in range(self._step, self._plan.steps + 1 if self._ranks else 0):
             filled = self._count_filled(step)
             for rank in ranks:
                 if rank < filled:
                     yield step, rank
-            ranks = self._mine_in_order
+            ranks = self._sorted_ranks
 
     @runs_script
     def _load_samples(self, request: Request) -> Batch:

@@ -55,16 +55,16 @@ class ScriptSeeds:
     def seed_after(self, step: int) -> None:
         """Seed the numbers that the script draws after a step."""
         self._evaluations = 0
-        seed_everything(self._key_after(step))
+        seed_everything(self._derive_key_after(step))
 
     def seed_evaluation(self, step: int, virtual_rank: int) -> None:
         """Seed the numbers that the script draws for one virtual rank of an evaluation after a step."""
-        seed_everything(derive_random_key(self._key_after(step), step, virtual_rank))
+        seed_everything(derive_random_key(self._derive_key_after(step), step, virtual_rank))
 
     def end_evaluation(self, step: int) -> None:
         """Seed the numbers that the script draws after an evaluation; the next evaluation gets others."""
         self._evaluations += 1
-        seed_everything(self._key_after(step))
+        seed_everything(self._derive_key_after(step))
 
-    def _key_after(self, step: int) -> int:
+    def _derive_key_after(self, step: int) -> int:
         return derive_random_key(self._seed, step, BETWEEN + self._evaluations)

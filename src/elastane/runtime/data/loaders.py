@@ -62,20 +62,20 @@ class Loaders:
         self._predict = predict
         self._processes = processes
         # Each loader begins with a rehearsal, which opens its files; other requests are not predicted yet.
-        self._first = [REHEARSED] * processes
-        self._under_way: deque[Request | None] = deque()
-        self._arrived: dict[Request, Any] = {}
+        self._rehearsals = [REHEARSED] * processes
+        self._open_requests: deque[Request | None] = deque()
+        self._loaded: dict[Request, Any] = {}
         siblings = set(multiprocessing.active_children())
         before = signal.getsignal(signal.SIGCHLD)
         self._answers: Iterator[Any] | None = iter(
             DataLoader(
-                _Answers(load),
+                _BatchDataset(load),
                 batch_size=None,
-                sampler=_Requests(self._choose_next),
+                sampler=_RequestSampler(self._choose_next),
                 num_workers=processes,
                 prefetch_factor=prefetch,
                 collate_fn=_return_batch,
-                worker_init_fn=_Init(os.getpid()),
+                worker_init_fn=_LoaderInit(os.getpid()),
                 multiprocessing_context="fork",
             )
         )
@@ -84,23 +84,23 @@ class Loaders:
         if vital and threading.current_thread() is threading.main_thread():
             # PyTorch's handler raises inside the script, which ends the run; a death ends only this worker.
             self._before = before
-            signal.signal(signal.SIGCHLD, self._die_with_them)
+            signal.signal(signal.SIGCHLD, self._handle_dead_loader)
 
     def refresh(self) -> None:
         """Update the predictions: send requests to idle loaders, and drop useless batches."""
-        for _ in range(len(self._under_way)):
-            if self._under_way[0] is not None:
+        for _ in range(len(self._open_requests)):
+            if self._open_requests[0] is not None:
                 break
             self._receive()
-        if self._arrived:
+        if self._loaded:
             useful = self._find_useful()
-            self._arrived = {request: kept for request, kept in self._arrived.items() if request in useful}
+            self._loaded = {request: batch for request, batch in self._loaded.items() if request in useful}
 
     def take(self, request: Request) -> Any | None:
         """Return a batch that was loaded ahead; None: it was not loaded, or a loader failed."""
-        while request not in self._arrived and request in self._under_way:
+        while request not in self._loaded and request in self._open_requests:
             self._receive()
-        answer = self._arrived.pop(request, None)
+        answer = self._loaded.pop(request, None)
         if isinstance(answer, LoadFailure):
             # The worker itself loads the batch again, and fails with the user's own traceback.
             sys.stderr.write(f"a loader process failed at step {request[0]}, virtual rank {request[1]}:\n")
@@ -115,7 +115,7 @@ class Loaders:
         """
         useful = self._find_useful()
         for _ in range(self._processes):
-            if not self._under_way or self._under_way[0] in useful:
+            if not self._open_requests or self._open_requests[0] in useful:
                 return
             self._receive()
 
@@ -126,26 +126,26 @@ class Loaders:
 
     def _choose_next(self) -> Request | None:
         """Return the next request, None if nothing can be predicted; the iterator of answers calls this."""
-        taken = {*self._under_way, *self._arrived}
-        guess = self._first.pop() if self._first else None
-        if guess is None:
-            guess = next((request for request in self._predict() if request not in taken), None)
-        self._under_way.append(guess)
-        return guess
+        pending = {*self._open_requests, *self._loaded}
+        request = self._rehearsals.pop() if self._rehearsals else None
+        if request is None:
+            request = next((guess for guess in self._predict() if guess not in pending), None)
+        self._open_requests.append(request)
+        return request
 
     def _receive(self) -> None:
         assert self._answers is not None, "asked for after the end"
         answer = next(self._answers)
-        request = self._under_way.popleft()
+        request = self._open_requests.popleft()
         if request is not None:
-            self._arrived[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
+            self._loaded[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
 
     def _find_useful(self) -> set[Request]:
         """Return the most probable requests, as many as are open or have arrived."""
-        limit = len(self._under_way) + len(self._arrived)
+        limit = len(self._open_requests) + len(self._loaded)
         return {request for request, _ in zip(self._predict(), range(limit), strict=False)}
 
-    def _die_with_them(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_dead_loader(self, _number: int, _frame: FrameType | None) -> None:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
             sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
             sys.stderr.flush()
@@ -153,7 +153,7 @@ class Loaders:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Answers(Dataset[Any]):
+class _BatchDataset(Dataset[Any]):
     """The dataset of the loaders: its indices are requests, its samples are batches."""
 
     def __init__(self, load: Callable[[Request], Any]) -> None:
@@ -168,7 +168,7 @@ class _Answers(Dataset[Any]):
             return LoadFailure(traceback.format_exc())
 
 
-class _Requests(Sampler[Request | None]):
+class _RequestSampler(Sampler[Request | None]):
     """An endless series of requests, each made when a loader has room for it."""
 
     def __init__(self, following: Callable[[], Request | None]) -> None:
@@ -179,7 +179,7 @@ class _Requests(Sampler[Request | None]):
             yield self._following()
 
 
-class _Init:
+class _LoaderInit:
     """The first function of a loader, which makes the loader die with its worker."""
 
     def __init__(self, worker: int) -> None:

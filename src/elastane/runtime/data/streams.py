@@ -67,10 +67,9 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
     shard = getattr(dataset, "shard", None)
     if callable(shard):
         # Hugging Face's datasets use other names for the two numbers.
-        other = "num_shards" in inspect.signature(shard).parameters
-        return Stream(
-            (lambda v, n: shard(num_shards=n, index=v)) if other else shard, announced=False, replay=replay
-        )
+        is_hugging_face = "num_shards" in inspect.signature(shard).parameters
+        open_shard = (lambda v, n: shard(num_shards=n, index=v)) if is_hugging_face else shard
+        return Stream(open_shard, announced=False, replay=replay)
     if isinstance(dataset, IterableDataset):
         return Stream(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
     raise BadInput(
@@ -102,7 +101,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
             "then a worker that takes over reads the shard from its beginning, which takes ever longer",
         )
     samples, text = shard.draw(1)
-    if source.announced and plan.virtual_ranks > 1 and not shard.worker_info.asked:
+    if source.announced and plan.virtual_ranks > 1 and not shard.worker_info.was_read:
         raise BadInput(
             f"a {type(dataset).__name__} does not ask for the number of its shard",
             means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
@@ -148,21 +147,21 @@ class StreamBatchSource(BatchSource):
         self._collate = collate or collate_default
         self._step = 0
         self._cursors: dict[int, str] = {}
-        self._places: tuple[StreamPosition, ...] = (StreamPosition(),) * plan.virtual_ranks
-        self._live: dict[int, _Shard] = {}
+        self._positions: tuple[StreamPosition, ...] = (StreamPosition(),) * plan.virtual_ranks
+        self._open_shards: dict[int, _Shard] = {}
 
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         if begin.step == self._step:
             return
         self._step, self._cursors = begin.step, begin.cursors
-        self._places = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
-        self._live = {rank: shard for rank, shard in self._live.items() if rank in ranks}
+        self._positions = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
+        self._open_shards = {rank: shard for rank, shard in self._open_shards.items() if rank in ranks}
 
     def count_samples(self, step: int) -> int | None:  # noqa: ARG002 - unknown for all steps
         return None
 
     def find_epoch(self, step: int) -> int:  # noqa: ARG002 - called for the current step
-        return self._places[0].epoch
+        return self._positions[0].epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """Return the ledger's entry of a committed step.
@@ -176,20 +175,20 @@ class StreamBatchSource(BatchSource):
                 means="no shard has a sample to train on",
                 do="check that the function or dataset given to run.steps yields samples",
             )
-        begun = cursors.find_next_positions(before, self._plan.virtual_ranks)
-        ended = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
+        starts = cursors.find_next_positions(before, self._plan.virtual_ranks)
+        stops = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return Samples(
-            epoch=begun[0].epoch,
-            start=sum(place.position for place in begun),
-            stop=sum(place.position for place in ended),
+            epoch=starts[0].epoch,
+            start=sum(place.position for place in starts),
+            stop=sum(place.position for place in stops),
             count=outcome.samples,
             checksum=f"{outcome.checksum:016x}",
             shards={
-                shard: (one.position, other.position)
-                for shard, (one, other) in enumerate(zip(begun, ended, strict=True))
-                if one.position != other.position
+                shard: (start.position, stop.position)
+                for shard, (start, stop) in enumerate(zip(starts, stops, strict=True))
+                if start.position != stop.position
             },
-            ended=all(place.ended for place in ended),
+            ended=all(place.ended for place in stops),
         )
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
@@ -204,10 +203,10 @@ class StreamBatchSource(BatchSource):
         return all(place.ended and place.epoch + 1 >= self._plan.epochs for place in now)
 
     def close(self) -> None:
-        self._live.clear()
+        self._open_shards.clear()
 
     def _load_batch(self, step: int, virtual_rank: int) -> Batch:
-        place = self._places[virtual_rank]
+        place = self._positions[virtual_rank]
         if place.ended:
             return Batch(None, 0, 0)
         with use_one_thread():
@@ -221,10 +220,10 @@ class StreamBatchSource(BatchSource):
     def _open_shard(self, virtual_rank: int, place: StreamPosition) -> "_Shard":
         """Return the shard, open at the cursor of the last committed step."""
         text = self._cursors.get(virtual_rank) if place.position else None
-        shard = self._live.get(virtual_rank)
+        shard = self._open_shards.get(virtual_rank)
         if shard is None or shard.text != text or text is None:
             cursor = Cursor(epoch=place.epoch) if text is None else cursors.decode_cursor(text)
-            shard = self._live[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
+            shard = self._open_shards[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
         return shard
 
 
@@ -246,18 +245,20 @@ class _Shard:
         self._ahead: list[Any] = []
         self._pulled = 0
         seed_everything(derive_stream_key(plan.seed, cursor.epoch, shard, OPENING))
-        with self._as_worker():
+        with self._announce_shard():
             self.iterable = source.open(shard, plan.virtual_ranks)
             if callable(set_epoch := getattr(self.iterable, "set_epoch", None)):
                 set_epoch(cursor.epoch)
-            own = _keeps_state(self.iterable)
-            if own and cursor.state is not None:
+            iterable_has_state = _has_state(self.iterable)
+            if iterable_has_state and cursor.state is not None:
                 self.iterable.load_state_dict(cursor.state)  # type: ignore[attr-defined]
             self._iterator: Iterator[Any] = iter(self.iterable)
-            its = not own and _keeps_state(self._iterator)
-            if its and cursor.state is not None:
+            iterator_has_state = not iterable_has_state and _has_state(self._iterator)
+            if iterator_has_state and cursor.state is not None:
                 self._iterator.load_state_dict(cursor.state)  # type: ignore[attr-defined]
-        self.stateful: Any = self.iterable if own else self._iterator if its else None
+        self.stateful: Any = None
+        if iterable_has_state or iterator_has_state:
+            self.stateful = self.iterable if iterable_has_state else self._iterator
         if self.stateful is None:
             while self._pulled < cursor.position:
                 self._pull()
@@ -269,8 +270,9 @@ class _Shard:
         samples, self._ahead = self._ahead, []
         ended = False
         while len(samples) < count and not ended:
-            samples += (pulled := self._pull())
-            ended = not pulled
+            following = self._pull()
+            samples += following
+            ended = not following
         position = self._pulled
         # The state before the look-ahead: a worker that opens the shard there draws the same sample again.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
@@ -287,13 +289,13 @@ class _Shard:
         """Return the next sample in a list, which is empty at the end."""
         # Seed each sample, so that looking one ahead does not change its random numbers.
         seed_everything(derive_stream_key(self._seed, self._epoch, self._shard, self._pulled))
-        with self._as_worker():
+        with self._announce_shard():
             for sample in self._iterator:
                 self._pulled += 1
                 return [sample]
         return []
 
-    def _as_worker(self) -> AbstractContextManager[None]:
+    def _announce_shard(self) -> AbstractContextManager[None]:
         return _announce(self.worker_info) if self._announced else nullcontext()
 
 
@@ -304,16 +306,16 @@ class _WorkerInfo:
 
     def __init__(self, shard: int, shards: int, seed: int) -> None:
         self._id, self._num_workers, self.seed = shard, shards, seed
-        self.asked = False
+        self.was_read = False
 
     @property
     def id(self) -> int:
-        self.asked = True
+        self.was_read = True
         return self._id
 
     @property
     def num_workers(self) -> int:
-        self.asked = True
+        self.was_read = True
         return self._num_workers
 
 
@@ -327,5 +329,5 @@ def _announce(info: _WorkerInfo) -> Iterator[None]:
         worker._worker_info = None  # noqa: SLF001
 
 
-def _keeps_state(thing: object) -> bool:
+def _has_state(thing: object) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

@@ -49,10 +49,10 @@ class CoordinatorLink:
         self._steps: deque[control.StepReport] = deque()
         self._sent = 0
         self._reported = 0
-        self._once: list[control.FromWorker] = []
+        self._outgoing: list[control.FromWorker] = []
         # Sent events that the coordinator may not have written before its death, each with the last step
         # reported before it.
-        self._unsure: list[tuple[int, control.WorkerEvent]] = []
+        self._unconfirmed: list[tuple[int, control.WorkerEvent]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
         self._changed = True
@@ -92,7 +92,7 @@ class CoordinatorLink:
         predecessor may have died before it wrote the event.
         """
         with self._lock:
-            self._once.append(message)
+            self._outgoing.append(message)
         if not isinstance(message, control.WorkerEvent):
             # The coordinator only records an event, so the event can wait for the next message.
             self._wake.set()
@@ -103,7 +103,7 @@ class CoordinatorLink:
         self._wake.set()
         while time.monotonic() < deadline:
             with self._lock:
-                if not self._steps and not self._once:
+                if not self._steps and not self._outgoing:
                     return True
             time.sleep(FLUSH_S)
         return False
@@ -136,8 +136,8 @@ class CoordinatorLink:
         with self._lock:
             self._sent = 0
             self._lost_sent.clear()
-            self._once = [*(happened for _, happened in self._unsure), *self._once]
-            self._unsure = []
+            self._outgoing = [*(event for _, event in self._unconfirmed), *self._outgoing]
+            self._unconfirmed = []
             self._changed = True
             self._connection = connection
         self._wake.set()
@@ -154,7 +154,9 @@ class CoordinatorLink:
                 while self._steps and self._steps[0].line.step <= message.step:
                     self._steps.popleft()
                 # The coordinator received them before the report of that step, on the same connection.
-                self._unsure = [(step, event) for step, event in self._unsure if step >= message.step]
+                self._unconfirmed = [
+                    (step, event) for step, event in self._unconfirmed if step >= message.step
+                ]
             return
         self._receive(message)
 
@@ -177,12 +179,12 @@ class CoordinatorLink:
                     last_report = now
                     messages.append(self._report())
                 messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
-                once, reported = list(self._once), self._reported
-                messages += once
+                outgoing, reported = list(self._outgoing), self._reported
+                messages += outgoing
                 unsent = [report for report in self._steps if report.line.step > self._sent]
                 if unsent:
                     messages.append(control.StepReports(worker=self._worker, reports=tuple(unsent)))
-                lost_now = set(self._lost)
+                lost_peers = set(self._lost)
             try:
                 for message in messages:
                     connection.send(control.encode(message), text=True)
@@ -192,8 +194,8 @@ class CoordinatorLink:
             with self._lock:
                 if connection is self._connection:
                     self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
-                    self._lost_sent |= lost_now
-                    self._unsure += [
-                        (reported, event) for event in once if isinstance(event, control.WorkerEvent)
+                    self._lost_sent |= lost_peers
+                    self._unconfirmed += [
+                        (reported, event) for event in outgoing if isinstance(event, control.WorkerEvent)
                     ]
-                    self._once = self._once[len(once) :]
+                    self._outgoing = self._outgoing[len(outgoing) :]

@@ -243,7 +243,7 @@ class MeshEntrance:
             return 0.0
         due = [self._unproven.expires_at_s(), self._resume_s]
         due += [dial.retry_s for dial in self._dials.values() if dial.candidate is None]
-        return min((at for at in due if at is not None), default=None)
+        return min((time_s for time_s in due if time_s is not None), default=None)
 
     def close(self) -> None:
         """Close the listener and every unproven connection."""
@@ -351,7 +351,8 @@ class MeshEntrance:
     def _log_refusal(self, reason: str, now_s: float) -> None:
         line = self._refusals.count(reason, now_s)
         if line is not None:
-            print(f"elastane mesh: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+            sys.stderr.write(f"elastane mesh: {line}\n")
+            sys.stderr.flush()
 
 
 def _build_connect_error(code: int) -> Exception:

@@ -112,17 +112,17 @@ class Handshake:
     """One side of one handshake.
 
     Args:
-        mine: the credentials of this worker.
+        credentials: the credentials of this worker.
         acceptor: the address at which the accepting side listens.
         dialled: the worker that this side dials; None: this side accepts.
     """
 
-    def __init__(self, mine: Credentials, acceptor: Address, dialled: int | None) -> None:
-        self._mine = mine
+    def __init__(self, credentials: Credentials, acceptor: Address, dialled: int | None) -> None:
+        self._credentials = credentials
         self._acceptor = acceptor
         self._dialled = dialled
-        self._hello = Hello(mine.worker, os.urandom(NONCE_BYTES))
-        self._theirs: Hello | None = None
+        self._hello = Hello(credentials.worker, os.urandom(NONCE_BYTES))
+        self._peer_hello: Hello | None = None
         self.proven: ProvenPeer | None = None
 
     def begin(self) -> bytes:
@@ -141,36 +141,36 @@ class Handshake:
         if isinstance(received, Hello):
             self._take_hello(received)
             return _encode(self._hello) if self._dialled is None else self._build_proof()
-        if self._theirs is None:
+        if self._peer_hello is None:
             raise Malformed("a proof before a hello")
-        expected = self._compute_mac(self._their_role, self._theirs, self._hello, received.process)
+        expected = self._compute_mac(self._their_role, self._peer_hello, self._hello, received.process)
         if not hmac.compare_digest(received.proof, expected):
-            raise Malformed(f"the proof of worker {self._theirs.worker} is wrong")
-        self.proven = ProvenPeer(self._theirs.worker, received.process)
+            raise Malformed(f"the proof of worker {self._peer_hello.worker} is wrong")
+        self.proven = ProvenPeer(self._peer_hello.worker, received.process)
         return self._build_proof() if self._dialled is None else b""
 
     def _take_hello(self, hello: Hello) -> None:
-        if self._theirs is not None:
+        if self._peer_hello is not None:
             raise Malformed("a second hello")
-        if self._dialled is None and hello.worker <= self._mine.worker:
-            raise Malformed(f"worker {hello.worker} does not dial worker {self._mine.worker}")
+        if self._dialled is None and hello.worker <= self._credentials.worker:
+            raise Malformed(f"worker {hello.worker} does not dial worker {self._credentials.worker}")
         if self._dialled is not None and hello.worker != self._dialled:
             raise Malformed(f"worker {hello.worker} answers in place of worker {self._dialled}")
-        self._theirs = hello
+        self._peer_hello = hello
 
     @property
     def _their_role(self) -> Literal["dialler", "acceptor"]:
         return "dialler" if self._dialled is None else "acceptor"
 
     def _build_proof(self) -> bytes:
-        assert self._theirs is not None, "the other side has said hello"
+        assert self._peer_hello is not None, "the other side has said hello"
         role: Literal["dialler", "acceptor"] = "acceptor" if self._dialled is None else "dialler"
-        process = self._mine.process
-        return _encode(Proof(process, self._compute_mac(role, self._hello, self._theirs, process)))
+        process = self._credentials.process
+        return _encode(Proof(process, self._compute_mac(role, self._hello, self._peer_hello, process)))
 
     def _compute_mac(
         self, role: Literal["dialler", "acceptor"], prover: Hello, receiver: Hello, process: Process
     ) -> bytes:
         # The encoding has only one decoding, so that two different statements never have equal bytes.
         statement = _encode((VERSION, role, prover, receiver, self._acceptor, process))
-        return hmac.digest(self._mine.secret, statement, "sha256")
+        return hmac.digest(self._credentials.secret, statement, "sha256")

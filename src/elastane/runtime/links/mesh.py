@@ -67,7 +67,7 @@ class Mesh:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._peers: dict[int, _Connection] = {}
-        self._waiting: dict[int, list[memoryview]] = {}
+        self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
         self._disowned: list[socket.socket] = []
         close_in_children(self)
@@ -88,7 +88,7 @@ class Mesh:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    def arenas(self, peer: int) -> tuple[int, int, int]:
+    def get_arenas(self, peer: int) -> tuple[int, int, int]:
         """Return ``(pid, fd of its sums, fd of its values)``."""
         process = self._peers[peer].process
         return process.pid, process.sums, process.values
@@ -108,7 +108,7 @@ class Mesh:
         parts = build_frame(_encode(message), payload or ())
         connection = self._peers.get(peer)
         if connection is None:
-            self._waiting.setdefault(peer, []).extend(parts)
+            self._queued.setdefault(peer, []).extend(parts)
             return
         connection.stream.put(parts)
         self._flush(connection)
@@ -137,8 +137,8 @@ class Mesh:
     def poll(
         self,
         timeout_s: float | None,
-        received: Callable[[int, AnyPeerMessage, Payload], None],
-        lost: Callable[[int], None],
+        on_message: Callable[[int, AnyPeerMessage, Payload], None],
+        on_lost_peer: Callable[[int], None],
     ) -> None:
         """Wait for traffic, a wake-up or the timeout; pass on received messages and lost peers."""
         for key, events in self._selector.select(self._find_wait_s(timeout_s)):
@@ -151,22 +151,22 @@ class Mesh:
             # Handling one connection may show that another one is broken.
             if events & selectors.EVENT_READ:
                 for message, payload in self._read(connection):
-                    received(connection.peer, message, payload)
+                    on_message(connection.peer, message, payload)
         if not self._entrance.quiet:
             for peer in self._entrance.tend(time.monotonic()):
-                self._waiting.pop(peer, None)
+                self._queued.pop(peer, None)
                 self._lost.append(peer)
-        gone, self._lost = self._lost, []
-        for peer in gone:
-            lost(peer)
+        lost_peers, self._lost = self._lost, []
+        for peer in lost_peers:
+            on_lost_peer(peer)
 
-    def _handle(self, what: Candidate | MeshEntrance | None) -> None:
+    def _handle(self, source: Candidate | MeshEntrance | None) -> None:
         """Handle an unproven connection, the listener, or a wake-up."""
-        match what:
+        match source:
             case Candidate():
-                peer = self._entrance.advance(what, time.monotonic())
+                peer = self._entrance.advance(source, time.monotonic())
                 if peer is not None:
-                    self._admit(what.stream, peer)
+                    self._admit(source.stream, peer)
             case MeshEntrance():
                 self._entrance.accept(time.monotonic())
             case None:
@@ -195,7 +195,7 @@ class Mesh:
         stream.limits = LIMITS
         self._selector.modify(stream.sock, selectors.EVENT_READ, connection)
         self._peers[peer.worker] = connection
-        stream.put(self._waiting.pop(peer.worker, []))
+        stream.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
 
     def _read(self, connection: _Connection) -> Iterator[tuple[AnyPeerMessage, Payload]]:
@@ -232,7 +232,7 @@ class Mesh:
         connection.dropped = True
         self._selector.unregister(connection.stream.sock)
         del self._peers[connection.peer]
-        self._waiting.pop(connection.peer, None)
+        self._queued.pop(connection.peer, None)
         self._lost.append(connection.peer)
 
     def close(self) -> None:
