@@ -125,8 +125,13 @@ def test_an_exception_of_the_dataset_arrives_unchanged(learned):
 
 
 def test_an_evaluation_before_the_first_step_is_refused(learned):
-    with pytest.raises(BadInput, match="before the first step"):
+    with pytest.raises(BadInput, match="an evaluation was begun before the first step"):
         next(iter(learned.run.evaluate(samples(), microbatch=5)))
+
+
+def test_a_checkpoint_before_the_first_step_is_refused(learned):
+    with pytest.raises(BadInput, match="a checkpoint was begun before the first step"):
+        learned.run.checkpoint()
 
 
 def test_an_optimizer_of_another_model_is_refused():

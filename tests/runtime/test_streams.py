@@ -238,7 +238,7 @@ def test_the_loss_of_the_last_step_is_the_mean_over_its_samples():
         (Stateless, {}, "cannot be resumed: it has no state_dict"),
         (iter([1]), {}, "can be read only once"),
         (Numbers(0, 1), {}, "does not ask for the number of its shard"),
-        (Numbers, {"loaders": 2}, r"loaders=2\) with a stream"),
+        (Numbers, {"loaders": 2}, "loaders=2 with a stream"),
         (lambda shard, shards: Numbers(shard, shards, length=0), {}, "the stream is empty"),
     ],
 )

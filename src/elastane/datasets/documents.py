@@ -40,7 +40,9 @@ def _explain_read_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise BadInput(
-            f"{path} cannot be read: {error}", means="its text would be missing", do="check the file"
+            f"{path} cannot be read: {error}",
+            means="the training would miss its text",
+            do="check that the file is complete, readable and in UTF-8",
         ) from error
 
 
@@ -60,7 +62,9 @@ def _read_lines(path: Path, field: str) -> Iterator[Iterator[str]]:
             except (ValueError, KeyError, TypeError) as error:
                 raise _build_no_text_error(path, field, f"line {number}: {error!r}") from error
             if not isinstance(text, str):
-                raise _build_no_text_error(path, field, f"line {number} holds a {type(text).__name__} there")
+                raise _build_no_text_error(
+                    path, field, f"line {number} has a value of type {type(text).__name__}"
+                )
             yield iter((text,))
 
 
@@ -73,7 +77,9 @@ def _read_rows(path: Path, field: str) -> Iterator[Iterator[str]]:
         for batch in file.iter_batches(batch_size=256, columns=[field]):
             for text in batch.column(0).to_pylist():
                 if not isinstance(text, str):
-                    raise _build_no_text_error(path, field, f"a row holds a {type(text).__name__} there")
+                    raise _build_no_text_error(
+                        path, field, f"a row has a value of type {type(text).__name__}"
+                    )
                 yield iter((text,))
 
 

@@ -82,7 +82,9 @@ def _find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         matches = sorted(path.parent.glob(path.name)) if is_pattern else [path]
         if not matches or not all(file.is_file() for file in matches):
             raise BadInput(
-                f"no such file: {path}", means="its text would be missing", do="check the path or pattern"
+                f"no such file: {path}",
+                means="the training would miss its text",
+                do="check the path or pattern",
             )
         files += matches
     if files:

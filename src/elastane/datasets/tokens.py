@@ -41,7 +41,7 @@ class TokenFile:
     ) -> None:
         if length < 1:
             raise BadInput(
-                f"TokenFile(length={length})",
+                f"TokenFile was given an invalid length: {length}",
                 means="a window has one token or more",
                 do="pass length of 1 or more",
             )

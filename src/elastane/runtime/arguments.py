@@ -44,7 +44,7 @@ def check_arguments(
     _check_scheduler(scheduler, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise BadInput(
-            f"run.prepare(scaler={describe_value(scaler)})",
+            f"run.prepare was given an invalid scaler: {describe_value(scaler)}",
             means="the run scales losses with a torch.amp.GradScaler",
             do="pass scaler=torch.amp.GradScaler(), or leave it out",
         )
@@ -52,7 +52,7 @@ def check_arguments(
         norm = None if isinstance(clip_grad_norm, bool) else to_number(clip_grad_norm)
         if norm is None or math.isnan(norm) or norm <= 0:
             raise BadInput(
-                f"run.prepare(clip_grad_norm={describe_value(clip_grad_norm)})",
+                f"run.prepare was given an invalid clip_grad_norm: {describe_value(clip_grad_norm)}",
                 means="clip_grad_norm is the largest norm that the gradient of a step may have",
                 do="pass a number above 0, such as clip_grad_norm=1.0, or leave it out",
             )
@@ -107,8 +107,8 @@ def _check_scheduler(scheduler: object, optimizer: object) -> None:
         return
     if isinstance(scheduler, type) or not hasattr(scheduler, "step") or not isinstance(scheduler, Stateful):
         raise BadInput(
-            f"run.prepare(scheduler={describe_value(scheduler)})",
-            means="a learning-rate schedule has the methods step, state_dict and load_state_dict",
+            f"run.prepare was given an invalid scheduler: {describe_value(scheduler)}",
+            means="a learning-rate schedule must have the methods step, state_dict and load_state_dict",
             do="pass a schedule, such as torch.optim.lr_scheduler.LambdaLR(optimizer, function)",
         )
     other = getattr(scheduler, "optimizer", None)

@@ -41,9 +41,9 @@ class EarlyStopping:
     ) -> None:
         if patience < 1 or not min_delta >= 0 or mode not in ("min", "max"):
             raise BadInput(
-                f"EarlyStopping(patience={patience}, min_delta={min_delta}, mode={mode!r})",
-                means="early stopping waits for one update or more, and looks for smaller or larger figures",
-                do="pass patience of 1 or more, min_delta of 0 or more, and mode 'min' or 'max'",
+                f"EarlyStopping was given patience={patience}, min_delta={min_delta}, mode={mode!r}",
+                means="patience must be 1 or more, min_delta 0 or more, and mode 'min' or 'max'",
+                do="correct the invalid argument",
             )
         self._run = run
         self._patience, self._min_delta = patience, min_delta
@@ -78,7 +78,7 @@ class EarlyStopping:
             return True
         self.waited += 1
         if self.waited >= self._patience:
-            best = "no figure" if self.best is None else f"{self.best:.6g} of step {self.best_step}"
+            best = "no metric" if self.best is None else f"{self.best:.6g} of step {self.best_step}"
             self._run.stop(f"{self._name}: nothing better than {best} in {self.waited} updates")
         return False
 

@@ -124,13 +124,21 @@ def export_model(trained_model: TrainedModel, kind: str, out: Path) -> ExportedM
         ReadbackFailed: another tool would not load the same model from the folder.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
+        raise BadInput(
+            f"{out} exists already",
+            means="an export is written to a new or an empty folder, so nothing was written",
+            do="choose another --out, or remove it",
+        )
     try:
         with open_new_directory(out, durable=True) as partial:
             FORMATS[kind](trained_model, partial)
             checked = CHECKS[kind](trained_model, partial)
     except OSError as error:
-        raise BadInput(f"cannot write {out}: {error.strerror or error}") from error
+        raise BadInput(
+            f"cannot write {out}: {error.strerror or error}",
+            means="nothing was exported; the trained model is unchanged",
+            do="choose another --out, or correct the error and export again",
+        ) from error
     sizes = {
         str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()
     }

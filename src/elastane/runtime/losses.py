@@ -48,7 +48,7 @@ def check_weight(weight: object) -> float:
     number = None if isinstance(weight, bool) else to_number(weight)
     if number is None or not math.isfinite(number) or number < 0:
         raise BadInput(
-            f"step.backward(weight={describe_value(weight)})",
+            f"step.backward was given an invalid weight: {describe_value(weight)}",
             means="the step divides its gradient by the sum of all weights",
             do="pass a number, 0 or more, such as the number of tokens: weight=mask.sum()",
         )
@@ -88,7 +88,7 @@ def build_unused_microbatch_error(where: str = "") -> BadInput:
     """Return the error for a microbatch without a call of ``step.backward``."""
     return BadInput(
         f"{where}a microbatch was taken without step.backward(loss)",
-        means="its samples would be lost: the gradients of loss.backward() are not summed over the workers",
+        means="its samples would be lost: the run does not sum the gradients of loss.backward()",
         do="call step.backward(loss) once for each microbatch, instead of loss.backward()",
     )
 

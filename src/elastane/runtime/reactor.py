@@ -254,7 +254,7 @@ class Reactor:
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self.meter.measure(ticket, norms, digests))
             case actions.EndProcess():
-                exit_for_replacement("the others have made a step without this worker, which cannot follow")
+                exit_for_replacement("the other workers made a step that this worker cannot apply any more")
             case actions.ReportLostPeer(peer, generation):
                 if self._coordinator is not None:
                     self._coordinator.report_lost_peer(peer, generation)

@@ -302,13 +302,13 @@ class Run:
                 means="all workers end the run together, which they can do only between two steps",
                 do="call it after the inner loop; decide by a value that all workers have, such as step.loss",
             )
-        self._ending = reason or "its script has stopped it"
+        self._ending = reason or "its script stopped it"
 
     def _leave_loop(self) -> bool:
         """End the run after its script, if the script has left the loop between two steps."""
         if not self.step or self._step is None or self._step.under_way:
             return False
-        self._ending = self._ending or f"its script has left the loop after step {self.step}"
+        self._ending = self._ending or f"its script left the loop after step {self.step}"
         self._settle(early=True)
         return True
 
@@ -361,8 +361,8 @@ class Run:
         checked = parse_values(metrics, "run.checkpoint")
         if STEP_LOSS in checked:
             raise BadInput(
-                f"run.checkpoint({STEP_LOSS}=...)",
-                means=f"each checkpoint already has the loss of its step under the name {STEP_LOSS}",
+                f"run.checkpoint was given a metric with the name {STEP_LOSS}",
+                means="each checkpoint already has the loss of its step under this name",
                 do="use another name, such as run.checkpoint(val_loss=...)",
             )
         trainer.take_checkpoint(checked)
@@ -438,7 +438,7 @@ class Run:
         if self._step is None or not self._step.ended:
             raise BadInput(
                 f"{function} was called before the step was made",
-                means="what is recorded belongs to the step just made; a worker that joins has made none",
+                means="a record belongs to the step just made, and a worker that joins has not made one yet",
                 do=do,
             )
         return trainer
@@ -465,7 +465,7 @@ class Run:
         if self._trainer is None:
             raise BadInput(
                 "the run has no model yet",
-                means="the script has not called run.prepare",
+                means="the script has not called run.prepare yet",
                 do="call model, optimizer = run.prepare(model, optimizer) first",
             )
         return self._trainer

@@ -187,8 +187,9 @@ class TrainingStep:
     def _check_number(self, number: int) -> None:
         """Replace this worker if its script has read a number other than that of the round."""
         if self._number_read and number != self._number:
-            # The run began without this worker, and its script has used a wrong number.
-            exit_for_replacement(f"the script read step number {self._number}; the run is at step {number}")
+            exit_for_replacement(
+                f"the script read step number {self._number}, but this worker joins the run at step {number}"
+            )
         self._number = number
 
     def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
@@ -224,7 +225,7 @@ class TrainingStep:
         if not math.isfinite(value):
             raise RunFailed(
                 f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
-                means="the step was not committed; the model is as the step before has left it",
+                means="the step was not committed, so the model is that of the step before",
                 do="check the learning rate and this microbatch; the same seed gives the same step again",
             )
         scaling = self._trainer.scaling

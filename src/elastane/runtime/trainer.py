@@ -126,9 +126,9 @@ class Trainer:
         """
         if self._reactor is None:
             raise BadInput(
-                "evaluate was called before the first step",
-                means="a worker that joins later would have to do it again",
-                do="evaluate inside the loop over run.steps, or after it",
+                f"{self.iterating or 'a round'} was begun before the first step",
+                means="all workers take part in it, and a worker that joins later would begin it alone",
+                do="call run.evaluate and run.checkpoint inside the loop over run.steps, or after it",
             )
         return self._reactor
 

@@ -15,9 +15,9 @@ def exit_for_replacement(why: str, resource: Resource | None = None) -> NoReturn
         why: the reason, for the log.
         resource: the exhausted resource, from which the exit code follows; None: no resource.
     """
-    if resource is not None:
-        why += f"\nthis worker ran out of {resource.name} and ends, to be replaced; {resource.do}"
-    sys.stderr.write(f"{why}\n")
+    cause = "" if resource is None else f" ran out of {resource.name}: it"
+    remedy = "" if resource is None else f"; {resource.do}"
+    sys.stderr.write(f"{why}\nthis worker{cause} ends, and another one replaces it{remedy}\n")
     sys.stderr.flush()
     sys.stdout.flush()
     os._exit(CANNOT_GO_ON if resource is None else resource.exit_code)

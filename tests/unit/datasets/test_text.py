@@ -129,7 +129,7 @@ def test_a_user_defined_tokenizer(folder):
     [
         ("x.jsonl", '{"text": "a"}\n{"body": "b"}', "no text under 'text': line 2"),
         ("x.jsonl", "no json", "no text under 'text': line 1"),
-        ("x.jsonl", '{"text": 3}', "holds a int there"),
+        ("x.jsonl", '{"text": 3}', "has a value of type int"),
         ("x.txt", b"\xff\xfe\xfd", "cannot be read"),
         ("y.txt", None, "no such file"),
         ("x.txt", "short", "has 6 tokens"),

@@ -83,7 +83,7 @@ def test_a_window_outside_the_file_is_refused(numbers):
         (lambda path: path.write_bytes(b""), 4, "cannot be read as tokens"),
         (lambda path: path.write_bytes(b"abc"), 1, "cannot be read as tokens"),
         (lambda path: path.write_bytes(b"abcd"), 2, "has 2 tokens"),
-        (lambda path: path.write_bytes(b"abcd"), 0, "length=0"),
+        (lambda path: path.write_bytes(b"abcd"), 0, "invalid length: 0"),
     ],
 )
 def test_the_error_names_a_file_without_tokens(tmp_path, write, length, words):

@@ -196,7 +196,7 @@ def _parse_until(until: str | int) -> tuple[int, int]:
     match = re.fullmatch(r"\s*(\d+)\s*(steps?|epochs?)\s*", str(until))
     if match is None or int(match[1]) < 1:
         raise BadInput(
-            f"run.steps(until={until!r})",
+            f"run.steps was given an invalid until: {until!r}",
             means="until is the number of steps or epochs after which the run ends",
             do="pass a text such as '3 epochs' or '500 steps', or a number of steps",
         )

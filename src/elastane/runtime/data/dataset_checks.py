@@ -41,8 +41,8 @@ def check_positions(dataset: object, function: str) -> None:
     check_dataset(dataset, function)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"{function} was given a {type(dataset).__name__}, which has no samples by position",
-            means="the workers divide the samples by their positions",
+            f"{function} was given {describe_value(dataset)}, which has no samples by position",
+            means="the workers divide the samples among themselves by position",
             do="pass a dataset with __len__ and __getitem__, such as a list of the samples",
         )
 
@@ -55,7 +55,7 @@ def check_count(function: str, name: str, value: object, least: int = 1) -> None
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadInput(
-            f"{function}({name}={describe_value(value)})",
+            f"{function} was given an invalid {name}: {describe_value(value)}",
             means=f"{name} must be a whole number, {least} or more",
             do=f"pass a number, such as {name}={max(least, 8)}",
         )
@@ -69,7 +69,7 @@ def check_collate(function: str, collate: object) -> None:
     """
     if collate is not None and not callable(collate):
         raise BadInput(
-            f"{function}(collate={describe_value(collate)})",
+            f"{function} was given an invalid collate: {describe_value(collate)}",
             means="collate must be a function that makes a batch of a list of samples",
             do="pass such a function, or leave it out for PyTorch's default",
         )
@@ -104,7 +104,7 @@ def _explain_refusal(dataset: object) -> tuple[str, str, str] | None:
             "pass the dataset itself, or a list of its samples; for a stream pass a function "
             "(shard, shards) that returns an iterable over that shard"
         )
-        return f"{name}, which can be read only once", "a step may be computed and read a second time", do
+        return f"{name}, which can be read only once", "a worker may have to read a sample again", do
     if (
         isinstance(dataset, type)
         and issubclass(dataset, Dataset)
@@ -188,10 +188,10 @@ def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> 
     try:
         return collate(samples)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
-        kind = type(samples[0]).__name__
+        kind, text = type(samples[0]).__name__, str(error).strip()
         raise BadInput(
-            f"cannot make a batch of the samples of the dataset; the first one is a {kind}",
-            means=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            f"cannot make a batch of samples of the dataset; the first one has the type {kind}",
+            means=text.splitlines()[0] if text else type(error).__name__,
             do="return tensors or numbers of equal shapes from the dataset, or pass collate=, a function "
             "that makes a batch of a list of samples",
         ) from error

@@ -147,7 +147,7 @@ class Loaders:
 
     def _handle_dead_loader(self, _number: int, _frame: FrameType | None) -> None:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
-            sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
+            sys.stderr.write("a loader process was killed, so this worker ends; another one replaces it\n")
             sys.stderr.flush()
             # Use a signal: the run would attribute an exit code to the script.
             os.kill(os.getpid(), signal.SIGKILL)

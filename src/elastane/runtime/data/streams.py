@@ -32,6 +32,7 @@ from elastane.runtime.data.batch_sources import (
 from elastane.runtime.data.determinism import seed_everything, use_one_thread
 from elastane.runtime.data.fingerprint import digest_stream
 from elastane.runtime.exhaustion import runs_script
+from elastane.runtime.values import describe_value
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
 """A function that takes ``(shard, shards)`` and returns an iterable over the samples of that shard."""
@@ -73,7 +74,7 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
     if isinstance(dataset, IterableDataset):
         return Stream(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
     raise BadInput(
-        f"run.steps was given a {type(dataset).__name__}, which has no shards to open",
+        f"run.steps was given {describe_value(dataset)}, which has no shards to open",
         means="each virtual rank reads its own shard, so the run opens a stream once for each of them",
         do="pass a function (shard, shards) that returns an iterable over that shard, "
         "such as a StatefulDataLoader with batch_size=None",
@@ -95,7 +96,8 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
         )
     if shard.stateful is None and not source.replay:
         raise BadInput(
-            f"a {type(shard.iterable).__name__} cannot be resumed: it has no state_dict and load_state_dict",
+            f"the stream ({type(shard.iterable).__name__}) cannot be resumed: it has no state_dict and "
+            "load_state_dict",
             means="a worker that takes over a virtual rank could not continue its stream",
             do="give the dataset (or its iterator) both methods, or pass replay=True to run.steps: "
             "then a worker that takes over reads the shard from its beginning, which takes ever longer",
@@ -103,7 +105,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
     samples, text = shard.draw(1)
     if source.announced and plan.virtual_ranks > 1 and not shard.worker_info.was_read:
         raise BadInput(
-            f"a {type(dataset).__name__} does not ask for the number of its shard",
+            f"the dataset ({type(dataset).__name__}) does not ask for the number of its shard",
             means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
             do="give it a method shard(index, count) that returns the dataset of one shard, "
             "or have it read only the samples of its shard, by torch.utils.data.get_worker_info()",
@@ -111,7 +113,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
     state = shard.last_state
     if msgspec.json.decode(msgspec.json.encode(state)) != state:
         raise BadInput(
-            f"the state of a {type(shard.iterable).__name__} changes when it is written as JSON",
+            f"the state of the stream ({type(shard.iterable).__name__}) changes when it is written as JSON",
             means="the state goes to other workers and into checkpoints as JSON",
             do="return only numbers, strings, booleans, None, lists and dicts with string keys from "
             "state_dict()",
@@ -136,7 +138,7 @@ class StreamBatchSource(BatchSource):
     def __init__(self, source: Stream, plan: BatchPlan, collate: Collate | None, *, loaders: int = 0) -> None:
         if loaders:
             raise BadInput(
-                f"run.steps(loaders={loaders}) with a stream",
+                f"run.steps was given loaders={loaders} with a stream",
                 means="loader processes load samples by position, and a stream has none",
                 do="remove loaders=, or give each shard its own processes: num_workers of a "
                 "StatefulDataLoader",

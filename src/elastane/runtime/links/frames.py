@@ -108,7 +108,10 @@ class FrameStream:
         message, payload = HEADER.unpack(self._header)
         self._header = bytearray()
         if message > self.limits.message or payload > self.limits.payload:
-            raise Malformed(f"a frame of {message} and {payload} bytes, more than {self.limits}")
+            sizes = f"a message of {message} bytes and a payload of {payload} bytes"
+            raise Malformed(
+                f"a frame with {sizes}; at most {self.limits.message} and {self.limits.payload} are allowed"
+            )
         self._payload = _allocate(payload)
         self._message = bytearray(message)
         self._filled = 0

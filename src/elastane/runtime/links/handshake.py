@@ -15,8 +15,8 @@ which it was made:
 - *Reflection*: a proof names its role, so the proof of an acceptor is not one of a dialler. A worker refuses
   a connection in its own name, and accepts only from workers with higher numbers.
 - *Relay to another worker*: a proof names the worker that receives it. Suppose a stranger is dialled in place
-of
-  worker 0, because it listens where a dead worker did. It cannot use the proof it receives to enter worker 1.
+  of worker 0, because it listens where a dead worker did. It cannot use the proof that it receives to enter
+  worker 1.
 - *Relay from another address*: a proof names the acceptor's address. So a stranger cannot relay the handshake
   between a dialler that was led to the stranger's port and the real acceptor. It could only forward bytes
   between the two real addresses, which takes control of the network or of the machine.
@@ -137,7 +137,7 @@ class Handshake:
         """
         received = decode_handshake(message)
         if self.proven is not None:
-            raise Malformed("a message of a handshake that is over")
+            raise Malformed("a message after the end of the handshake")
         if isinstance(received, Hello):
             self._take_hello(received)
             return _encode(self._hello) if self._dialled is None else self._build_proof()
