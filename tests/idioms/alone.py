@@ -1,4 +1,4 @@
-"""An idiom trained in this process, as plain ``python`` trains it."""
+"""The training of an idiom in this process, as under plain ``python``."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from .catalogue import Idiom
 
 @dataclass
 class Trained:
-    """What came of a training.
+    """The results of a training.
 
     Args:
-        losses: of all steps, in hexadecimal.
-        said: what the script printed.
-        digest: of the state after the last step.
+        losses: the losses of all steps, in hexadecimal.
+        prints: the lines that the script printed.
+        digest: the digest of the state after the last step.
     """
 
     losses: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    prints: list[str] = field(default_factory=list)
     digest: Digest | None = None
 
 
 def train(idiom: Idiom, variant: str = "", **wishes: object) -> Trained:
-    """Train alone; ``wishes`` as in `RunSpec`.
+    """Train alone; ``wishes`` are fields of `RunSpec`.
 
     Raises:
         ElastaneError: the idiom is refused.
@@ -39,14 +39,14 @@ def train(idiom: Idiom, variant: str = "", **wishes: object) -> Trained:
     trained = Trained()
     steps = run.steps
 
-    def observed(*args, **options):
+    def observe_steps(*args, **options):
         for step in steps(*args, **options):
             yield step
             trained.losses.append(step.loss.hex())
 
-    run.steps = observed
-    run.print = lambda *values: trained.said.append(" ".join(map(str, values)))
-    # What torch warns of, scripts are warned of in their logs.
+    run.steps = observe_steps
+    run.print = lambda *values: trained.prints.append(" ".join(map(str, values)))
+    # In a run, warnings of torch go to the worker's log.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         idiom(run, variant)

@@ -1,4 +1,4 @@
-"""``docs/idioms.md``, made from the catalogue."""
+"""The page ``docs/idioms.md``, which is built from the catalogue."""
 
 import inspect
 from pathlib import Path
@@ -15,33 +15,33 @@ INTRODUCTION = """\
 How a run treats common ways to write training code. `run` is the object that `elastane.join()` returns.
 
 Each entry is a test. Its code trains on one worker without interruption. It trains again while a worker
-joins, one is killed in the middle of a step and another takes its place. It trains once more with
+joins, another one is killed in the middle of a step, and a third one replaces it. It trains once more with
 `--copies 1`, while two workers join and the first is drained. The code is in `tests/idioms/catalogue/`, and
-`pytest tests/idioms --rewrite` makes this page from it.
+`pytest tests/idioms --rewrite` builds this page from it.
 
-- **exact**: parameters, optimizer state and losses are the same bits in all three.
-- **exact, not sharded**: the same, but with `--copies N` the script is refused.
+- **exact**: parameters, optimizer state and losses have the same bits in all three trainings.
+- **exact, not sharded**: the same, but a run with `--copies N` refuses the script.
 - **refused**: the run ends with an error that says why, and what to write instead.
 
-A run does not notice every mistake. A variable of the script that changes from step to step, and that the
-loss depends on, starts from its first value in a worker that joins: keep it in `run.keep`. See
+A run does not notice every mistake. Suppose a variable of the script changes from step to step, and the loss
+depends on it. In a worker that joins, it starts from its first value. So keep it in `run.keep`; see
 [assumptions](assumptions.md).
 """
 
 
-def page() -> str:
-    """The text of the page."""
+def build_page() -> str:
+    """Return the text of the page."""
     parts = [INTRODUCTION]
     for theme in THEMES:
         idioms = [idiom for idiom in CATALOGUE.values() if idiom.train.__module__ == theme.__name__]
-        parts.append(_section(inspect.cleandoc(theme.__doc__), idioms))
+        parts.append(_build_section(inspect.cleandoc(theme.__doc__), idioms))
     return "\n".join(parts)
 
 
-def _section(theme: str, idioms: list[Idiom]) -> str:
+def _build_section(theme: str, idioms: list[Idiom]) -> str:
     title, _, introduction = theme.partition("\n")
     rows = [
-        f"| {idiom.title} | {idiom.sentence} | {_verdict(idiom)} | {idiom.note} |".replace("  ", " ")
+        f"| {idiom.title} | {idiom.sentence} | {_describe_verdict(idiom)} | {idiom.note} |".replace("  ", " ")
         for idiom in idioms
     ]
     head = [
@@ -58,7 +58,7 @@ def _section(theme: str, idioms: list[Idiom]) -> str:
     return "\n\n".join(filter(None, [f"## {title.rstrip('.')}", introduction.strip(), table, *codes])) + "\n"
 
 
-def _verdict(idiom: Idiom) -> str:
+def _describe_verdict(idiom: Idiom) -> str:
     if idiom.refusal:
         return "refused"
     return "exact, not sharded" if idiom.unsharded else "exact"

@@ -1,17 +1,17 @@
-"""``docs/idioms.md`` is what the catalogue says; ``pytest tests/idioms --rewrite`` writes it anew."""
+"""``docs/idioms.md`` equals the catalogue; ``pytest tests/idioms --rewrite`` writes it again."""
 
 from .catalogue import CATALOGUE
-from .page import PAGE, page
+from .page import PAGE, build_page
 
 
-def test_the_page_is_made_from_the_catalogue(request):
+def test_the_page_equals_the_catalogue(request):
     if request.config.getoption("--rewrite"):
-        PAGE.write_text(page())
+        PAGE.write_text(build_page())
     else:
-        assert PAGE.read_text() == page()
+        assert PAGE.read_text() == build_page()
 
 
-def test_every_idiom_has_a_sentence_and_every_refusal_says_what_to_write_instead():
+def test_every_idiom_has_a_description_and_every_refusal_has_a_correction():
     for idiom in CATALOGUE.values():
         assert idiom.sentence.endswith("."), idiom.name
         assert "\n" not in idiom.sentence, idiom.name

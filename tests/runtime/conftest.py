@@ -1,4 +1,4 @@
-"""Every test trains alone, on one thread, and leaves no settings behind."""
+"""Fixtures: every test trains alone, on one thread, and leaves no settings behind."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""One small training, done by elastane and by the plain loop whose mathematics it must keep."""
+"""A small training, run by Elastane and by a plain loop that must give the same results."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,45 +22,45 @@ FEATURES, CLASSES = 6, 4
 SEED = 0
 
 
-def samples(length: int = 20) -> TensorDataset:
+def make_samples(length: int = 20) -> TensorDataset:
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(length, FEATURES, generator=generator)
     return TensorDataset(inputs, inputs[:, :CLASSES].argmax(1))
 
 
-def mean_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float | None]:
+def compute_mean_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float | None]:
     inputs, targets = batch
     return functional.cross_entropy(model(inputs), targets), None
 
 
-def adamw(model: nn.Module) -> Optimizer:
+def build_adamw(model: nn.Module) -> Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.05)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is to be learned, and how.
+    """A training: the model, the data and the way to train.
 
     Args:
-        model: builds it.
-        optimizer: of a model.
-        loss: ``(loss, weight)`` of a model and a batch; without a weight the loss is a mean.
-        scheduler: of an optimizer.
-        clip: largest norm of the gradient.
-        scaler: makes a ``GradScaler``.
-        data: map-style.
-        steps: how many.
+        model: builds the model.
+        optimizer: builds the optimizer of a model.
+        loss: returns ``(loss, weight)`` for a model and a batch; without a weight the loss is a mean.
+        scheduler: builds the schedule of an optimizer.
+        clip: the largest norm of the gradient.
+        scaler: builds a ``GradScaler``.
+        data: a map-style dataset.
+        steps: the number of steps.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
     """
 
     model: Callable[[], nn.Module]
-    optimizer: Callable[[nn.Module], Optimizer] = adamw
-    loss: Callable[[nn.Module, Any], tuple[torch.Tensor, float | None]] = mean_loss
+    optimizer: Callable[[nn.Module], Optimizer] = build_adamw
+    loss: Callable[[nn.Module, Any], tuple[torch.Tensor, float | None]] = compute_mean_loss
     scheduler: Callable[[Optimizer], Any] | None = None
     clip: float | None = None
     scaler: Callable[[], GradScaler] | None = None
-    data: TensorDataset = field(default_factory=samples)
+    data: TensorDataset = field(default_factory=make_samples)
     steps: int = 6
     global_batch: int = 8
     microbatch: int = 2
@@ -78,13 +78,13 @@ class Learned:
     scales: list[float] = field(default_factory=list)
 
 
-def spec(**wishes: Any) -> RunSpec:
+def build_spec(**wishes: Any) -> RunSpec:
     return RunSpec(name="alone", script="", **wishes)
 
 
-def prepared(lesson: Lesson, **wishes: Any) -> Learned:
-    """A model in elastane's charge that has not learned anything yet; ``wishes`` as in `RunSpec`."""
-    worker_settings._settings = worker_settings.WorkerSettings(spec=spec(**wishes))
+def prepare_lesson(lesson: Lesson, **wishes: Any) -> Learned:
+    """Prepare a model in a run that has not trained yet; ``wishes`` are fields of `RunSpec`."""
+    worker_settings._settings = worker_settings.WorkerSettings(spec=build_spec(**wishes))
     run = elastane.join()
     model = lesson.model()
     optimizer = lesson.optimizer(model)
@@ -94,9 +94,9 @@ def prepared(lesson: Lesson, **wishes: Any) -> Learned:
     return Learned(model, optimizer, scheduler, [], run, scaler)
 
 
-def elastic(lesson: Lesson, **wishes: Any) -> Learned:
-    """Trained by elastane, alone."""
-    learned = prepared(lesson, **wishes)
+def train_elastic(lesson: Lesson, **wishes: Any) -> Learned:
+    """Train with Elastane, in this process alone."""
+    learned = prepare_lesson(lesson, **wishes)
     assert learned.run is not None
     for step in learned.run.steps(
         lesson.data, global_batch=lesson.global_batch, microbatch=lesson.microbatch, until=lesson.steps
@@ -112,18 +112,18 @@ def elastic(lesson: Lesson, **wishes: Any) -> Learned:
     return learned
 
 
-def plain(lesson: Lesson) -> Learned:
-    """Trained by a loop with gradient accumulation, on the same samples and random numbers."""
+def train_plain(lesson: Lesson) -> Learned:
+    """Train in a loop with gradient accumulation, on the same samples and random numbers."""
     seed_everything(SEED)
     model = lesson.model()
     optimizer = lesson.optimizer(model)
     scheduler = lesson.scheduler(optimizer) if lesson.scheduler else None
-    # Disabled, a scaler does nothing.
+    # A disabled scaler does nothing.
     scaler = lesson.scaler() if lesson.scaler else GradScaler("cpu", enabled=False)
     learned = Learned(model, optimizer, scheduler, [], scaler=scaler)
     for step in range(1, lesson.steps + 1):
         optimizer.zero_grad()
-        learned.losses.append(_accumulated(lesson, model, step, scaler))
+        learned.losses.append(_accumulate_step(lesson, model, step, scaler))
         scaler.unscale_(optimizer)
         if lesson.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), lesson.clip)
@@ -134,34 +134,34 @@ def plain(lesson: Lesson) -> Learned:
         if learned.scales[-1] < scale:
             learned.skipped.append(step)
         if scheduler is not None:
-            # A schedule warns where its first step follows a skipped one.
+            # A schedule warns if its first step follows a skipped step of the optimizer.
             optimizer._opt_called = True
             scheduler.step()
     return learned
 
 
-def _accumulated(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler) -> float:
-    """One global batch: gradients add up, buffers move by the mean of what each microbatch changes."""
-    dealt = find_step_samples(step, len(lesson.data), lesson.global_batch)
+def _accumulate_step(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler) -> float:
+    """Compute a global batch: sum the gradients, and change buffers by the mean change of a microbatch."""
+    step_samples = find_step_samples(step, len(lesson.data), lesson.global_batch)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    moved = {name: torch.zeros_like(buffer) for name, buffer in before.items()}
+    changes = {name: torch.zeros_like(buffer) for name, buffer in before.items()}
     total, divisor, microbatches = 0.0, 0.0, 0
-    for rank, batch in _microbatches(lesson, step):
+    for rank, batch in _iterate_microbatches(lesson, step):
         seed_everything(derive_random_key(SEED, step, rank))
         loss, weight = lesson.loss(model, batch)
         size = len(batch[0])
-        share = 1.0 if weight is not None else size / dealt.count
+        share = 1.0 if weight is not None else size / step_samples.count
         scaler.scale(loss * share).backward()
         total += loss.item() * share
         divisor += weight or 0.0
         microbatches += 1
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                moved[name] += buffer - before[name]
+                changes[name] += buffer - before[name]
                 buffer.copy_(before[name])
     with torch.no_grad():
         for name, buffer in model.named_buffers():
-            buffer.copy_(before[name] + moved[name] / microbatches)
+            buffer.copy_(before[name] + changes[name] / microbatches)
     if divisor:
         for parameter in model.parameters():
             if parameter.grad is not None:
@@ -170,17 +170,18 @@ def _accumulated(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler
     return total
 
 
-def _microbatches(lesson: Lesson, step: int) -> Iterator[tuple[int, Any]]:
+def _iterate_microbatches(lesson: Lesson, step: int) -> Iterator[tuple[int, Any]]:
     length = len(lesson.data)
-    dealt = find_step_samples(step, length, lesson.global_batch)
+    step_samples = find_step_samples(step, length, lesson.global_batch)
     for rank in range(lesson.global_batch // lesson.microbatch):
-        positions = dealt.list_positions(rank, lesson.microbatch)
-        if positions:
-            yield rank, lesson.data[[find_sample_index(p, length, SEED, dealt.epoch) for p in positions]]
+        positions = step_samples.list_positions(rank, lesson.microbatch)
+        indices = [find_sample_index(p, length, SEED, step_samples.epoch) for p in positions]
+        if indices:
+            yield rank, lesson.data[indices]
 
 
 def assert_alike(elastic: Learned, plain: Learned, tolerance: float = 1e-5) -> None:
-    """Equal up to the order in which floating-point sums are taken."""
+    """Assert that two trainings are equal up to the order of floating-point sums."""
     torch.testing.assert_close(elastic.losses, plain.losses, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(
         dict(elastic.model.state_dict()), dict(plain.model.state_dict()), rtol=tolerance, atol=tolerance

@@ -20,7 +20,7 @@ from elastane.runtime.finished.readback import ReadbackFailed
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 
-from .lessons import FEATURES, Lesson, elastic, samples, spec
+from .lessons import FEATURES, Lesson, build_spec, make_samples, train_elastic
 from .test_foreign_readers import make_texts, tiny_gpt2, tiny_llama
 from .test_kept_state import write_checkpoint
 
@@ -72,13 +72,13 @@ class Adapted:
         lesson = Lesson(
             build, optimizer=only_trained, loss=loss, data=make_texts(), steps=3, global_batch=4, microbatch=2
         )
-        self.state = elastic(lesson).run._trainer.state
+        self.state = train_elastic(lesson).run._trainer.state
         self.model = self.state.model.eval()
         after(self.model)
         self.files, self.out = RunDir(folder / "run"), folder / "out"
         self.files.root.mkdir()
-        write_finished(self.state, self.files, spec())
-        self.files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
+        write_finished(self.state, self.files, build_spec())
+        self.files.run.write_bytes(msgspec.json.encode(RunRecord(spec=build_spec(), created="")))
 
     def load_base(self):
         return self.model_type.from_pretrained(self.named)
@@ -239,14 +239,14 @@ def test_an_adapter_of_a_plain_module_loads_onto_it(tmp_path):
     base = nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, 4))
     config = peft.LoraConfig(r=2, target_modules=["0"])
     lesson = Lesson(lambda: peft.get_peft_model(copy.deepcopy(base), config), optimizer=only_trained, steps=2)
-    state = elastic(lesson).run._trainer.state
+    state = train_elastic(lesson).run._trainer.state
     files = RunDir(tmp_path / "run")
     files.root.mkdir()
-    write_finished(state, files, spec())
-    files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
+    write_finished(state, files, build_spec())
+    files.run.write_bytes(msgspec.json.encode(RunRecord(spec=build_spec(), created="")))
     export_model(read_finished_run(files, optimizer=False), "hf", tmp_path / "out")
     read = peft.PeftModel.from_pretrained(base, tmp_path / "out")
-    inputs = samples().tensors[0]
+    inputs = make_samples().tensors[0]
     assert torch.equal(read(inputs), state.model(inputs))
 
 

@@ -1,4 +1,4 @@
-"""What arrives from a loader is what it loaded, however it travelled."""
+"""A batch arrives from a loader as the loader loaded it."""
 
 import multiprocessing
 

@@ -1,4 +1,4 @@
-"""What a script changes between two steps is part of the state, also at the end and in a checkpoint."""
+"""Changes that a script makes between two steps are part of the state, at the end and in checkpoints."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elastane.api.errors import BadInput
 
-from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
+from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson, train_elastic
 from .test_optimizers import pack
 
 
@@ -22,7 +22,7 @@ class Averaging(nn.Module):
 
 
 class Targeted(nn.Module):
-    """A network with a frozen one beside its first layer."""
+    """A network with a frozen copy of its first layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,35 +34,34 @@ class Targeted(nn.Module):
         return self.body(inputs)
 
 
-def trained(learned, steps, between):
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=steps):
+def train_and_change(learned, steps, between):
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=steps):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         between(step)
 
 
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_buffer_written_after_the_last_step_too_is_what_it_was_written_to(copies):
-    learned, expected = prepared(Lesson(Averaging), copies=copies), torch.zeros(CLASSES, FEATURES)
+def test_a_buffer_has_the_value_that_the_script_wrote_after_the_last_step(copies):
+    learned, expected = prepare_lesson(Lesson(Averaging), copies=copies), torch.zeros(CLASSES, FEATURES)
 
-    def between(_step):
+    def change_state(_step):
         learned.model.average.lerp_(learned.model.layer.weight.detach(), 0.1)
         expected.lerp_(learned.model.layer.weight.detach(), 0.1)
 
-    trained(learned, 4, between)
+    train_and_change(learned, 4, change_state)
     assert torch.equal(learned.model.average, expected)
     assert expected.any()
 
 
-def test_a_joiner_gets_the_state_as_the_script_leaves_it():
-    """Frozen parameters, flags, numbers and tensors in attributes, what is kept: all of it."""
-
-    donor, joiner = prepared(Lesson(Targeted)), prepared(Lesson(Targeted))
+def test_a_joining_worker_receives_the_state_that_the_script_left():
+    """The state has frozen parameters, flags, numbers and tensors in attributes, and run.keep."""
+    donor, joiner = prepare_lesson(Lesson(Targeted)), prepare_lesson(Lesson(Targeted))
     for learned in (donor, joiner):
         average = get_ema_multi_avg_fn(0.5)
         learned.run.keep["ema"] = learned.ema = AveragedModel(learned.model.body[0], multi_avg_fn=average)
 
-    def between(step):
+    def change_state(step):
         donor.ema.update_parameters(donor.model.body[0])
         donor.model.target.weight.data.mul_(0.5).add_(donor.model.body[0].weight.data, alpha=0.5)
         donor.model.scale, donor.model.history = 0.9**step.number, torch.tensor([1.0, step.loss])
@@ -70,7 +69,7 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
         donor.model.body[2].bias.requires_grad_(step.number > 5)
         donor.model.body[0].train(mode=False)
 
-    trained(donor, 3, between)
+    train_and_change(donor, 3, change_state)
     state = donor.run._trainer.state
     joiner.run._trainer.state.unpack(pack(state, range(state.units), range(state.units)))
     theirs, mine = joiner.model, donor.model
@@ -85,10 +84,10 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
     assert joiner.run._trainer.state.replicated.digest() == state.replicated.digest()
 
 
-def test_the_digest_of_a_run_covers_what_no_block_holds():
+def test_the_digest_of_a_run_covers_frozen_parameters():
     def digest(change):
-        learned = prepared(Lesson(Targeted))
-        trained(learned, 2, lambda _step: learned.model.target.weight.data.add_(change))
+        learned = prepare_lesson(Lesson(Targeted))
+        train_and_change(learned, 2, lambda _step: learned.model.target.weight.data.add_(change))
         return learned.run.digest
 
     assert digest(0.0) == digest(0.0) != digest(0.1)
@@ -108,7 +107,7 @@ def test_rehearsing_the_optimizer_leaves_no_trace():
             self.made_in_step = True
             return super().step(closure)
 
-    learned = prepared(
+    learned = prepare_lesson(
         Lesson(lambda: nn.Linear(FEATURES, CLASSES), lambda m: Counting(m.parameters(), lr=0.1))
     )
     training = learned.run._trainer
@@ -128,28 +127,27 @@ def test_an_optimizer_inside_another_one_is_refused():
         return Lookahead(model.parameters(), torch.optim.SGD(model.parameters(), lr=0.1))
 
     with pytest.raises(BadInput, match="has another optimizer in its attribute inner"):
-        prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES), build))
+        prepare_lesson(Lesson(lambda: nn.Linear(FEATURES, CLASSES), build))
 
 
-def test_numbers_drawn_between_steps_do_not_depend_on_who_computed_what():
-    drawn = []
+def test_numbers_drawn_between_steps_do_not_depend_on_the_division_into_microbatches():
+    draws = []
 
     def learn(microbatch):
         lesson = Lesson(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES)))
-        learned, numbers = prepared(lesson), []
-        for step in learned.run.steps(samples(), global_batch=8, microbatch=microbatch, until=3):
+        learned, numbers = prepare_lesson(lesson), []
+        for step in learned.run.steps(make_samples(), global_batch=8, microbatch=microbatch, until=3):
             for batch in step:
-                step.backward(mean_loss(learned.model, batch)[0])
+                step.backward(compute_mean_loss(learned.model, batch)[0])
             numbers.append(torch.rand(2).tolist())
-        drawn.append(numbers)
+        draws.append(numbers)
 
     learn(2)
     learn(8)
-    assert drawn[0] == drawn[1]
-    assert drawn[0][0] != drawn[0][1]
+    assert draws[0] == draws[1]
+    assert draws[0][0] != draws[0][1]
 
 
-def test_training_alone_is_as_before(capsys):
-    """Nothing of all this is seen by a script that does nothing unusual."""
-    elastic(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+def test_an_ordinary_training_prints_nothing_to_stderr(capsys):
+    train_elastic(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
     assert capsys.readouterr().err == ""

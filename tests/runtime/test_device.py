@@ -13,9 +13,9 @@ from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import Mirrored
 
-from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
+from .lessons import Lesson, assert_alike, assert_same_bits, train_elastic, train_plain
 from .test_gradients import Worker, sum_alone
-from .test_models import MODELS, mlp, with_batch_norm
+from .test_models import MODELS, build_batch_norm_model, build_mlp
 from .test_optimizers import compute_digests, join, large, lesson_of, train_on
 
 pytestmark = pytest.mark.skipif(
@@ -39,24 +39,24 @@ def unpinned():
 def move_to_device(lesson: Lesson) -> Lesson:
     """Return the same lesson on the device."""
 
-    def loss(model, batch):
+    def compute_loss(model, batch):
         return lesson.loss(model, tuple(tensor.to("cuda") for tensor in batch))
 
-    return replace(lesson, model=lambda: lesson.model().to("cuda"), loss=loss)
+    return replace(lesson, model=lambda: lesson.model().to("cuda"), loss=compute_loss)
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_a_model_trains_as_in_a_plain_loop(build):
-    learned = elastic(move_to_device(Lesson(build)))
+    learned = train_elastic(move_to_device(Lesson(build)))
     assert isinstance(learned.run._trainer.state.placement, Mirrored)
     assert all(parameter.is_cuda for parameter in learned.model.parameters())
-    assert_alike(learned, plain(move_to_device(Lesson(build))), tolerance=1e-3)
+    assert_alike(learned, train_plain(move_to_device(Lesson(build))), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
     lesson = move_to_device(Lesson(build))
-    first, again, sharded = elastic(lesson), elastic(lesson), elastic(lesson, copies=2)
+    first, again, sharded = train_elastic(lesson), train_elastic(lesson), train_elastic(lesson, copies=2)
     assert first.losses == again.losses == sharded.losses
     assert_same_bits(first.model, again.model)
     assert_same_bits(first.model, sharded.model)
@@ -77,15 +77,15 @@ def test_a_joiner_has_its_state_on_the_same_device_as_the_donor(how, copies):
     assert compute_digests(joiner) == compute_digests(donor)
 
 
-def autocast(model, batch):
+def compute_autocast_loss(model, batch):
     inputs, targets = batch
     with torch.autocast("cuda", dtype=torch.bfloat16):
         return functional.cross_entropy(model(inputs), targets), None
 
 
 def test_mixed_precision_trains_to_the_same_bits_sharded():
-    lesson = move_to_device(Lesson(mlp, loss=autocast))
-    assert_same_bits(elastic(lesson).model, elastic(lesson, copies=2).model)
+    lesson = move_to_device(Lesson(build_mlp, loss=compute_autocast_loss))
+    assert_same_bits(train_elastic(lesson).model, train_elastic(lesson, copies=2).model)
 
 
 def test_gradients_from_the_device_sum_to_the_same_bits_as_those_from_the_cpu():
@@ -128,17 +128,17 @@ def test_parameters_on_two_devices_are_refused():
 
 
 def test_frozen_parameters_are_part_of_the_layout_on_any_device():
-    def layout(device):
+    def build_layout(device):
         torch.manual_seed(0)
-        model = with_batch_norm().to(device)
+        model = build_batch_norm_model().to(device)
         model[0].requires_grad_(requires_grad=False)
         return ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
 
-    assert layout("cuda").digest() == layout("cpu").digest()
+    assert build_layout("cuda").digest() == build_layout("cpu").digest()
 
 
 def test_a_run_on_a_gpu_describes_all_that_its_bits_depend_on():
-    elastic(move_to_device(Lesson(mlp)))
+    train_elastic(move_to_device(Lesson(build_mlp)))
     described = devices.describe_device(torch.device("cuda", 0))
     assert torch.cuda.get_device_name(0) in described
     assert "deterministic=True, benchmark=False" in described

@@ -1,4 +1,4 @@
-"""Mistakes in a script are answered at once, in words, before anything is committed wrongly."""
+"""A mistake in a script is refused at once, before a wrong step is committed."""
 
 import math
 
@@ -10,37 +10,37 @@ from torch.utils.data import TensorDataset
 import elastane
 from elastane.api.errors import BadInput, RunFailed
 
-from .lessons import CLASSES, FEATURES, Lesson, mean_loss, prepared, samples
+from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson
 
 
-def linear() -> nn.Module:
+def build_linear() -> nn.Module:
     return nn.Linear(FEATURES, CLASSES)
 
 
 @pytest.fixture
 def learned():
-    return prepared(Lesson(linear))
+    return prepare_lesson(Lesson(build_linear))
 
 
-def steps_of(learned, data=None, **wishes):
+def iterate_steps(learned, data=None, **wishes):
     chosen = {"global_batch": 8, "microbatch": 2, "until": 3} | wishes
-    return learned.run.steps(samples() if data is None else data, **chosen)
+    return learned.run.steps(make_samples() if data is None else data, **chosen)
 
 
 def train(learned, body, data=None):
-    """The usual two loops around something done with each microbatch."""
-    for step in steps_of(learned, data):
+    """Train, and call a function for each microbatch."""
+    for step in iterate_steps(learned, data):
         for batch in step:
             body(step, batch)
 
 
-def usual(learned, factor=1.0):
-    return lambda step, batch: step.backward(mean_loss(learned.model, batch)[0] * factor)
+def build_backward(learned, factor=1.0):
+    return lambda step, batch: step.backward(compute_mean_loss(learned.model, batch)[0] * factor)
 
 
 def test_steps_need_a_prepared_model():
     with pytest.raises(BadInput, match=r"has not called run\.prepare"):
-        next(elastane.join().steps(samples(), global_batch=8, microbatch=2, until=1))
+        next(elastane.join().steps(make_samples(), global_batch=8, microbatch=2, until=1))
 
 
 def test_a_run_has_one_model(learned):
@@ -49,43 +49,43 @@ def test_a_run_has_one_model(learned):
 
 
 def test_a_run_has_one_sequence_of_steps(learned):
-    train(learned, usual(learned))
+    train(learned, build_backward(learned))
     with pytest.raises(BadInput, match="steps was called twice"):
-        next(steps_of(learned))
+        next(iterate_steps(learned))
 
 
-def test_a_step_that_is_left_half_way_is_an_error(learned):
-    steps = steps_of(learned)
+def test_a_step_that_the_script_leaves_early_is_refused(learned):
+    steps = iterate_steps(learned)
     step = next(steps)
-    usual(learned)(step, next(iter(step)))
+    build_backward(learned)(step, next(iter(step)))
     with pytest.raises(BadInput, match="step 1 was not iterated to its end"):
         next(steps)
 
 
-def test_a_step_that_is_not_iterated_is_an_error(learned):
+def test_a_step_that_the_script_does_not_iterate_is_refused(learned):
     with pytest.raises(BadInput, match="step 1 was not iterated to its end"):
-        list(steps_of(learned))
+        list(iterate_steps(learned))
 
 
-def test_a_microbatch_without_backward_is_an_error(learned):
+def test_a_microbatch_without_a_backward_pass_is_refused(learned):
     with pytest.raises(BadInput, match=r"without step.backward"):
         train(learned, lambda _step, _batch: None)
 
 
-def test_a_second_backward_for_one_microbatch_is_an_error(learned):
-    def twice(step, batch):
-        usual(learned)(step, batch)
-        usual(learned)(step, batch)
+def test_a_second_backward_pass_of_a_microbatch_is_refused(learned):
+    def run_twice(step, batch):
+        build_backward(learned)(step, batch)
+        build_backward(learned)(step, batch)
 
     with pytest.raises(BadInput, match="without a microbatch"):
-        train(learned, twice)
+        train(learned, run_twice)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
     before = learned.model.weight.clone()
     with pytest.raises(RunFailed, match=f"step 1, virtual rank 0 is {value}"):
-        train(learned, usual(learned, value))
+        train(learned, build_backward(learned, value))
     assert torch.equal(learned.model.weight, before)
 
 
@@ -102,17 +102,17 @@ def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
 )
 def test_the_error_names_an_invalid_argument(learned, wishes, words):
     with pytest.raises(BadInput, match=words):
-        next(steps_of(learned, **wishes))
+        next(iterate_steps(learned, **wishes))
 
 
 def test_virtual_ranks_that_do_not_divide_the_batch_are_refused():
     with pytest.raises(BadInput, match="does not divide into 3"):
-        next(steps_of(prepared(Lesson(linear), virtual_ranks=3)))
+        next(iterate_steps(prepare_lesson(Lesson(build_linear), virtual_ranks=3)))
 
 
 def test_an_empty_dataset_is_refused(learned):
     with pytest.raises(BadInput, match="the dataset is empty"):
-        next(steps_of(learned, TensorDataset(torch.empty(0, FEATURES))))
+        next(iterate_steps(learned, TensorDataset(torch.empty(0, FEATURES))))
 
 
 def test_an_exception_of_the_dataset_arrives_unchanged(learned):
@@ -121,12 +121,12 @@ def test_an_exception_of_the_dataset_arrives_unchanged(learned):
             raise OSError("the file is torn")
 
     with pytest.raises(OSError, match="the file is torn"):
-        train(learned, usual(learned), Torn(*samples().tensors))
+        train(learned, build_backward(learned), Torn(*make_samples().tensors))
 
 
 def test_an_evaluation_before_the_first_step_is_refused(learned):
     with pytest.raises(BadInput, match="an evaluation was begun before the first step"):
-        next(iter(learned.run.evaluate(samples(), microbatch=5)))
+        next(iter(learned.run.evaluate(make_samples(), microbatch=5)))
 
 
 def test_a_checkpoint_before_the_first_step_is_refused(learned):
@@ -135,18 +135,18 @@ def test_a_checkpoint_before_the_first_step_is_refused(learned):
 
 
 def test_an_optimizer_of_another_model_is_refused():
-    model, other = linear(), linear()
+    model, other = build_linear(), build_linear()
     with pytest.raises(BadInput, match="pass the module that holds every trained parameter"):
         elastane.join().prepare(model, torch.optim.SGD(other.parameters(), lr=0.1))
 
 
 def test_an_optimizer_that_trains_nothing_is_refused():
-    model = linear().requires_grad_(requires_grad=False)
+    model = build_linear().requires_grad_(requires_grad=False)
     with pytest.raises(BadInput, match="trains no parameter"):
         elastane.join().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_a_model_on_another_device_is_refused():
-    model = linear().to("meta")
+    model = build_linear().to("meta")
     with pytest.raises(BadInput, match="meta"):
         elastane.join().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -1,4 +1,4 @@
-"""Evaluations see every sample once, in order, and add up exactly."""
+"""An evaluation reads every sample once, in order, and its sums are exact."""
 
 import math
 
@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from .lessons import CLASSES, FEATURES, Lesson, mean_loss, prepared, samples
+from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson
 
 
 @pytest.fixture
 def in_training():
-    """A run in the middle of its loop, as `evaluate` wants it."""
-    learned = prepared(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.2))))
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=2):
+    """Yield a run in the middle of its loop, where it can evaluate."""
+    learned = prepare_lesson(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.2))))
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=2):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         if step.number == 1:
             yield learned
 
 
 @pytest.mark.parametrize("microbatch", [1, 3, 7, 20, 100])
 def test_every_sample_is_seen_once_and_in_order(in_training, microbatch):
-    data = samples()
+    data = make_samples()
     evaluation = in_training.run.evaluate(data, microbatch=microbatch)
     seen = []
     for inputs, targets in evaluation:
@@ -33,15 +33,15 @@ def test_every_sample_is_seen_once_and_in_order(in_training, microbatch):
 
 
 def test_sums_equal_exact_arithmetic(in_training):
-    evaluation = in_training.run.evaluate(samples(), microbatch=1)
+    evaluation = in_training.run.evaluate(make_samples(), microbatch=1)
     values = [1e16, 1.0, -1e16, 0.5] * 5
     for place, _ in enumerate(evaluation):
         evaluation.add(total=values[place])
     assert evaluation.sums["total"] == math.fsum(values)
 
 
-def test_some_microbatches_may_add_to_a_name_and_others_not(in_training):
-    evaluation = in_training.run.evaluate(samples(), microbatch=4)
+def test_a_name_may_have_values_of_some_microbatches_only(in_training):
+    evaluation = in_training.run.evaluate(make_samples(), microbatch=4)
     for place, _ in enumerate(evaluation):
         if place == 3:
             evaluation.add(seldom=2, often=1)
@@ -49,32 +49,32 @@ def test_some_microbatches_may_add_to_a_name_and_others_not(in_training):
     assert evaluation.sums == {"seldom": 2.0, "often": 6.0}
 
 
-def test_an_evaluation_after_the_loop_sees_the_last_values_and_changes_none():
-    learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=2):
+def test_an_evaluation_after_the_loop_uses_the_last_parameters_and_changes_none():
+    learned = prepare_lesson(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=2):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
     before, digest = learned.model.weight.clone(), learned.run.digest
-    evaluation = learned.run.evaluate(samples(), microbatch=6)
+    evaluation = learned.run.evaluate(make_samples(), microbatch=6)
     with torch.no_grad():
         for inputs, _ in evaluation:
             evaluation.add(total=learned.model(inputs))
     assert evaluation.sums["total"] == pytest.approx(
-        learned.model(samples().tensors[0]).sum().item(), rel=1e-5
+        learned.model(make_samples().tensors[0]).sum().item(), rel=1e-5
     )
     assert torch.equal(learned.model.weight, before)
     assert learned.run.digest == digest
 
 
 def test_an_evaluation_between_steps_does_not_change_the_training():
-    def trained(*, evaluating: bool):
-        learned = prepared(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.2))))
-        for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
+    def train(*, evaluating: bool):
+        learned = prepare_lesson(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.2))))
+        for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=4):
             for batch in step:
-                step.backward(mean_loss(learned.model, batch)[0])
-            evaluation = learned.run.evaluate(samples(), microbatch=3) if evaluating else ()
+                step.backward(compute_mean_loss(learned.model, batch)[0])
+            evaluation = learned.run.evaluate(make_samples(), microbatch=3) if evaluating else ()
             for inputs, _ in evaluation:
                 evaluation.add(total=learned.model(inputs).detach())
         return learned.run.digest
 
-    assert trained(evaluating=True) == trained(evaluating=False)
+    assert train(evaluating=True) == train(evaluating=False)

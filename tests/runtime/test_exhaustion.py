@@ -1,4 +1,4 @@
-"""Who ran out of a resource: Elastane, whose worker is replaced, or the script, whose run fails."""
+"""A resource is exhausted by Elastane, and the worker is replaced, or by the script, and the run fails."""
 
 import errno
 import os
@@ -23,25 +23,25 @@ def raise_from(error, cause):
 """
 
 
-def module(name: str) -> ModuleType:
-    """A module of this name, with functions that call others and raise errors."""
-    made = ModuleType(name)
+def build_module(name: str) -> ModuleType:
+    """Return a module of this name, with functions that call others and raise errors."""
+    module = ModuleType(name)
     # Frames know their module by its globals.
-    exec(compile(CODE, f"{name}.py", "exec"), made.__dict__)  # noqa: S102
-    return made
+    exec(compile(CODE, f"{name}.py", "exec"), module.__dict__)  # noqa: S102
+    return module
 
 
 ELASTANE, TORCH, THREADING = (
-    module("elastane.runtime.links.mesh"),
-    module("torch.storage"),
-    module("threading"),
+    build_module("elastane.runtime.links.mesh"),
+    build_module("torch.storage"),
+    build_module("threading"),
 )
-SCRIPT, VISION = module("__main__"), module("torchvision.datasets")
+SCRIPT, VISION = build_module("__main__"), build_module("torchvision.datasets")
 NO_DESCRIPTOR = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseException:
-    """The error raised in the last of some modules, each of which calls the next one."""
+def catch_error(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseException:
+    """Return the error raised in the last of some modules, each of which calls the next one."""
     *callers, raiser = modules
     chain, arguments = raiser.raise_, (error.with_traceback(None),)
     for caller in reversed(callers):
@@ -52,7 +52,7 @@ def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseEx
 
 
 @pytest.mark.parametrize(
-    ("modules", "its_own"),
+    ("modules", "is_own"),
     [
         ((SCRIPT, ELASTANE), True),
         ((SCRIPT, ELASTANE, THREADING), True),
@@ -64,15 +64,15 @@ def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseEx
         ((ELASTANE, VISION, TORCH, THREADING), False),
     ],
 )
-def test_the_innermost_frame_outside_of_libraries_decides(modules, its_own):
-    expected = FILE_DESCRIPTORS if its_own else None
-    assert find_own_exhaustion(caught(*modules)) is expected
+def test_the_innermost_frame_outside_of_libraries_decides(modules, is_own):
+    expected = FILE_DESCRIPTORS if is_own else None
+    assert find_own_exhaustion(catch_error(*modules)) is expected
 
 
 def test_errors_of_marked_functions_are_the_scripts():
-    source = module("elastane.runtime.data.batch_sources")
+    source = build_module("elastane.runtime.data.batch_sources")
     source.call = runs_script(source.call)
-    assert find_own_exhaustion(caught(SCRIPT, source, TORCH, error=MemoryError())) is None
+    assert find_own_exhaustion(catch_error(SCRIPT, source, TORCH, error=MemoryError())) is None
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_errors_of_marked_functions_are_the_scripts():
         (ZeroDivisionError(), None),
     ],
 )
-def test_errors_that_name_a_resource(error, resource):
+def test_an_error_tells_the_exhausted_resource(error, resource):
     assert find_exhausted_resource(error) is resource
 
 
 def test_the_cause_of_an_elastane_error_counts():
-    cause = caught(ELASTANE)
+    cause = catch_error(ELASTANE)
     with pytest.raises(StorageError) as info:
         ELASTANE.raise_from(StorageError("cannot read the checkpoint"), cause)
     assert find_own_exhaustion(info.value) is FILE_DESCRIPTORS
@@ -113,7 +113,7 @@ def test_exit_codes_are_above_those_of_scripts():
 
 
 def test_a_thread_that_cannot_start_is_recognised():
-    caller = module("elastane.runtime.links.coordinator_link")
+    caller = build_module("elastane.runtime.links.coordinator_link")
     before = threading.stack_size(1 << 46)
     try:
         with pytest.raises(RuntimeError) as info:

@@ -1,4 +1,4 @@
-"""A dataset that has changed is another one; the same one is the same in every process."""
+"""The digest of a dataset changes with the dataset, and is the same in every process."""
 
 import random
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Pair:
     right: str
 
 
-def sample(kind, value):
+def make_sample(kind, value):
     return {
         "tensor": lambda: torch.full((2,), float(value)),
         "half": lambda: torch.full((2,), float(value), dtype=torch.bfloat16),
@@ -36,7 +36,7 @@ class Data:
         return self.length
 
     def __getitem__(self, index):
-        return sample(self.kind, self.value), torch.rand(1) + random.random() + np.random.rand()  # noqa: NPY002, S311
+        return make_sample(self.kind, self.value), torch.rand(1) + random.random() + np.random.rand()  # noqa: NPY002, S311
 
 
 @pytest.mark.parametrize("kind", ["tensor", "half", "array", "objects", "text", "nested", "dataclass"])

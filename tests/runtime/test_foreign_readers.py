@@ -21,7 +21,7 @@ from elastane.runtime.finished import formats
 from elastane.runtime.finished.model_writer import write_finished
 from elastane.runtime.finished.readback import ReadbackFailed
 
-from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
+from .lessons import FEATURES, Lesson, assert_same_bits, build_spec, prepare_lesson, train_elastic
 
 VOCABULARY, CONTEXT = 11, 8
 FORMATS = ("hf", "dcp", "torch")
@@ -87,10 +87,10 @@ class Finished:
     """The directory of a finished run, with its trained model."""
 
     def __init__(self, folder, lesson, **wishes):
-        self.learned = elastic(lesson)
+        self.learned = train_elastic(lesson)
         self.files = RunDir(folder / "run")
         self.files.root.mkdir()
-        wished = spec(save_optimizer=True, **wishes)
+        wished = build_spec(save_optimizer=True, **wishes)
         write_finished(self.learned.run._trainer.state, self.files, wished)
         record = RunRecord(spec=wished, created="2026-01-01T00:00:00Z")
         self.files.run.write_bytes(msgspec.json.encode(record))
@@ -418,8 +418,8 @@ def test_a_missing_model_or_optimizer_state_is_refused(tmp_path):
     files = RunDir(tmp_path)
     with pytest.raises(BadInput, match="holds no finished model"):
         read_finished_run(files, optimizer=False)
-    files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
-    write_finished(prepared(Lesson(Plain)).run._trainer.state, files, spec())
+    files.run.write_bytes(msgspec.json.encode(RunRecord(spec=build_spec(), created="")))
+    write_finished(prepare_lesson(Lesson(Plain)).run._trainer.state, files, build_spec())
     assert read_finished_run(files, optimizer=False).optimizer is None
     with pytest.raises(BadInput, match="--save-optimizer"):
         read_finished_run(files, optimizer=True)

@@ -1,4 +1,4 @@
-"""A proof is worth something to one receiver, in one handshake, in one direction."""
+"""A proof is valid for one receiver, in one handshake, in one direction."""
 
 import msgspec
 import pytest
@@ -20,66 +20,70 @@ HERE = ("127.0.0.1", 4000)
 ELSEWHERE = ("127.0.0.1", 5000)
 
 
-def credentials(worker: int, secret: bytes = SECRET) -> Credentials:
+def build_credentials(worker: int, secret: bytes = SECRET) -> Credentials:
     return Credentials(worker, secret, Process(100 + worker, 3, 4))
 
 
-def acceptor(worker: int = 0, address=HERE, secret: bytes = SECRET) -> Handshake:
-    return Handshake(credentials(worker, secret), address, None)
+def build_acceptor(worker: int = 0, address=HERE, secret: bytes = SECRET) -> Handshake:
+    return Handshake(build_credentials(worker, secret), address, None)
 
 
-def dialler(worker: int = 2, peer: int = 0, address=HERE, secret: bytes = SECRET) -> Handshake:
-    return Handshake(credentials(worker, secret), address, peer)
+def build_dialler(worker: int = 2, peer: int = 0, address=HERE, secret: bytes = SECRET) -> Handshake:
+    return Handshake(build_credentials(worker, secret), address, peer)
 
 
-def shake(first: Handshake, second: Handshake) -> list[bytes]:
-    """Everything that is said, in turn, until somebody has nothing to say."""
-    said = [first.begin()]
+def shake_hands(first: Handshake, second: Handshake) -> list[bytes]:
+    """Exchange messages until one side has none to send; return all of them."""
+    messages = [first.begin()]
     listener, speaker = second, first
-    while said[-1]:
-        said.append(listener.receive(said[-1]))
+    while messages[-1]:
+        messages.append(listener.receive(messages[-1]))
         listener, speaker = speaker, listener
-    return said
+    return messages
 
 
 def test_two_workers_of_a_run_prove_themselves_to_each_other() -> None:
-    two, zero = dialler(), acceptor()
-    shake(two, zero)
+    two, zero = build_dialler(), build_acceptor()
+    shake_hands(two, zero)
     assert (zero.proven.worker, zero.proven.process) == (2, Process(102, 3, 4))
     assert (two.proven.worker, two.proven.process) == (0, Process(100, 3, 4))
 
 
 def test_a_wrong_secret_proves_nothing_in_either_direction() -> None:
-    for two, zero in ((dialler(secret=b"guess"), acceptor()), (dialler(), acceptor(secret=b"guess"))):
+    pairs = (
+        (build_dialler(secret=b"guess"), build_acceptor()),
+        (build_dialler(), build_acceptor(secret=b"guess")),
+    )
+    for two, zero in pairs:
         with pytest.raises(Malformed):
-            shake(two, zero)
+            shake_hands(two, zero)
         assert zero.proven is None
         assert two.proven is None
 
 
 def test_a_replayed_handshake_is_refused() -> None:
-    two, zero = dialler(), acceptor()
-    said = shake(two, zero)
-    again = acceptor()
-    again.receive(said[0])
+    two, zero = build_dialler(), build_acceptor()
+    messages = shake_hands(two, zero)
+    again = build_acceptor()
+    again.receive(messages[0])
     with pytest.raises(Malformed):
-        again.receive(said[2])
+        again.receive(messages[2])
 
 
 def test_a_reflected_proof_is_refused() -> None:
-    """A stranger connects to the worker that has dialled it, and sends back what that one says."""
-    two = dialler(worker=2, peer=0)
+    """A stranger connects to the worker that has dialled it, and sends its messages back to it."""
+    two = build_dialler(worker=2, peer=0)
     with pytest.raises(Malformed):
         two.receive(two.begin())
-    mirrored = acceptor(worker=2)
+    reflected = build_acceptor(worker=2)
     with pytest.raises(Malformed):
-        mirrored.receive(two.begin())
+        reflected.receive(two.begin())
 
 
 def test_a_proof_for_one_worker_is_refused_by_another_one() -> None:
-    """A stranger listens where worker 0 did, is dialled, and passes on to worker 1 what it hears."""
-    two = dialler(worker=2, peer=0)
-    one = acceptor(worker=1)
+    """A stranger listens where worker 0 did, is dialled, and relays the messages to worker 1."""
+    two = build_dialler(worker=2, peer=0)
+    one = build_acceptor(worker=1)
     answer = one.receive(two.begin())
     with pytest.raises(Malformed):
         two.receive(answer)
@@ -92,7 +96,7 @@ def test_a_proof_for_one_worker_is_refused_by_another_one() -> None:
 
 def test_a_handshake_relayed_from_another_address_is_refused() -> None:
     """A stranger at another port stands between the dialler and the real acceptor."""
-    two, zero = dialler(address=ELSEWHERE), acceptor(address=HERE)
+    two, zero = build_dialler(address=ELSEWHERE), build_acceptor(address=HERE)
     proof = two.receive(zero.receive(two.begin()))
     with pytest.raises(Malformed):
         zero.receive(proof)
@@ -100,15 +104,15 @@ def test_a_handshake_relayed_from_another_address_is_refused() -> None:
 
 
 def test_an_acceptor_proves_nothing_before_the_dialler_has_proved_itself() -> None:
-    zero = acceptor()
-    answer = decode_handshake(zero.receive(dialler().begin()))
+    zero = build_acceptor()
+    answer = decode_handshake(zero.receive(build_dialler().begin()))
     assert isinstance(answer, Hello)
     with pytest.raises(Malformed):
         zero.receive(msgspec.msgpack.encode(Proof(Process(1, 2, 3), bytes(32))))
 
 
 def test_the_proof_covers_the_description_of_the_process() -> None:
-    two, zero = dialler(), acceptor()
+    two, zero = build_dialler(), build_acceptor()
     proof = decode_handshake(two.receive(zero.receive(two.begin())))
     other = msgspec.structs.replace(proof, process=Process(1, 3, 4))
     with pytest.raises(Malformed):
@@ -118,10 +122,10 @@ def test_the_proof_covers_the_description_of_the_process() -> None:
 def test_only_workers_with_higher_numbers_dial() -> None:
     for worker in (0, 1):
         with pytest.raises(Malformed):
-            acceptor(worker=1).receive(dialler(worker=worker, peer=1).begin())
+            build_acceptor(worker=1).receive(build_dialler(worker=worker, peer=1).begin())
 
 
-SAID = st.one_of(
+MESSAGE = st.one_of(
     st.binary(max_size=300),
     st.builds(
         lambda worker, nonce: msgspec.msgpack.encode(["Hello", worker, nonce]),
@@ -138,10 +142,10 @@ SAID = st.one_of(
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)
-@given(said=st.lists(SAID, min_size=1, max_size=4), dialled=st.booleans())
-def test_any_message_without_the_secret_is_malformed_and_proves_nothing(said, dialled) -> None:
-    side = dialler() if dialled else acceptor()
-    for message in said:
+@given(messages=st.lists(MESSAGE, min_size=1, max_size=4), dialled=st.booleans())
+def test_any_message_without_the_secret_is_malformed_and_proves_nothing(messages, dialled) -> None:
+    side = build_dialler() if dialled else build_acceptor()
+    for message in messages:
         try:
             side.receive(message)
         except Malformed:

@@ -19,7 +19,7 @@ from elastane.runtime.checkpoints.state_reader import read_replicated_state
 from elastane.runtime.export import read_finished_run
 from tests.hostile import STAND_INS, damaged
 
-from .lessons import Lesson, elastic, spec
+from .lessons import Lesson, build_spec, train_elastic
 from .test_model_file import SHARD_BYTES, Tied, finish
 
 FUZZ = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -29,7 +29,7 @@ CONFIG = {"architectures": ["Any"], "hidden_size": 8}
 
 @pytest.fixture(scope="module")
 def learned():
-    return elastic(Lesson(Tied))
+    return train_elastic(Lesson(Tied))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def finished(learned, tmp_path_factory):
     """A run directory with a finished model in shards, a configuration, and the optimizer's state."""
     wishes = {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}
     folder = finish(learned, tmp_path_factory.mktemp("finished"), **wishes)
-    record = RunRecord(spec=spec(**wishes), created="2026-11-23T00:00:00Z")
+    record = RunRecord(spec=build_spec(**wishes), created="2026-11-23T00:00:00Z")
     (folder / "run.json").write_bytes(msgspec.json.encode(record))
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder

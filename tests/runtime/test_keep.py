@@ -12,7 +12,7 @@ from elastane.protocol.commit import find_disagreement
 from elastane.protocol.messages import Vote
 from elastane.runtime.state.run_keep import RunKeep
 
-from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
+from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson, train_elastic
 from .test_optimizers import pack
 
 
@@ -132,13 +132,13 @@ def test_the_order_of_names_does_not_matter_and_every_value_does():
 
 
 def test_a_joiner_receives_the_kept_values():
-    learned = prepared(Lesson(linear))
+    learned = prepare_lesson(Lesson(linear))
     learned.run.keep["best"] = math.inf
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=4):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         learned.run.keep["best"] = min(learned.run.keep["best"], step.loss)
-    joiner = prepared(Lesson(linear))
+    joiner = prepare_lesson(Lesson(linear))
     joiner.run.keep["best"] = math.inf
     state = learned.run._trainer.state
     joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
@@ -146,8 +146,8 @@ def test_a_joiner_receives_the_kept_values():
 
 
 def test_a_change_inside_a_step_is_refused():
-    learned = prepared(Lesson(linear))
-    steps = learned.run.steps(samples(), global_batch=8, microbatch=2, until=2)
+    learned = prepare_lesson(Lesson(linear))
+    steps = learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=2)
     next(iter(next(steps)))
     with pytest.raises(BadInput, match="changed inside a step"):
         learned.run.keep["seen"] = 1
@@ -242,7 +242,7 @@ def list_groups(optimizer):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_continues_bit_for_bit_in_a_joiner(name):
     lesson = Lesson(linear, scheduler=SCHEDULES[name], steps=5)
-    donor, joiner = elastic(lesson), prepared(lesson)
+    donor, joiner = train_elastic(lesson), prepare_lesson(lesson)
     if name == "ReduceLROnPlateau":
         for number in range(5):
             step_schedule(donor.scheduler, number)
@@ -258,23 +258,23 @@ def test_a_schedule_continues_bit_for_bit_in_a_joiner(name):
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_plateau_is_stepped_by_the_script_and_moves_the_rate(copies):
     lesson = Lesson(linear, scheduler=lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5))
-    learned = prepared(lesson, copies=copies)
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
+    learned = prepare_lesson(lesson, copies=copies)
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=4):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         learned.scheduler.step(1.0)
     assert learned.optimizer.param_groups[0]["lr"] == 0.05 / 2**3
 
 
 def test_a_schedule_by_epochs_is_stepped_by_the_script_and_kept():
-    learned = prepared(Lesson(linear), copies=2)
+    learned = prepare_lesson(Lesson(linear), copies=2)
     schedule = lr_scheduler.MultiStepLR(learned.optimizer, [1, 2], 0.5)
     learned.run.keep["by epochs"] = schedule
-    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=3):
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=3):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         schedule.step()
-    joiner = prepared(Lesson(linear), copies=2)
+    joiner = prepare_lesson(Lesson(linear), copies=2)
     joiner.run.keep["by epochs"] = theirs = lr_scheduler.MultiStepLR(joiner.optimizer, [1, 2], 0.5)
     state = learned.run._trainer.state
     joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))

@@ -26,7 +26,7 @@ from elastane.runtime.state.training_state import combine_digests
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
 
-from .lessons import FEATURES, Lesson, elastic, spec
+from .lessons import FEATURES, Lesson, build_spec, train_elastic
 
 
 class Everything(nn.Module):
@@ -76,7 +76,7 @@ OPTIMIZERS = {"adamw": two_groups, "momentum": momentum, "adafactor": adafactor}
 
 @pytest.fixture(params=OPTIMIZERS)
 def learned(request):
-    return elastic(Lesson(Everything, optimizer=OPTIMIZERS[request.param], steps=3))
+    return train_elastic(Lesson(Everything, optimizer=OPTIMIZERS[request.param], steps=3))
 
 
 def write_checkpoint(catalog, state, *, writers=3, step=3):
@@ -116,7 +116,7 @@ def test_a_rehearsal_ends_with_the_digest_of_the_stored_state(learned, kept, wor
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_rehearsal_in_blocks_ends_with_the_digest_of_the_stored_state(tmp_path, workers):
-    state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._trainer.state
+    state = train_elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._trainer.state
     catalog = Catalog(LocalStorage(tmp_path))
     manifest = write_checkpoint(catalog, state)
     sharded = rehearse_restore(catalog.storage, manifest, workers, 2)
@@ -180,10 +180,10 @@ def test_an_export_of_the_last_checkpoint_has_the_bytes_of_the_finished_model(tm
     lesson = Lesson(
         lambda: GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), loss=loss, steps=2
     )
-    state = elastic(lesson).run._trainer.state
+    state = train_elastic(lesson).run._trainer.state
     files = RunDir(tmp_path / "run")
     files.root.mkdir()
-    write_finished(state, files, spec())
+    write_finished(state, files, build_spec())
     catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
     manifest = write_checkpoint(catalog, state)
     with CheckpointReader(catalog.storage, manifest) as reader:

@@ -1,4 +1,4 @@
-"""Loader processes change the time a step takes, and nothing else."""
+"""Loader processes change the duration of a step, and nothing else."""
 
 import multiprocessing
 import os
@@ -17,16 +17,24 @@ from elastane.protocol.actions import BeginRound
 from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from elastane.runtime.links.mesh import Mesh
 
-from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, mean_loss, prepared, samples
+from .lessons import (
+    CLASSES,
+    FEATURES,
+    Lesson,
+    assert_same_bits,
+    compute_mean_loss,
+    make_samples,
+    prepare_lesson,
+)
 
 LENGTH = 23
 
 
 class Augmented:
-    """Draws from every generator, a different number of times for each sample."""
+    """A dataset that draws from every generator, a different number of times for each sample."""
 
     def __init__(self) -> None:
-        self.samples = samples(LENGTH)
+        self.samples = make_samples(LENGTH)
 
     def __len__(self) -> int:
         return LENGTH
@@ -38,18 +46,18 @@ class Augmented:
         return (inputs + 0.1 * noise).float(), target
 
 
-def trained(dataset, *, steps=7, **options):
-    learned = prepared(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.3))))
+def train(dataset, *, steps=7, **options):
+    learned = prepare_lesson(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.3))))
     for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=steps, **options):
         for batch in step:
-            step.backward(mean_loss(learned.model, batch)[0])
+            step.backward(compute_mean_loss(learned.model, batch)[0])
         learned.losses.append(step.loss)
     return learned
 
 
 @pytest.mark.parametrize(("loaders", "prefetch"), [(1, 1), (2, 2), (2, 5)])
 def test_a_batch_has_the_same_bytes_from_a_loader_and_from_the_worker(loaders, prefetch):
-    here, there = trained(Augmented()), trained(Augmented(), loaders=loaders, prefetch=prefetch)
+    here, there = train(Augmented()), train(Augmented(), loaders=loaders, prefetch=prefetch)
     assert here.losses == there.losses
     assert_same_bits(here.model, there.model)
     assert here.run.digest == there.run.digest
@@ -57,7 +65,7 @@ def test_a_batch_has_the_same_bytes_from_a_loader_and_from_the_worker(loaders, p
 
 def test_a_batch_is_loaded_with_one_thread():
     torch.set_num_threads(2)
-    source = MapBatchSource(Threads(), plan_of(LENGTH), None)
+    source = MapBatchSource(Threads(), build_plan(LENGTH), None)
     assert source.load(1, 0).inputs.tolist() == [1, 1]
     assert torch.get_num_threads() == 2
 
@@ -70,15 +78,15 @@ class Threads:
         return torch.get_num_threads()
 
 
-def plan_of(length, *, steps=20):
+def build_plan(length, *, steps=20):
     return make_plan(length, 8, 2, steps, virtual_ranks=None, seed=3)
 
 
 @pytest.fixture
 def sources(monkeypatch) -> Iterator[tuple[MapBatchSource, MapBatchSource, list[tuple[int, int]]]]:
-    """One that loads here, one with loaders, and what the latter had to load here all the same."""
-    here = MapBatchSource(Augmented(), plan_of(LENGTH), None)
-    ahead = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=2)
+    """Yield a source without loaders, one with loaders, and the requests that the latter loaded itself."""
+    here = MapBatchSource(Augmented(), build_plan(LENGTH), None)
+    ahead = MapBatchSource(Augmented(), build_plan(LENGTH), None, loaders=2)
     loaded_here: list[tuple[int, int]] = []
     load = ahead._load_samples
     monkeypatch.setattr(ahead, "_load_samples", lambda request: loaded_here.append(request) or load(request))
@@ -90,19 +98,19 @@ def compute(sources, step, ranks, *, expected=None):
     here, ahead, _ = sources
     for place, rank in enumerate(ranks):
         ahead.expect(BeginRound(step, step, 1, 1), (expected or ranks)[place:])
-        one, other = here.load(step, rank), ahead.load(step, rank)
-        assert (one.samples, one.checksum) == (other.samples, other.checksum)
-        torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=0)
+        batch, batch_ahead = here.load(step, rank), ahead.load(step, rank)
+        assert (batch.samples, batch.checksum) == (batch_ahead.samples, batch_ahead.checksum)
+        torch.testing.assert_close(batch.inputs, batch_ahead.inputs, rtol=0, atol=0)
 
 
 def test_the_worker_does_not_load_predicted_batches(sources):
     for step in range(1, 12):
         compute(sources, step, [0, 1, 2, 3])
-    # Before the first step nobody could know whose virtual ranks these would be.
+    # Before the first step it is unknown which worker computes these virtual ranks.
     assert {step for step, _ in sources[2]} <= {1, 2}
 
 
-def test_batches_stay_right_when_a_change_of_membership_makes_predictions_useless(sources):
+def test_batches_stay_correct_when_a_change_of_membership_makes_predictions_useless(sources):
     shares = [[0, 1, 2, 3], [2], [2], [2], [0, 1], [0, 1, 3], [0, 1, 3, 2], [3], [3], [3], [3], [3], [1, 3]]
     for step, ranks in enumerate(shares, start=1):
         compute(sources, step, ranks)
@@ -112,7 +120,7 @@ def test_batches_stay_right_when_a_change_of_membership_makes_predictions_useles
     assert len(sources[2]) < 4
 
 
-def test_virtual_ranks_of_the_dead_are_loaded_at_once(sources):
+def test_virtual_ranks_of_a_dead_worker_are_loaded_at_once(sources):
     compute(sources, 1, [0, 1])
     compute(sources, 2, [0, 1])
     compute(sources, 2, [2, 3])
@@ -134,22 +142,22 @@ class Damaged(Augmented):
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_an_exception_of_the_dataset_arrives_as_the_users_own(loaders):
-    with pytest.raises(OSError, match=r"^sample 5 is damaged$") as caught:
-        trained(Damaged(), loaders=loaders)
-    assert caught.traceback[-1].name == "__getitem__"
-    assert caught.value.__cause__ is None
+    with pytest.raises(OSError, match=r"^sample 5 is damaged$") as error:
+        train(Damaged(), loaders=loaders)
+    assert error.traceback[-1].name == "__getitem__"
+    assert error.value.__cause__ is None
 
 
 def test_loaders_end_with_the_loop():
     before = set(multiprocessing.active_children())
-    trained(Augmented(), loaders=2)
+    train(Augmented(), loaders=2)
     assert set(multiprocessing.active_children()) == before
 
 
 def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
     pid = os.fork()
     if pid == 0:
-        source = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=2)
+        source = MapBatchSource(Augmented(), build_plan(LENGTH), None, loaders=2)
         source.load(1, 0)
         text = " ".join(str(child.pid) for child in multiprocessing.active_children())
         (tmp_path / "partial").write_text(text)
@@ -162,32 +170,32 @@ def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     deadline = time.monotonic() + 20
-    while any(_alive(loader) for loader in loaders):
+    while any(_is_alive(loader) for loader in loaders):
         assert time.monotonic() < deadline, "loaders outlive their worker"
         time.sleep(0.01)
 
 
 def test_loaders_do_not_hold_the_connections_of_their_worker():
     mesh = Mesh(0, b"secret")
-    source = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=1)
+    source = MapBatchSource(Augmented(), build_plan(LENGTH), None, loaders=1)
     source.load(1, 0)
     loader = multiprocessing.active_children()[-1].pid
-    listening = socket_inode(os.getpid(), mesh._entrance.listener.fileno())
+    listening = read_socket_inode(os.getpid(), mesh._entrance.listener.fileno())
     assert listening.startswith("socket:")
-    held = {socket_inode(loader, int(fd.name)) for fd in Path(f"/proc/{loader}/fd").iterdir()}
-    assert listening not in held
+    open_files = {read_socket_inode(loader, int(fd.name)) for fd in Path(f"/proc/{loader}/fd").iterdir()}
+    assert listening not in open_files
     source.close()
     mesh.close()
 
 
-def socket_inode(pid: int, fd: int) -> str:
+def read_socket_inode(pid: int, fd: int) -> str:
     try:
         return str(Path(f"/proc/{pid}/fd/{fd}").readlink())
     except FileNotFoundError:
         return ""
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -195,7 +203,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_dataset_with_getitems_is_asked_for_all_samples_at_once():
+def test_all_samples_are_read_in_one_call_from_a_dataset_with_getitems():
     class AtOnce(Augmented):
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [-index for index in indices]
@@ -203,5 +211,5 @@ def test_a_dataset_with_getitems_is_asked_for_all_samples_at_once():
         def __getitem__(self, index: int) -> int:
             raise AssertionError("one by one")
 
-    batch = MapBatchSource(AtOnce(), plan_of(LENGTH), None).load(1, 0)
+    batch = MapBatchSource(AtOnce(), build_plan(LENGTH), None).load(1, 0)
     assert (batch.inputs < 0).all()

@@ -1,4 +1,4 @@
-"""Connections between workers: who does not know the secret is not heard, nor is what nobody could mean."""
+"""Connections between workers: messages without the secret, or without a meaning, are not received."""
 
 import os
 import pickle
@@ -19,21 +19,21 @@ WAIT_S = 20
 
 
 class Ends:
-    """Some meshes driven in turn by this thread, and what each has heard."""
+    """Meshes that this thread drives in turn, and the messages that each one has received."""
 
     def __init__(self, *meshes: Mesh) -> None:
         self.meshes = meshes
-        self.heard: list[tuple[int, int, object, bytes]] = []
+        self.received: list[tuple[int, int, object, bytes]] = []
         self.lost: list[tuple[int, int]] = []
 
-    def until(self, done) -> None:
+    def poll_until(self, done) -> None:
         deadline = time.monotonic() + WAIT_S
         while not done():
-            assert time.monotonic() < deadline, f"heard {self.heard}, lost {self.lost}"
+            assert time.monotonic() < deadline, f"received {self.received}, lost {self.lost}"
             for mesh in self.meshes:
                 mesh.poll(
                     0.01,
-                    lambda peer, message, payload, me=mesh.worker: self.heard.append(
+                    lambda peer, message, payload, me=mesh.worker: self.received.append(
                         (me, peer, message, bytes(payload))
                     ),
                     lambda peer, me=mesh.worker: self.lost.append((me, peer)),
@@ -42,75 +42,75 @@ class Ends:
 
 @pytest.fixture
 def meshes():
-    made = []
+    meshes_made = []
 
     def make(*secrets: bytes) -> list[Mesh]:
-        made.extend(Mesh(number, secret) for number, secret in enumerate(secrets))
-        return made
+        meshes_made.extend(Mesh(number, secret) for number, secret in enumerate(secrets))
+        return meshes_made
 
     yield make
-    for mesh in made:
+    for mesh in meshes_made:
         mesh.close()
 
 
-def connected(first: Mesh, second: Mesh) -> Ends:
+def connect_meshes(first: Mesh, second: Mesh) -> Ends:
     second.dial(first.worker, first.host, first.port)
     return Ends(first, second)
 
 
-def vote(round_: int = 1) -> Vote:
+def build_vote(round_: int = 1) -> Vote:
     return Vote(generation=1, round=round_, leaves=(), norms={0: 0.5})
 
 
 def test_messages_and_payloads_arrive_whole_and_in_order(meshes):
     first, second = meshes(SECRET, SECRET)
-    ends = connected(first, second)
+    ends = connect_meshes(first, second)
     large = os.urandom(5 << 20)
-    second.send(0, vote(1))
+    second.send(0, build_vote(1))
     second.send(0, State(generation=1, committed=1), [large, memoryview(b"tail")])
-    second.send(0, vote(2))
+    second.send(0, build_vote(2))
     first.send(1, Fetch(generation=1, committed=1, values=(1, 2)))
-    ends.until(lambda: len(ends.heard) == 4)
-    assert [said[2:] for said in ends.heard if said[0] == 0] == [
-        (vote(1), b""),
+    ends.poll_until(lambda: len(ends.received) == 4)
+    assert [(message, payload) for worker, _, message, payload in ends.received if worker == 0] == [
+        (build_vote(1), b""),
         (State(generation=1, committed=1), large + b"tail"),
-        (vote(2), b""),
+        (build_vote(2), b""),
     ]
 
 
 def test_messages_sent_before_the_connection_wait_for_it(meshes):
     first, second = meshes(SECRET, SECRET)
-    first.send(1, vote())
-    ends = connected(first, second)
-    ends.until(lambda: ends.heard)
-    assert ends.heard == [(1, 0, vote(), b"")]
+    first.send(1, build_vote())
+    ends = connect_meshes(first, second)
+    ends.poll_until(lambda: ends.received)
+    assert ends.received == [(1, 0, build_vote(), b"")]
 
 
 def test_both_sides_notice_a_broken_connection(meshes):
     first, second = meshes(SECRET, SECRET)
-    ends = connected(first, second)
-    second.send(0, vote())
-    ends.until(lambda: ends.heard)
+    ends = connect_meshes(first, second)
+    second.send(0, build_vote())
+    ends.poll_until(lambda: ends.received)
     second._drop(second._peers[0])
-    ends.until(lambda: len(ends.lost) == 2)
+    ends.poll_until(lambda: len(ends.lost) == 2)
     assert sorted(ends.lost) == [(0, 1), (1, 0)]
 
 
 def test_a_peer_that_dies_during_an_answer_is_lost_once(meshes):
     first, second = meshes(SECRET, SECRET)
-    ends = connected(first, second)
-    second.send(0, vote(1))
-    ends.until(lambda: ends.heard)
-    second.send(0, vote(2))
-    second.send(0, vote(3))
-    first.send(1, vote(4))  # never read, so what is sent after it is answered with a reset
+    ends = connect_meshes(first, second)
+    second.send(0, build_vote(1))
+    ends.poll_until(lambda: ends.received)
+    second.send(0, build_vote(2))
+    second.send(0, build_vote(3))
+    first.send(1, build_vote(4))  # never read, so later messages are answered with a reset
     second._drop(second._peers[0])
 
     def answer(peer, message, payload):
-        ends.heard.append((0, peer, message, bytes(payload)))
-        first.send(1, vote(5))
+        ends.received.append((0, peer, message, bytes(payload)))
+        first.send(1, build_vote(5))
         time.sleep(0.05)
-        first.send(1, vote(6))
+        first.send(1, build_vote(6))
 
     lost = []
     deadline = time.monotonic() + WAIT_S
@@ -124,23 +124,23 @@ def test_a_peer_that_dies_during_an_answer_is_lost_once(meshes):
 def test_a_peer_that_does_not_listen_is_lost_at_once(meshes):
     (mesh,) = meshes(SECRET)
     mesh.worker = 1
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     mesh.dial(0, "127.0.0.1", port)
     ends = Ends(mesh)
-    ends.until(lambda: ends.lost)
+    ends.poll_until(lambda: ends.lost)
     assert ends.lost == [(1, 0)]
 
 
 def test_a_wrong_secret_is_refused_and_the_peer_is_lost_after_a_while(meshes, monkeypatch):
     monkeypatch.setattr(entrance, "PATIENCE_S", 0.3)
     first, second = meshes(SECRET, b"guess")
-    ends = connected(first, second)
-    second.send(0, vote())
-    first.send(1, vote())
-    ends.until(lambda: ends.lost)
+    ends = connect_meshes(first, second)
+    second.send(0, build_vote())
+    first.send(1, build_vote())
+    ends.poll_until(lambda: ends.lost)
     assert ends.lost == [(1, 0)]
-    assert ends.heard == []
+    assert ends.received == []
     assert not first._peers
     assert not second._peers
 
@@ -155,19 +155,19 @@ class Stranger:
         self.ends = Ends(mesh)
         self.socket = socket.create_connection((mesh.host, mesh.port))
         self.socket.setblocking(False)
-        self.said = b""
+        self.received = b""
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def hung_up(self) -> bool:
+    def is_closed(self) -> bool:
         try:
             data = self.socket.recv(1 << 16)
         except BlockingIOError:
             return False
         except ConnectionResetError:
             return True
-        self.said += data
+        self.received += data
         return not data
 
 
@@ -179,16 +179,16 @@ def stranger(meshes):
     visitor.socket.close()
 
 
-def frame(body: bytes, payload: bytes = b"") -> bytes:
+def pack_frame(body: bytes, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(body), len(payload)) + body + payload
 
 
-def hello(worker: int = 7, *, nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
-    return frame(msgspec.msgpack.encode(Hello(worker, nonce)))
+def pack_hello(worker: int = 7, *, nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
+    return pack_frame(msgspec.msgpack.encode(Hello(worker, nonce)))
 
 
-def proof(proof: bytes = bytes(32)) -> bytes:
-    return frame(msgspec.msgpack.encode(Proof(Process(1, 2, 3), proof)))
+def pack_proof(proof: bytes = bytes(32)) -> bytes:
+    return pack_frame(msgspec.msgpack.encode(Proof(Process(1, 2, 3), proof)))
 
 
 class Trap:
@@ -200,41 +200,45 @@ DEEP = b"\x91" * 5000 + b"\xc0"
 
 
 @pytest.mark.parametrize(
-    "words",
+    "data",
     [
         pytest.param(os.urandom(4096), id="noise"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
-        pytest.param(frame(b""), id="nothing"),
-        pytest.param(frame(b"\xc1not msgpack"), id="no message"),
-        pytest.param(frame(pickle.dumps(Trap())), id="a pickle"),
-        pytest.param(frame(DEEP), id="nested a thousand levels deep"),
-        pytest.param(frame(b"\x81\xa1x" + DEEP), id="an unknown field, nested as deep"),
-        pytest.param(frame(b"\x94\xa5Hello\x07\xc4\x20" + bytes(32) + DEEP[:200]), id="a field too many"),
-        pytest.param(frame(msgspec.msgpack.encode(vote())), id="a vote before hello"),
-        pytest.param(hello(nonce=b"short"), id="a short nonce"),
-        pytest.param(hello(worker=0), id="the mesh's own number"),
-        pytest.param(hello(worker=-1), id="a negative number"),
-        pytest.param(hello(worker=1 << 63), id="a number beyond all"),
-        pytest.param(proof(), id="a proof before hello"),
-        pytest.param(hello() + hello(), id="hello twice"),
-        pytest.param(hello() + proof(), id="a wrong proof"),
-        pytest.param(hello() + proof(b""), id="an empty proof"),
-        pytest.param(hello() + frame(msgspec.msgpack.encode(vote())), id="a vote before the proof"),
+        pytest.param(pack_frame(b""), id="nothing"),
+        pytest.param(pack_frame(b"\xc1not msgpack"), id="no message"),
+        pytest.param(pack_frame(pickle.dumps(Trap())), id="a pickle"),
+        pytest.param(pack_frame(DEEP), id="nested a thousand levels deep"),
+        pytest.param(pack_frame(b"\x81\xa1x" + DEEP), id="an unknown field, nested as deep"),
+        pytest.param(
+            pack_frame(b"\x94\xa5Hello\x07\xc4\x20" + bytes(32) + DEEP[:200]), id="a field too many"
+        ),
+        pytest.param(pack_frame(msgspec.msgpack.encode(build_vote())), id="a vote before hello"),
+        pytest.param(pack_hello(nonce=b"short"), id="a short nonce"),
+        pytest.param(pack_hello(worker=0), id="the mesh's own number"),
+        pytest.param(pack_hello(worker=-1), id="a negative number"),
+        pytest.param(pack_hello(worker=1 << 63), id="a number that is too large"),
+        pytest.param(pack_proof(), id="a proof before hello"),
+        pytest.param(pack_hello() + pack_hello(), id="hello twice"),
+        pytest.param(pack_hello() + pack_proof(), id="a wrong proof"),
+        pytest.param(pack_hello() + pack_proof(b""), id="an empty proof"),
+        pytest.param(
+            pack_hello() + pack_frame(msgspec.msgpack.encode(build_vote())), id="a vote before the proof"
+        ),
         pytest.param(HEADER.pack(handshake.LIMITS.message + 1, 0), id="a hello too long"),
         pytest.param(HEADER.pack(8, 1), id="a hello with a payload"),
         pytest.param(HEADER.pack(0xFFFFFFFF, 0), id="four gigabytes"),
-        pytest.param(HEADER.pack(0, (1 << 64) - 1), id="a payload beyond all"),
+        pytest.param(HEADER.pack(0, (1 << 64) - 1), id="a payload that is too large"),
     ],
 )
-def test_a_strangers_connection_is_closed_and_its_messages_are_dropped(stranger, words):
-    stranger.say(words)
-    stranger.ends.until(stranger.hung_up)
-    assert stranger.ends.heard == []
+def test_a_strangers_connection_is_closed_and_its_messages_are_dropped(stranger, data):
+    stranger.send(data)
+    stranger.ends.poll_until(stranger.is_closed)
+    assert stranger.ends.received == []
     assert stranger.ends.lost == []
 
 
 def test_a_failure_of_an_unproven_connection_ends_only_that_connection(stranger, monkeypatch):
-    """Our own mistakes and our own lack of memory included."""
+    """That includes Elastane's own mistakes and lack of memory."""
     (mesh,) = stranger.ends.meshes
     for error in (MemoryError(), RecursionError("deep"), OSError(24, "Too many"), KeyError("a mistake")):
 
@@ -243,44 +247,44 @@ def test_a_failure_of_an_unproven_connection_ends_only_that_connection(stranger,
 
         monkeypatch.setattr(handshake.Handshake, "receive", fail)
         visitor = Stranger(mesh)
-        visitor.say(hello())
-        visitor.ends.until(visitor.hung_up)
+        visitor.send(pack_hello())
+        visitor.ends.poll_until(visitor.is_closed)
         visitor.socket.close()
     monkeypatch.undo()
-    stranger.say(hello())
-    stranger.ends.until(lambda: not stranger.hung_up() and stranger.said)
+    stranger.send(pack_hello())
+    stranger.ends.poll_until(lambda: not stranger.is_closed() and stranger.received)
 
 
 def test_an_acceptor_proves_nothing_to_strangers(stranger):
-    """Otherwise a stranger who stands between two workers could collect proofs."""
-    stranger.say(hello())
-    stranger.ends.until(lambda: not stranger.hung_up() and stranger.said)
-    length, _ = HEADER.unpack(stranger.said[: HEADER.size])
-    assert len(stranger.said) == HEADER.size + length
-    assert isinstance(handshake.decode_handshake(stranger.said[HEADER.size :]), Hello)
-    stranger.say(proof())
-    stranger.ends.until(stranger.hung_up)
-    assert len(stranger.said) == HEADER.size + length
+    """Otherwise a stranger between two workers could collect proofs."""
+    stranger.send(pack_hello())
+    stranger.ends.poll_until(lambda: not stranger.is_closed() and stranger.received)
+    length, _ = HEADER.unpack(stranger.received[: HEADER.size])
+    assert len(stranger.received) == HEADER.size + length
+    assert isinstance(handshake.decode_handshake(stranger.received[HEADER.size :]), Hello)
+    stranger.send(pack_proof())
+    stranger.ends.poll_until(stranger.is_closed)
+    assert len(stranger.received) == HEADER.size + length
 
 
 @pytest.mark.parametrize(
-    "words",
+    "data",
     [
-        pytest.param(frame(pickle.dumps(Trap())), id="a pickle"),
-        pytest.param(frame(msgspec.msgpack.encode({"type": "Vote"})), id="half a vote"),
+        pytest.param(pack_frame(pickle.dumps(Trap())), id="a pickle"),
+        pytest.param(pack_frame(msgspec.msgpack.encode({"type": "Vote"})), id="half a vote"),
         pytest.param(HEADER.pack(LIMITS.message + 1, 0), id="too long a message"),
         pytest.param(HEADER.pack(10, LIMITS.payload + 1), id="too long a payload"),
     ],
 )
-def test_a_peer_that_sends_nonsense_is_lost(meshes, words):
+def test_a_peer_that_sends_an_invalid_message_is_lost(meshes, data):
     first, second = meshes(SECRET, SECRET)
-    ends = connected(first, second)
-    second.send(0, vote())
-    ends.until(lambda: ends.heard)
-    second._peers[0].stream.sock.sendall(words)
-    ends.until(lambda: (0, 1) in ends.lost)
-    assert len(ends.heard) == 1
-    # It is not told: it would say that it has lost the other one, and might be believed.
+    ends = connect_meshes(first, second)
+    second.send(0, build_vote())
+    ends.poll_until(lambda: ends.received)
+    second._peers[0].stream.sock.sendall(data)
+    ends.poll_until(lambda: (0, 1) in ends.lost)
+    assert len(ends.received) == 1
+    # The sender does not notice it: it would report the receiver as lost, and its report might come first.
     assert (1, 0) not in ends.lost
 
 

@@ -1,4 +1,4 @@
-"""What people write out of habit, or by mistake, is answered with what to write instead."""
+"""A script with a habit of plain PyTorch, or with a mistake, is refused with the correction."""
 
 import math
 import os
@@ -14,49 +14,50 @@ import elastane
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.runtime.error_hints import find_hint
 
-from .lessons import CLASSES, FEATURES, samples
+from .lessons import CLASSES, FEATURES, make_samples
 
 
-def linear():
+def build_linear():
     return nn.Sequential(nn.Linear(FEATURES, CLASSES))
 
 
-def loss_of(model, batch):
+def compute_loss(model, batch):
     inputs, targets = batch
     return functional.cross_entropy(model(inputs), targets)
 
 
 class Script:
-    """A plain training whose parts a test replaces by mistakes."""
+    """A plain training; a test replaces parts of it by mistakes."""
 
-    def __init__(self, model=linear, optimizer=torch.optim.AdamW, data=None, **prepared):
-        self.model, self.data, self.prepared = model(), samples() if data is None else data, prepared
+    def __init__(self, model=build_linear, optimizer=torch.optim.AdamW, data=None, **arguments):
+        self.model, self.data = model(), make_samples() if data is None else data
+        self.arguments = arguments
         self.optimizer = optimizer(self.model.parameters())
         self.run = elastane.join()
 
     def prepare(self):
-        self.run.prepare(self.model, self.optimizer, **self.prepared)
+        self.run.prepare(self.model, self.optimizer, **self.arguments)
 
-    def backward(self, step, batch):
-        step.backward(loss_of(self.model, batch))
+    def compute_microbatch(self, step, batch):
+        step.backward(compute_loss(self.model, batch))
 
-    def between(self, step):
+    def act_after_step(self, step):
         pass
 
     def train(self, **wishes):
         self.prepare()
         for step in self.run.steps(self.data, **({"global_batch": 8, "microbatch": 2, "until": 3} | wishes)):
             for batch in step:
-                self.backward(step, batch)
-            self.between(step)
+                self.compute_microbatch(step, batch)
+            self.act_after_step(step)
         return self
 
 
-def refusal_of(script, **wishes):
-    """What the script is told; all of it says what happened, what that means and what to do."""
-    with pytest.raises(ElastaneError) as refused:
+def catch_refusal(script, **wishes):
+    """Return the refusal of the script, which says what happened, what it means and what to do."""
+    with pytest.raises(ElastaneError) as caught:
         script.train(**wishes)
-    error = refused.value
+    error = caught.value
     assert error.what
     assert error.means
     assert error.do
@@ -79,32 +80,32 @@ CLIPS = {
 def test_a_gradient_changed_by_hand_is_refused(clip, place):
     script = Script()
 
-    def inside(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         clip(script.model)
 
     if place == "inside":
-        script.backward = inside
+        script.compute_microbatch = compute_microbatch
     else:
-        script.between = lambda _step: clip(script.model)
-    assert "clip_grad_norm=" in refusal_of(script).do
+        script.act_after_step = lambda _step: clip(script.model)
+    assert "clip_grad_norm=" in catch_refusal(script).do
 
 
 @pytest.mark.parametrize("place", ["before", "after", "between"])
 def test_zero_grad_of_the_optimizer_is_refused(place):
     script = Script()
 
-    def backward(step, batch):
+    def compute_microbatch(step, batch):
         if place == "before":
             script.optimizer.zero_grad()
-        step.backward(loss_of(script.model, batch))
+        step.backward(compute_loss(script.model, batch))
         if place == "after":
             script.optimizer.zero_grad(set_to_none=False)
 
-    script.backward = backward
+    script.compute_microbatch = compute_microbatch
     if place == "between":
-        script.between = lambda _step: script.optimizer.zero_grad()
-    assert "leave out optimizer.zero_grad()" in refusal_of(script).do
+        script.act_after_step = lambda _step: script.optimizer.zero_grad()
+    assert "leave out optimizer.zero_grad()" in catch_refusal(script).do
 
 
 def test_the_script_may_use_its_optimizer_after_the_run():
@@ -116,19 +117,19 @@ def test_the_script_may_use_its_optimizer_after_the_run():
 
 @pytest.mark.parametrize("place", ["before", "after", "between"])
 def test_zero_grad_of_the_model_changes_nothing(place):
-    """It also belongs to backward passes of the script's own."""
+    """A script may call it around backward passes of its own."""
     script, plain = Script(), Script()
 
-    def backward(step, batch):
+    def compute_microbatch(step, batch):
         if place == "before":
             script.model.zero_grad()
-        step.backward(loss_of(script.model, batch))
+        step.backward(compute_loss(script.model, batch))
         if place == "after":
             script.model.zero_grad()
 
-    script.backward = backward
+    script.compute_microbatch = compute_microbatch
     if place == "between":
-        script.between = lambda _step: script.model.zero_grad()
+        script.act_after_step = lambda _step: script.model.zero_grad()
     plain.model.load_state_dict(script.model.state_dict())
     assert script.train().run.digest == plain.train().run.digest
 
@@ -136,11 +137,11 @@ def test_zero_grad_of_the_model_changes_nothing(place):
 def test_a_backward_pass_of_the_scripts_own_between_steps_has_its_gradients():
     script, found = Script(), []
 
-    def between(_step):
+    def act_after_step(_step):
         sum(parameter.square().sum() for parameter in script.model.parameters()).backward()
         found.append([torch.equal(p.grad, 2 * p.detach()) for p in script.model.parameters()])
 
-    script.between = between
+    script.act_after_step = act_after_step
     script.train()
     assert found == [[True, True]] * 3
 
@@ -148,12 +149,12 @@ def test_a_backward_pass_of_the_scripts_own_between_steps_has_its_gradients():
 def test_the_model_may_be_compiled_and_moved_between_steps():
     script = Script()
 
-    def between(_step):
+    def act_after_step(_step):
         script.model.to("cpu")
         with torch.no_grad():
             torch.compile(script.model, backend="eager")(torch.zeros(1, FEATURES))
 
-    script.between = between
+    script.act_after_step = act_after_step
     script.train()
 
 
@@ -161,15 +162,15 @@ def test_the_model_may_be_compiled_and_moved_between_steps():
 def test_an_optimizer_stepped_by_hand_is_refused(place):
     script = Script()
 
-    def inside(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.optimizer.step()
 
     if place == "inside":
-        script.backward = inside
+        script.compute_microbatch = compute_microbatch
     else:
-        script.between = lambda _step: script.optimizer.step()
-    assert "optimizer.step()" in refusal_of(script).do
+        script.act_after_step = lambda _step: script.optimizer.step()
+    assert "optimizer.step()" in catch_refusal(script).do
 
 
 @pytest.mark.parametrize("method", ["scale", "unscale_", "step", "update"])
@@ -177,14 +178,16 @@ def test_a_call_of_the_runs_scaler_is_refused(method):
     scaler = torch.amp.GradScaler("cpu")
     script = Script(scaler=scaler)
     argument = {"scale": torch.zeros(()), "update": None}.get(method, script.optimizer)
-    script.between = lambda _step: getattr(scaler, method)(*([] if argument is None else [argument]))
-    assert f"scaler.{method}()" in refusal_of(script).what
+    script.act_after_step = lambda _step: getattr(scaler, method)(*([] if argument is None else [argument]))
+    assert f"scaler.{method}()" in catch_refusal(script).what
 
 
 def test_a_scaler_unknown_to_the_run_is_refused():
     scaler, script = torch.amp.GradScaler("cpu"), Script()
-    script.backward = lambda step, batch: step.backward(scaler.scale(loss_of(script.model, batch)))
-    assert "scaler=scaler" in refusal_of(script).do
+    script.compute_microbatch = lambda step, batch: step.backward(
+        scaler.scale(compute_loss(script.model, batch))
+    )
+    assert "scaler=scaler" in catch_refusal(script).do
 
 
 # -- the loss ------------------------------------------------------------------------------------------------
@@ -210,50 +213,52 @@ LOSSES = {
 @pytest.mark.parametrize(("change", "instead"), LOSSES.values(), ids=LOSSES)
 def test_a_loss_without_a_backward_pass_is_refused(change, instead):
     script = Script()
-    script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
-    assert instead in refusal_of(script).do
+    script.compute_microbatch = lambda step, batch: step.backward(change(compute_loss(script.model, batch)))
+    assert instead in catch_refusal(script).do
 
 
 @pytest.mark.parametrize("change", [lambda loss: loss.double(), lambda loss: loss.reshape(1)])
 def test_a_loss_of_another_type_or_of_one_element_is_accepted(change):
     script = Script()
-    script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
+    script.compute_microbatch = lambda step, batch: step.backward(change(compute_loss(script.model, batch)))
     script.train()
 
 
 @pytest.mark.parametrize("weight", ["2", -1, float("nan"), torch.ones(2), True, [1]])
 def test_a_weight_that_is_not_a_number_is_refused(weight):
     script = Script()
-    script.backward = lambda step, batch: step.backward(loss_of(script.model, batch), weight=weight)
-    assert "weight" in refusal_of(script).what
+    script.compute_microbatch = lambda step, batch: step.backward(
+        compute_loss(script.model, batch), weight=weight
+    )
+    assert "weight" in catch_refusal(script).what
 
 
 def test_plain_backward_passes_are_refused():
     script = Script()
-    script.backward = lambda _step, batch: loss_of(script.model, batch).backward()
-    assert "step.backward(loss)" in refusal_of(script).do
+    script.compute_microbatch = lambda _step, batch: compute_loss(script.model, batch).backward()
+    assert "step.backward(loss)" in catch_refusal(script).do
 
-    def both(step, batch):
-        loss = loss_of(script.model, batch)
+    def compute_both(step, batch):
+        loss = compute_loss(script.model, batch)
         loss.backward()
         step.backward(loss)
 
     script = Script()
-    script.backward = both
-    assert "remove loss.backward()" in refusal_of(script).do
+    script.compute_microbatch = compute_both
+    assert "remove loss.backward()" in catch_refusal(script).do
 
 
-# -- what is prepared ----------------------------------------------------------------------------------------
+# -- the arguments of prepare --------------------------------------------------------------------------------
 
 
-def process_group():
+def create_process_group():
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
 
 @pytest.fixture
 def group():
-    process_group()
+    create_process_group()
     yield
     torch.distributed.destroy_process_group()
 
@@ -268,7 +273,7 @@ def test_a_model_wrapped_by_another_framework_is_refused(wrap, place):
     else:
         script.prepare()
         script.prepare = lambda: setattr(script, "model", wrap(script.model))
-    error = refusal_of(script)
+    error = catch_refusal(script)
     assert wrap.__name__ in error.what
     assert "model.module" in error.do
 
@@ -279,7 +284,7 @@ def test_a_process_group_of_one_process_is_accepted(group):
 
 PREPARED = {
     "no model": ({"model": None}, "module"),
-    "several models": ({"model": [linear()]}, "nn.ModuleDict"),
+    "several models": ({"model": [build_linear()]}, "nn.ModuleDict"),
     "an optimizer's class": ({"optimizer": torch.optim.SGD}, "SGD(model.parameters()"),
     "several optimizers": ({"optimizer": []}, "one optimizer"),
     "no optimizer": ({"optimizer": None}, "AdamW"),
@@ -287,7 +292,7 @@ PREPARED = {
     "a schedule's class": ({"scheduler": torch.optim.lr_scheduler.StepLR}, "LambdaLR"),
     "a function as a schedule": ({"scheduler": lambda epoch: epoch}, "LambdaLR"),
     "another optimizer's schedule": (
-        {"scheduler": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear().parameters()), 1)},
+        {"scheduler": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(build_linear().parameters()), 1)},
         "the optimizer that you pass to run.prepare",
     ),
     "no scaler": ({"scaler": True}, "GradScaler"),
@@ -304,31 +309,31 @@ def test_arguments_of_prepare_that_do_not_fit_together_are_refused(wrong, instea
         wrong.get("model", script.model),
         wrong.get("optimizer", script.optimizer),
     )
-    script.prepared = {key: value for key, value in wrong.items() if key not in ("model", "optimizer")}
-    assert instead in refusal_of(script).do
+    script.arguments = {key: value for key, value in wrong.items() if key not in ("model", "optimizer")}
+    assert instead in catch_refusal(script).do
 
 
 # -- data ----------------------------------------------------------------------------------------------------
 
 
-def numbers():
-    yield from samples()
+def iterate_samples():
+    yield from make_samples()
 
 
-X, Y = samples().tensors
+X, Y = make_samples().tensors
 DATA = {
-    "loader": (DataLoader(samples(), batch_size=8), "loader.dataset"),
-    "loader of samples": (DataLoader(samples(), batch_size=None), "loader.dataset"),
-    "iterator of a loader": (iter(DataLoader(samples())), "the dataset itself"),
-    "generator": (numbers(), "a list of its samples"),
+    "loader": (DataLoader(make_samples(), batch_size=8), "loader.dataset"),
+    "loader of samples": (DataLoader(make_samples(), batch_size=None), "loader.dataset"),
+    "iterator of a loader": (iter(DataLoader(make_samples())), "the dataset itself"),
+    "generator": (iterate_samples(), "a list of its samples"),
     "zip": (zip(X, Y, strict=True), "a list of its samples"),
-    "generator function": (numbers, "(shard, shards)"),
-    "splits": ({"train": samples(), "test": samples()}, "dataset['train']"),
+    "generator function": (iterate_samples, "(shard, shards)"),
+    "splits": ({"train": make_samples(), "test": make_samples()}, "dataset['train']"),
     "path": ("/data/train.csv", "load_dataset"),
     "path object": (Path("/data/train.csv"), "load_dataset"),
     "columns": ((X, Y), "TensorDataset"),
     "class": (TensorDataset, "TensorDataset(...)"),
-    "sampler": (RandomSampler(samples()), "the dataset that the sampler samples from"),
+    "sampler": (RandomSampler(make_samples()), "the dataset that the sampler samples from"),
     "set": ({1, 2, 3}, "sorted"),
     "number": (48, "__getitem__"),
 }
@@ -336,7 +341,7 @@ DATA = {
 
 @pytest.mark.parametrize(("data", "instead"), DATA.values(), ids=DATA)
 def test_data_that_is_not_a_dataset_is_refused(data, instead):
-    assert instead in refusal_of(Script(data=data)).do
+    assert instead in catch_refusal(Script(data=data)).do
 
 
 def test_a_class_that_opens_shards_is_a_stream():
@@ -347,7 +352,7 @@ def test_a_class_that_opens_shards_is_a_stream():
         def __iter__(self):
             while self.place < 20:
                 self.place += 1
-                yield samples()[self.place - 1]
+                yield make_samples()[self.place - 1]
             self.place = 0
 
         def state_dict(self):
@@ -361,11 +366,11 @@ def test_a_class_that_opens_shards_is_a_stream():
 
 @pytest.mark.parametrize("item", [object(), None, {"a": object()}])
 def test_the_error_for_samples_that_make_no_batch_names_collate(item):
-    assert "collate=" in refusal_of(Script(data=[item] * 20)).do
+    assert "collate=" in catch_refusal(Script(data=[item] * 20)).do
 
 
 def test_the_error_for_samples_of_different_lengths_names_collate():
-    assert "collate=" in refusal_of(Script(data=[torch.zeros(n % 3 + 1) for n in range(20)])).do
+    assert "collate=" in catch_refusal(Script(data=[torch.zeros(n % 3 + 1) for n in range(20)])).do
 
 
 @pytest.mark.parametrize(
@@ -384,7 +389,7 @@ def test_the_error_for_samples_of_different_lengths_names_collate():
 )
 def test_the_error_names_an_argument_that_is_not_a_whole_number(wishes):
     (name,) = wishes
-    assert name in refusal_of(Script(), **wishes).what
+    assert name in catch_refusal(Script(), **wishes).what
 
 
 # -- order ---------------------------------------------------------------------------------------------------
@@ -394,102 +399,102 @@ def test_the_error_names_an_argument_that_is_not_a_whole_number(wishes):
 def test_another_round_inside_a_step_is_refused(inner):
     script = Script()
 
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         if inner == "evaluate":
-            list(script.run.evaluate(samples(), microbatch=4))
+            list(script.run.evaluate(make_samples(), microbatch=4))
         else:
             script.run.checkpoint()
 
-    script.backward = backward
-    assert "inside a step" in refusal_of(script).what
+    script.compute_microbatch = compute_microbatch
+    assert "inside a step" in catch_refusal(script).what
 
 
 def test_an_evaluation_left_early_is_refused():
     script = Script()
 
-    def between(_step):
-        for _ in script.run.evaluate(samples(), microbatch=4):
+    def act_after_step(_step):
+        for _ in script.run.evaluate(make_samples(), microbatch=4):
             break
 
-    script.between = between
-    assert "to its end" in refusal_of(script).do
+    script.act_after_step = act_after_step
+    assert "to its end" in catch_refusal(script).do
 
 
 def test_a_second_iteration_of_a_step_is_refused():
     script = Script()
-    script.between = list
-    assert "iterated twice" in refusal_of(script).what
+    script.act_after_step = list
+    assert "iterated twice" in catch_refusal(script).what
 
 
 EVALUATIONS = {
-    "loader": (lambda run: run.evaluate(DataLoader(samples()), microbatch=4), "loader.dataset"),
-    "generator": (lambda run: run.evaluate(numbers(), microbatch=4), "a list of its samples"),
+    "loader": (lambda run: run.evaluate(DataLoader(make_samples()), microbatch=4), "loader.dataset"),
+    "generator": (lambda run: run.evaluate(iterate_samples(), microbatch=4), "a list of its samples"),
     "path": (lambda run: run.evaluate("test.csv", microbatch=4), "load_dataset"),
-    "no microbatch": (lambda run: run.evaluate(samples(), microbatch=0), "microbatch="),
-    "added outside": (lambda run: run.evaluate(samples(), microbatch=4).add(right=1), "in the loop"),
+    "no microbatch": (lambda run: run.evaluate(make_samples(), microbatch=0), "microbatch="),
+    "added outside": (lambda run: run.evaluate(make_samples(), microbatch=4).add(right=1), "in the loop"),
 }
 
 
 @pytest.mark.parametrize(("evaluate", "instead"), EVALUATIONS.values(), ids=EVALUATIONS)
 def test_data_without_positions_cannot_be_evaluated(evaluate, instead):
     script = Script()
-    script.between = lambda _step: evaluate(script.run)
-    assert instead in refusal_of(script).do
+    script.act_after_step = lambda _step: evaluate(script.run)
+    assert instead in catch_refusal(script).do
 
 
 @pytest.mark.parametrize("value", ["1", None, [1, 2], torch.zeros(1, dtype=torch.complex64)])
 def test_an_evaluation_refuses_values_that_are_not_numbers(value):
     script = Script()
 
-    def between(_step):
-        score = script.run.evaluate(samples(), microbatch=4)
+    def act_after_step(_step):
+        score = script.run.evaluate(make_samples(), microbatch=4)
         for _ in score:
             score.add(right=value)
 
-    script.between = between
-    assert "add(right=...)" in refusal_of(script).what
+    script.act_after_step = act_after_step
+    assert "add(right=...)" in catch_refusal(script).what
 
 
 @pytest.mark.parametrize("value", ["1", None, torch.zeros(2)])
 def test_a_checkpoint_refuses_metrics_that_are_not_numbers(value):
     script = Script()
-    script.between = lambda _step: script.run.checkpoint(val_loss=value)
-    assert "val_loss" in refusal_of(script).what
+    script.act_after_step = lambda _step: script.run.checkpoint(val_loss=value)
+    assert "val_loss" in catch_refusal(script).what
 
 
 def test_a_metric_that_is_not_finite_is_left_out_with_a_warning(monkeypatch):
-    script, told, found = Script(), [], []
-    monkeypatch.setattr(script.run._reporter, "warn", lambda key, text, step: told.append((key, text)))
+    script, warnings, found = Script(), [], []
+    monkeypatch.setattr(script.run._reporter, "warn", lambda key, text, step: warnings.append((key, text)))
 
-    def between(step):
+    def act_after_step(step):
         script.run.checkpoint(val_loss=math.nan if step.number == 2 else float(step.number))
         found.append(script.run._trainer.state.replicated.metrics.get("val_loss"))
 
-    script.between = between
+    script.act_after_step = act_after_step
     script.train()
     assert found == [1.0, None, 3.0]
-    assert any(key == "not-finite" and "val_loss" in text for key, text in told)
+    assert any(key == "not-finite" and "val_loss" in text for key, text in warnings)
 
 
 def test_the_loss_of_a_checkpoint_is_that_of_its_step():
     script = Script()
-    script.between = lambda _step: script.run.checkpoint(loss=1.0)
-    assert "val_loss" in refusal_of(script).do
+    script.act_after_step = lambda _step: script.run.checkpoint(loss=1.0)
+    assert "val_loss" in catch_refusal(script).do
 
 
 def test_totals_of_an_evaluation_do_not_replace_the_loss_of_the_step():
     script = Script()
 
-    def between(step):
-        score = script.run.evaluate(samples(), microbatch=4)
+    def act_after_step(step):
+        score = script.run.evaluate(make_samples(), microbatch=4)
         for _ in score:
             score.add(loss=100.0)
         metrics = script.run._trainer.state.replicated.metrics
         assert metrics["loss"] == step.loss
         assert metrics["evaluation.loss"] == 500.0
 
-    script.between = between
+    script.act_after_step = act_after_step
     script.train()
 
 

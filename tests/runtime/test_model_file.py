@@ -17,7 +17,7 @@ from elastane.runtime.finished.named_tensors import MemoryTensors
 from elastane.runtime.finished.shards import cut_shards
 from elastane.runtime.finished.tensor_file import DTYPES, write_tensors
 
-from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
+from .lessons import FEATURES, Lesson, assert_same_bits, build_spec, prepare_lesson, train_elastic
 
 SHARD_BYTES = 200
 
@@ -36,7 +36,7 @@ class Tied(nn.Module):
 
 def finish(learned, folder, **wishes):
     folder.mkdir(exist_ok=True)
-    write_finished(learned.run._trainer.state, RunDir(folder), spec(**wishes))
+    write_finished(learned.run._trainer.state, RunDir(folder), build_spec(**wishes))
     return folder
 
 
@@ -47,16 +47,16 @@ def read_contents(folder):
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES}])
 def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
-    one = finish(elastic(Lesson(Tied)), tmp_path / "one", **wishes)
-    two = finish(elastic(Lesson(Tied), copies=copies), tmp_path / "two", **wishes)
+    one = finish(train_elastic(Lesson(Tied)), tmp_path / "one", **wishes)
+    two = finish(train_elastic(Lesson(Tied), copies=copies), tmp_path / "two", **wishes)
     assert read_contents(one) == read_contents(two)
 
 
 @pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}])
 def test_the_writer_returns_size_and_checksum_of_each_file(tmp_path, wishes):
-    state = elastic(Lesson(Tied)).run._trainer.state
+    state = train_elastic(Lesson(Tied)).run._trainer.state
     for _ in range(2):
-        written = write_finished(state, RunDir(tmp_path), spec(**wishes))
+        written = write_finished(state, RunDir(tmp_path), build_spec(**wishes))
         there = {
             name: WrittenFile(len(raw), xxhash.xxh3_128_hexdigest(raw))
             for name, raw in read_contents(tmp_path).items()
@@ -65,7 +65,7 @@ def test_the_writer_returns_size_and_checksum_of_each_file(tmp_path, wishes):
 
 
 def test_writing_again_touches_no_file(tmp_path):
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     finish(learned, tmp_path, save_optimizer=True)
     before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     finish(learned, tmp_path, save_optimizer=True)
@@ -73,7 +73,7 @@ def test_writing_again_touches_no_file(tmp_path):
 
 
 def test_the_file_loads_into_a_new_model_with_tied_weights_and_buffers(tmp_path):
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     finish(learned, tmp_path)
     fresh = Tied()
     safetensors.torch.load_model(fresh, tmp_path / "model.safetensors")
@@ -81,7 +81,7 @@ def test_the_file_loads_into_a_new_model_with_tied_weights_and_buffers(tmp_path)
 
 
 def test_tied_weights_are_stored_once_and_the_other_name_is_kept(tmp_path):
-    finish(elastic(Lesson(Tied)), tmp_path)
+    finish(train_elastic(Lesson(Tied)), tmp_path)
     with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert "second.weight" not in file.keys()  # noqa: SIM118 - not a dictionary
         assert file.metadata() == {"format": "pt", "second.weight": "first.weight"}
@@ -127,7 +127,7 @@ def test_shards_are_filled_in_order_and_a_large_tensor_has_its_own(sizes, expect
 
 
 def test_a_large_model_is_written_as_shards_and_an_index(tmp_path):
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     whole = finish(learned, tmp_path / "whole")
     cut = finish(learned, tmp_path / "cut", max_shard_bytes=SHARD_BYTES)
     assert not (cut / "model.safetensors").exists()
@@ -149,14 +149,14 @@ def test_a_large_model_is_written_as_shards_and_an_index(tmp_path):
 
 
 def test_a_larger_shard_size_leaves_no_shard_of_an_earlier_set(tmp_path):
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     finish(learned, tmp_path, max_shard_bytes=SHARD_BYTES, save_optimizer=True)
     finish(learned, tmp_path)
     assert set(read_contents(tmp_path)) == {"model.safetensors", "optimizer.json", "environment.json"}
 
 
 def test_the_optimizer_state_is_stored_under_the_names_of_its_parameters(tmp_path):
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     finish(learned, tmp_path, save_optimizer=True)
     stored = safetensors.torch.load_file(tmp_path / "optimizer.safetensors")
     names = {parameter: name for name, parameter in learned.model.named_parameters()}
@@ -172,7 +172,7 @@ def test_the_optimizer_state_is_stored_under_the_names_of_its_parameters(tmp_pat
 
 def test_sharded_state_of_the_optimizer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--copies 2"):
-        finish(elastic(Lesson(Tied), copies=2), tmp_path, save_optimizer=True)
+        finish(train_elastic(Lesson(Tied), copies=2), tmp_path, save_optimizer=True)
     assert read_contents(tmp_path) == {}
 
 
@@ -193,4 +193,4 @@ def complex_model() -> nn.Module:
 @pytest.mark.parametrize(("model", "words"), [(Extra, "_extra_state"), (complex_model, "complex128")])
 def test_a_model_that_cannot_be_written_is_refused_before_the_training(model, words):
     with pytest.raises(BadInput, match=words):
-        prepared(Lesson(model))
+        prepare_lesson(Lesson(model))

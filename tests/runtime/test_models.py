@@ -15,25 +15,25 @@ from .lessons import (
     Lesson,
     assert_alike,
     assert_same_bits,
-    elastic,
-    mean_loss,
-    plain,
-    prepared,
+    compute_mean_loss,
+    prepare_lesson,
+    train_elastic,
+    train_plain,
 )
 
 
-def mlp() -> nn.Module:
+def build_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
 
-def with_batch_norm() -> nn.Module:
+def build_batch_norm_model() -> nn.Module:
     # Without bias: the norm removes it, so its gradient is rounding, which AdamW amplifies.
     return nn.Sequential(
         nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
     )
 
 
-def with_dropout() -> nn.Module:
+def build_dropout_model() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
 
 
@@ -50,8 +50,8 @@ class Tied(nn.Module):
         return self.second(torch.tanh(self.first(inputs)))
 
 
-def half_frozen() -> nn.Module:
-    model = mlp()
+def build_half_frozen_mlp() -> nn.Module:
+    model = build_mlp()
     model[0].requires_grad_(requires_grad=False)
     return model
 
@@ -78,23 +78,23 @@ class OfTwoTypes(nn.Module):
         return self.second(torch.tanh(self.first(inputs)).bfloat16()).float()
 
 
-MODELS = [mlp, with_batch_norm, with_dropout, Tied, half_frozen, ChannelsLast]
+MODELS = [build_mlp, build_batch_norm_model, build_dropout_model, Tied, build_half_frozen_mlp, ChannelsLast]
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_a_model_trains_as_in_a_plain_loop(build):
     # AdamW divides by the gradient's own size, so rounding of small ones shows.
-    assert_alike(elastic(Lesson(build)), plain(Lesson(build)), tolerance=1e-3)
+    assert_alike(train_elastic(Lesson(build)), train_plain(Lesson(build)), tolerance=1e-3)
 
 
 def test_parameters_of_two_data_types_train_as_in_a_plain_loop():
-    assert_alike(elastic(Lesson(OfTwoTypes)), plain(Lesson(OfTwoTypes)), tolerance=2e-2)
+    assert_alike(train_elastic(Lesson(OfTwoTypes)), train_plain(Lesson(OfTwoTypes)), tolerance=2e-2)
 
 
 @pytest.mark.parametrize("build", [*MODELS, OfTwoTypes], ids=lambda build: build.__name__)
 def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
-    first, again = elastic(Lesson(build)), elastic(Lesson(build))
-    sharded = elastic(Lesson(build), copies=2)
+    first, again = train_elastic(Lesson(build)), train_elastic(Lesson(build))
+    sharded = train_elastic(Lesson(build), copies=2)
     assert first.losses == again.losses == sharded.losses
     assert_same_bits(first.model, again.model)
     assert_same_bits(first.model, sharded.model)
@@ -102,20 +102,20 @@ def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
 
 
 def test_a_channels_last_weight_stays_channels_last():
-    weight = elastic(Lesson(ChannelsLast)).model.convolution.weight
+    weight = train_elastic(Lesson(ChannelsLast)).model.convolution.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_tied_weights_stay_tied_and_move():
-    learned = elastic(Lesson(Tied))
+    learned = train_elastic(Lesson(Tied))
     assert learned.model.first.weight is learned.model.second.weight
-    assert not torch.equal(learned.model.first.weight, plain(Lesson(Tied, steps=1)).model.first.weight)
+    assert not torch.equal(learned.model.first.weight, train_plain(Lesson(Tied, steps=1)).model.first.weight)
 
 
 def test_a_frozen_layer_does_not_move():
     torch.manual_seed(0)
-    untrained = half_frozen()
-    trained = elastic(Lesson(half_frozen)).model
+    untrained = build_half_frozen_mlp()
+    trained = train_elastic(Lesson(build_half_frozen_mlp)).model
     assert torch.equal(trained[0].weight, untrained[0].weight)
     assert not torch.equal(trained[2].weight, untrained[2].weight)
 
@@ -133,14 +133,14 @@ class Sometimes(nn.Module):
         return logits + self.seldom(inputs) if inputs[0, 0] > 0.5 else logits
 
 
-def momentum(model):
+def build_momentum_sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
 
 
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_parameter_without_a_gradient_is_not_moved_by_momentum_or_decay(copies):
-    lesson = Lesson(Sometimes, momentum, global_batch=2, microbatch=1, steps=10)
-    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+    lesson = Lesson(Sometimes, build_momentum_sgd, global_batch=2, microbatch=1, steps=10)
+    assert_alike(train_elastic(lesson, copies=copies), train_plain(lesson))
 
 
 class NeverUsed(nn.Module):
@@ -157,7 +157,9 @@ class NeverUsed(nn.Module):
 def test_a_layer_that_is_never_used_keeps_its_values(copies):
     torch.manual_seed(0)
     untouched = NeverUsed().unused.weight
-    assert torch.equal(elastic(Lesson(NeverUsed, momentum), copies=copies).model.unused.weight, untouched)
+    assert torch.equal(
+        train_elastic(Lesson(NeverUsed, build_momentum_sgd), copies=copies).model.unused.weight, untouched
+    )
 
 
 class Counting(nn.Module):
@@ -174,12 +176,12 @@ class Counting(nn.Module):
 
 
 def test_a_model_that_replaces_its_buffers_keeps_their_values():
-    learned = elastic(Lesson(Counting, steps=5))
+    learned = train_elastic(Lesson(Counting, steps=5))
     assert learned.model.seen.item() == 5
 
 
 def test_sparse_gradients_of_an_embedding_give_the_same_bits_as_dense_ones():
-    def lesson(*, sparse: bool) -> Lesson:
+    def build_lesson(*, sparse: bool) -> Lesson:
         words = torch.arange(24).reshape(8, 3) % 10
         return Lesson(
             lambda: nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, CLASSES)),
@@ -187,58 +189,66 @@ def test_sparse_gradients_of_an_embedding_give_the_same_bits_as_dense_ones():
             data=TensorDataset(words, words[:, 0] % CLASSES),
         )
 
-    assert_same_bits(elastic(lesson(sparse=True)).model, elastic(lesson(sparse=False)).model)
+    assert_same_bits(
+        train_elastic(build_lesson(sparse=True)).model, train_elastic(build_lesson(sparse=False)).model
+    )
 
 
-def by_tokens(model, batch):
+def compute_token_loss(model, batch):
     inputs, targets = batch
     kept = targets != 0
     return functional.cross_entropy(model(inputs)[kept], targets[kept], reduction="sum"), float(kept.sum())
 
 
 def test_a_loss_weighted_by_token_counts_is_the_mean_over_all_tokens():
-    lesson = Lesson(mlp, loss=by_tokens)
-    assert_alike(elastic(lesson), plain(lesson))
+    lesson = Lesson(build_mlp, loss=compute_token_loss)
+    assert_alike(train_elastic(lesson), train_plain(lesson))
 
 
 def test_a_weight_may_be_a_tensor():
-    def loss(model, batch):
-        total, weight = by_tokens(model, batch)
+    def compute_loss(model, batch):
+        total, weight = compute_token_loss(model, batch)
         return total, torch.tensor(weight)
 
-    assert elastic(Lesson(mlp, loss=loss)).losses == elastic(Lesson(mlp, loss=by_tokens)).losses
+    assert (
+        train_elastic(Lesson(build_mlp, loss=compute_loss)).losses
+        == train_elastic(Lesson(build_mlp, loss=compute_token_loss)).losses
+    )
 
 
 @pytest.mark.parametrize("length", [9, 13, 16, 17])
 def test_the_short_last_step_of_an_epoch_counts_its_samples_and_no_others(length):
     # 9: one sample in one virtual rank, three empty ones; 13: a short one and one empty one.
-    data = TensorDataset(*(tensor[:length] for tensor in Lesson(mlp).data.tensors))
-    lesson = Lesson(with_batch_norm_in_eval, data=data, steps=7)
-    assert_alike(elastic(lesson), plain(lesson))
+    data = TensorDataset(*(tensor[:length] for tensor in Lesson(build_mlp).data.tensors))
+    lesson = Lesson(build_batch_norm_model_in_eval, data=data, steps=7)
+    assert_alike(train_elastic(lesson), train_plain(lesson))
 
 
-def with_batch_norm_in_eval() -> nn.Module:
+def build_batch_norm_model_in_eval() -> nn.Module:
     """A batch norm that keeps its statistics for a batch of one sample."""
-    model = with_batch_norm()
+    model = build_batch_norm_model()
     model[1].eval()
     return model
 
 
-def autocast(model, batch):
+def compute_autocast_loss(model, batch):
     inputs, targets = batch
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return functional.cross_entropy(model(inputs), targets), None
 
 
 def test_mixed_precision_trains_as_in_a_plain_loop_and_to_the_same_bits():
-    lesson = Lesson(mlp, loss=autocast)
-    learned = elastic(lesson)
-    assert_alike(learned, plain(lesson), tolerance=1e-2)
-    assert_same_bits(learned.model, elastic(lesson, copies=2).model)
+    lesson = Lesson(build_mlp, loss=compute_autocast_loss)
+    learned = train_elastic(lesson)
+    assert_alike(learned, train_plain(lesson), tolerance=1e-2)
+    assert_same_bits(learned.model, train_elastic(lesson, copies=2).model)
 
 
 def test_fast_sums_learn_the_same_up_to_rounding():
-    assert_alike(elastic(Lesson(with_dropout), convergence="fast"), plain(Lesson(with_dropout)))
+    assert_alike(
+        train_elastic(Lesson(build_dropout_model), convergence="fast"),
+        train_plain(Lesson(build_dropout_model)),
+    )
 
 
 class Repeated(nn.Module):
@@ -265,13 +275,13 @@ class RepeatedWithoutReentrance(Repeated):
 @pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_layer_that_is_recomputed_several_times_gets_its_whole_gradient(copies, microbatch):
-    kind = {"optimizer": momentum, "microbatch": microbatch}
-    learned = elastic(Lesson(Repeated, **kind), copies=copies)
-    assert_alike(learned, plain(Lesson(Repeated, **kind)))
-    assert_alike(learned, plain(Lesson(RepeatedWithoutReentrance, **kind)))
+    kind = {"optimizer": build_momentum_sgd, "microbatch": microbatch}
+    learned = train_elastic(Lesson(Repeated, **kind), copies=copies)
+    assert_alike(learned, train_plain(Lesson(Repeated, **kind)))
+    assert_alike(learned, train_plain(Lesson(RepeatedWithoutReentrance, **kind)))
 
 
-def with_auxiliary_loss(model, batch):
+def compute_loss_with_auxiliary(model, batch):
     inputs, targets = batch
     logits = model(inputs)
     (0.1 * logits.square().mean()).backward(retain_graph=True)
@@ -280,19 +290,19 @@ def with_auxiliary_loss(model, batch):
 
 @pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
 def test_a_backward_pass_of_the_scripts_own_adds_to_the_gradient(microbatch):
-    lesson = Lesson(mlp, momentum, loss=with_auxiliary_loss, microbatch=microbatch)
-    assert_alike(elastic(lesson), plain(lesson))
+    lesson = Lesson(build_mlp, build_momentum_sgd, loss=compute_loss_with_auxiliary, microbatch=microbatch)
+    assert_alike(train_elastic(lesson), train_plain(lesson))
 
 
 def test_gradients_that_come_after_the_gradient_was_complete_are_refused():
-    def late(model, batch):
-        loss, _ = mean_loss(model, batch)
+    def run_late_backward(model, batch):
+        loss, _ = compute_mean_loss(model, batch)
         loss.backward()
 
-    learned = prepared(Lesson(mlp, momentum))
-    steps = learned.run.steps(Lesson(mlp).data, global_batch=8, microbatch=2, until=2)
+    learned = prepare_lesson(Lesson(build_mlp, build_momentum_sgd))
+    steps = learned.run.steps(Lesson(build_mlp).data, global_batch=8, microbatch=2, until=2)
     batch = next(step := iter(current := next(steps)))
-    current.backward(mean_loss(learned.model, batch)[0])
+    current.backward(compute_mean_loss(learned.model, batch)[0])
     with pytest.raises(BadInput, match="another gradient after"):
-        late(learned.model, batch)
+        run_late_backward(learned.model, batch)
     step.close()

@@ -12,7 +12,16 @@ from elastane.api.errors import BadInput
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.trainer import read_learning_rates
 
-from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
+from .lessons import (
+    CLASSES,
+    FEATURES,
+    Lesson,
+    assert_alike,
+    assert_same_bits,
+    prepare_lesson,
+    train_elastic,
+    train_plain,
+)
 
 RATES = {optim.SGD: 0.1, optim.Adadelta: 1.0, optim.ASGD: 0.1}
 ANY = [kind for kind in vars(optim).values() if isinstance(kind, type) and kind is not optim.Optimizer]
@@ -37,19 +46,19 @@ def lesson_of(kind, build=matrix, **options) -> Lesson:
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_every_optimizer_works_as_in_a_plain_loop(kind):
-    assert_alike(elastic(lesson_of(kind)), plain(lesson_of(kind)), tolerance=1e-4)
+    assert_alike(train_elastic(lesson_of(kind)), train_plain(lesson_of(kind)), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
 def test_an_optimizer_that_cannot_work_is_refused_by_name(kind):
     with pytest.raises(BadInput, match=kind.__name__):
-        prepared(lesson_of(kind))
+        prepare_lesson(lesson_of(kind))
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
     lesson = lesson_of(kind, large)
-    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert len(pieces.run._trainer.layout.blocks) > 3
     assert_same_bits(whole.model, pieces.model)
     assert whole.run.digest == pieces.run.digest
@@ -58,13 +67,13 @@ def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
 @pytest.mark.parametrize("how", ["foreach", "fused", "amsgrad", "maximize"])
 def test_the_ways_to_run_adamw_give_the_same_bits_in_pieces(how):
     lesson = lesson_of(optim.AdamW, large, **{how: True})
-    assert elastic(lesson).run.digest == elastic(lesson, copies=2).run.digest
+    assert train_elastic(lesson).run.digest == train_elastic(lesson, copies=2).run.digest
 
 
 @pytest.mark.parametrize("kind", [optim.Adafactor, optim.Muon])
 def test_an_optimizer_that_is_not_elementwise_cannot_be_sharded(kind):
     with pytest.raises(BadInput, match=f"cannot shard {kind.__name__}"):
-        prepared(lesson_of(kind), copies=2)
+        prepare_lesson(lesson_of(kind), copies=2)
 
 
 def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
@@ -72,7 +81,7 @@ def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
         pass
 
     with pytest.raises(BadInput, match="--copies all"):
-        prepared(lesson_of(Adam), copies=2)
+        prepare_lesson(lesson_of(Adam), copies=2)
 
 
 # -- moving ------------------------------------------------------------------------------------------------
@@ -85,8 +94,8 @@ def pack(state, values, states) -> bytearray:
 
 def join(lesson, **wishes):
     """Return a donor that has trained, and a joiner with all of its state."""
-    donor = elastic(lesson, **wishes).run._trainer
-    joiner = prepared(lesson, **wishes).run._trainer
+    donor = train_elastic(lesson, **wishes).run._trainer
+    joiner = prepare_lesson(lesson, **wishes).run._trainer
     everything = range(donor.state.units)
     joiner.state.unpack(pack(donor.state, everything, everything))
     # As at the beginning of a round: the model works on copies of the committed buffers.
@@ -147,7 +156,7 @@ def test_state_keeps_the_memory_order_of_its_parameter(how, copies):
 
 
 def test_nothing_in_a_payload_is_pickled():
-    state = elastic(lesson_of(optim.Adam, large)).run._trainer.state
+    state = train_elastic(lesson_of(optim.Adam, large)).run._trainer.state
     payload = pack(state, range(state.units), range(state.units))
     length = int.from_bytes(payload[:8], "little")
     header = json.loads(payload[8 : 8 + length])
@@ -171,17 +180,17 @@ def in_groups(model):
 @pytest.mark.parametrize("copies", [None, 2])
 def test_parameter_groups_keep_their_own_rates_and_decays(copies):
     lesson = Lesson(matrix, in_groups)
-    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+    assert_alike(train_elastic(lesson, copies=copies), train_plain(lesson))
 
 
 @pytest.mark.parametrize("copies", [None, 2])
 def test_clipping_is_that_of_the_whole_gradient(copies):
     lesson = Lesson(matrix, clip=0.05)
-    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+    assert_alike(train_elastic(lesson, copies=copies), train_plain(lesson))
 
 
 def test_a_gradient_below_the_limit_is_not_clipped():
-    assert_same_bits(elastic(Lesson(matrix, clip=1e9)).model, elastic(Lesson(matrix)).model)
+    assert_same_bits(train_elastic(Lesson(matrix, clip=1e9)).model, train_elastic(Lesson(matrix)).model)
 
 
 SCHEDULES = {
@@ -200,7 +209,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_change_the_rate_after_every_step(name, copies):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
-    learned, reference = elastic(lesson, copies=copies), plain(lesson)
+    learned, reference = train_elastic(lesson, copies=copies), train_plain(lesson)
     assert_alike(learned, reference)
     assert [g["lr"] for g in learned.optimizer.param_groups] == [
         g["lr"] for g in reference.optimizer.param_groups
@@ -210,7 +219,7 @@ def test_schedules_change_the_rate_after_every_step(name, copies):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_joiner_continues_the_schedule(name):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
-    donor, joiner = elastic(lesson), prepared(lesson)
+    donor, joiner = train_elastic(lesson), prepare_lesson(lesson)
     state = donor.run._trainer.state
     joiner.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     for _ in range(3):
@@ -225,7 +234,7 @@ def test_a_hyperparameter_that_cannot_be_sent_is_refused():
         return optim.SGD([{"params": model.parameters(), "who": object()}], lr=0.1)
 
     with pytest.raises(BadInput, match="cannot be given to a joining worker"):
-        prepared(Lesson(matrix, odd))
+        prepare_lesson(Lesson(matrix, odd))
 
 
 def test_the_learning_rates_of_a_step_are_those_before_its_schedule() -> None:

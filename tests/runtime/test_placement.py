@@ -14,16 +14,16 @@ from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.state.placement import InPlace, Mirrored, choose_placement
 
-from .lessons import Lesson, assert_same_bits, elastic, prepared
+from .lessons import Lesson, assert_same_bits, prepare_lesson, train_elastic
 from .test_models import (
     MODELS,
     Counting,
     OfTwoTypes,
     Sometimes,
-    autocast,
-    by_tokens,
-    mlp,
-    with_batch_norm,
+    build_batch_norm_model,
+    build_mlp,
+    compute_autocast_loss,
+    compute_token_loss,
 )
 from .test_optimizers import (
     SCHEDULES,
@@ -42,7 +42,7 @@ from .test_optimizers import (
 def mirrored(monkeypatch):
     """Return a function that trains as `elastic` does, with a mirrored model."""
 
-    def train(lesson, how=elastic, **wishes):
+    def train(lesson, how=train_elastic, **wishes):
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "choose_placement", Mirrored)
             return how(lesson, **wishes)
@@ -67,39 +67,41 @@ def get_trainer(learned):
 def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copies):
     learned = mirrored(Lesson(build), copies=copies)
     assert isinstance(get_trainer(learned).state.placement, Mirrored)
-    assert_bitwise_alike(learned, elastic(Lesson(build), copies=copies))
+    assert_bitwise_alike(learned, train_elastic(Lesson(build), copies=copies))
 
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
-    assert_bitwise_alike(mirrored(lesson_of(kind)), elastic(lesson_of(kind)))
+    assert_bitwise_alike(mirrored(lesson_of(kind)), train_elastic(lesson_of(kind)))
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_every_sharded_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
     lesson = lesson_of(kind, large)
-    assert_bitwise_alike(mirrored(lesson, copies=2), elastic(lesson, copies=2))
+    assert_bitwise_alike(mirrored(lesson, copies=2), train_elastic(lesson, copies=2))
 
 
 LESSONS = {
     "clipping": Lesson(matrix, clip=0.05),
     "groups": Lesson(matrix, in_groups),
     "schedule": Lesson(matrix, scheduler=SCHEDULES["OneCycleLR"]),
-    "weights": Lesson(mlp, loss=by_tokens),
-    "mixed precision": Lesson(mlp, loss=autocast),
-    "short last step": Lesson(mlp, global_batch=6, microbatch=2, steps=8),
+    "weights": Lesson(build_mlp, loss=compute_token_loss),
+    "mixed precision": Lesson(build_mlp, loss=compute_autocast_loss),
+    "short last step": Lesson(build_mlp, global_batch=6, microbatch=2, steps=8),
     "fused": lesson_of(optim.AdamW, large, fused=True),
-    "several slots": Lesson(mlp, global_batch=12, microbatch=1),
+    "several slots": Lesson(build_mlp, global_batch=12, microbatch=1),
 }
 
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_way_to_train_has_the_bits_of_one_in_place(mirrored, name):
-    assert_bitwise_alike(mirrored(LESSONS[name]), elastic(LESSONS[name]))
+    assert_bitwise_alike(mirrored(LESSONS[name]), train_elastic(LESSONS[name]))
 
 
 def test_fast_sums_of_one_worker_have_the_bits_of_those_in_place(mirrored):
-    assert_bitwise_alike(mirrored(Lesson(mlp), convergence="fast"), elastic(Lesson(mlp), convergence="fast"))
+    assert_bitwise_alike(
+        mirrored(Lesson(build_mlp), convergence="fast"), train_elastic(Lesson(build_mlp), convergence="fast")
+    )
 
 
 # -- placement of values ------------------------------------------------------------------------------------
@@ -112,18 +114,18 @@ def is_within(tensor, sections):
 
 
 def test_in_place_the_model_trains_in_the_memory_that_peers_read():
-    state = get_trainer(prepared(Lesson(mlp))).state
+    state = get_trainer(prepare_lesson(Lesson(build_mlp))).state
     assert isinstance(state.placement, InPlace)
     assert all(is_within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
 def test_a_mirrored_model_does_not_train_in_the_memory_that_peers_read(mirrored):
-    state = get_trainer(mirrored(Lesson(mlp), prepared)).state
+    state = get_trainer(mirrored(Lesson(build_mlp), prepare_lesson)).state
     assert not any(is_within(parameter, state.arena.tensors) for parameter in state.model.parameters())
 
 
 def test_the_arena_gets_new_values_only_before_reads(mirrored):
-    learned = mirrored(Lesson(mlp))
+    learned = mirrored(Lesson(build_mlp))
     state = get_trainer(learned).state
     train_on(get_trainer(learned))
     units = range(state.shards.units)
@@ -136,7 +138,7 @@ def test_the_arena_gets_new_values_only_before_reads(mirrored):
 
 
 def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
-    state = get_trainer(mirrored(Lesson(large), prepared, copies=2)).state
+    state = get_trainer(mirrored(Lesson(large), prepare_lesson, copies=2)).state
     state.update_arena(range(state.shards.units))
     with torch.no_grad():
         for values in state.placement.values[: state.layout.parameter_sections]:
@@ -148,7 +150,7 @@ def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
 
 
 def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
-    state = get_trainer(mirrored(Lesson(mlp), prepared)).state
+    state = get_trainer(mirrored(Lesson(build_mlp), prepare_lesson)).state
     before = [parameter.clone() for parameter in state.model.parameters()]
     # Neighbours of this unit in the same block are older in the arena than in the model.
     state.arena.tensors[0].fill_(3)
@@ -166,7 +168,7 @@ def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, c
     assert (
         compute_digests(joiner)
         == compute_digests(donor)
-        == compute_digests(get_trainer(elastic(lesson, copies=copies)))
+        == compute_digests(get_trainer(train_elastic(lesson, copies=copies)))
     )
     assert_same_bits(donor.state.model, joiner.state.model)
     train_on(donor)
@@ -176,8 +178,8 @@ def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, c
 
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_mirrored_worker_and_one_in_place_can_exchange_state(mirrored, copies):
-    donor = get_trainer(mirrored(Lesson(with_batch_norm), copies=copies))
-    joiner = get_trainer(prepared(Lesson(with_batch_norm), copies=copies))
+    donor = get_trainer(mirrored(Lesson(build_batch_norm_model), copies=copies))
+    joiner = get_trainer(prepare_lesson(Lesson(build_batch_norm_model), copies=copies))
     everything = range(donor.state.units)
     joiner.state.unpack(bytearray().join(donor.state.pack(everything, everything)))
     assert compute_digests(joiner) == compute_digests(donor)
@@ -211,14 +213,14 @@ def test_an_error_in_a_delivery_is_raised_in_the_training_thread():
 
 
 def test_a_model_on_the_cpu_is_trained_in_place():
-    model = mlp()
+    model = build_mlp()
     layout = ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
     assert layout.device == torch.device("cpu")
     assert isinstance(choose_placement(layout), InPlace)
 
 
 def test_a_buffer_on_another_device_than_the_parameters_is_named():
-    model = with_batch_norm()
+    model = build_batch_norm_model()
     model[1].running_mean = model[1].running_mean.to("meta")
     with pytest.raises(BadInput, match=r"buffer 1.running_mean is on meta"):
         ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
@@ -254,6 +256,6 @@ def test_the_description_of_a_gpu_has_the_settings_that_decide_bits(monkeypatch)
 def test_training_on_the_cpu_changes_no_choice_of_kernels():
     devices.pin_libraries()
     before = devices.describe_numerics()
-    prepared(Lesson(mlp))
+    prepare_lesson(Lesson(build_mlp))
     assert devices.describe_numerics() == before
     assert devices.describe_device(torch.device("cpu")) == torch.backends.cpu.get_cpu_capability()

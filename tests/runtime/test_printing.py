@@ -1,4 +1,4 @@
-"""What a script says with ``run.print`` is told once for the run, and stands in each worker's log."""
+"""``run.print`` prints once for the run, and once in the log of each worker."""
 
 import sys
 from dataclasses import dataclass, field
@@ -33,6 +33,6 @@ def test_run_print_writes_to_the_workers_own_log_and_reports_one_event(capsys, m
     }
 
 
-def test_run_print_prints_when_alone(capsys):
+def test_run_print_prints_in_a_process_that_trains_alone(capsys):
     Run(get_settings()).print("parameters:", 10)
     assert capsys.readouterr().out == "parameters: 10\n"

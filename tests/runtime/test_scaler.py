@@ -13,7 +13,16 @@ from elastane.api.errors import RunFailed
 from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Vote
 
-from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
+from .lessons import (
+    CLASSES,
+    FEATURES,
+    Lesson,
+    assert_alike,
+    assert_same_bits,
+    prepare_lesson,
+    train_elastic,
+    train_plain,
+)
 from .test_optimizers import compute_digests, join, large, pack, train_on
 
 HUGE = 2.0**24
@@ -51,7 +60,7 @@ def lesson_of(build=mlp, scale=HUGE, **wishes) -> Lesson:
 @pytest.mark.parametrize("build", [mlp, with_batch_norm, large], ids=lambda build: build.__name__)
 def test_with_one_virtual_rank_the_bits_are_those_of_a_plain_loop(build):
     lesson = lesson_of(build, global_batch=4, microbatch=4)
-    learned, reference = elastic(lesson), plain(lesson)
+    learned, reference = train_elastic(lesson), train_plain(lesson)
     assert 0 < len(learned.skipped) < lesson.steps
     assert learned.skipped == reference.skipped
     assert learned.scales == reference.scales
@@ -64,7 +73,7 @@ def test_with_one_virtual_rank_the_bits_are_those_of_a_plain_loop(build):
 def test_any_growth_factor_changes_the_scale_as_in_a_plain_loop(factor):
     scaler = scaler_from(HUGE, growth_factor=factor, backoff_factor=1 / factor, growth_interval=2)
     lesson = lesson_of(scaler=scaler, global_batch=4, microbatch=4)
-    learned, reference = elastic(lesson), plain(lesson)
+    learned, reference = train_elastic(lesson), train_plain(lesson)
     assert learned.scales == reference.scales
     assert learned.skipped == reference.skipped != []
     assert_same_bits(learned.model, reference.model)
@@ -74,7 +83,7 @@ def test_any_growth_factor_changes_the_scale_as_in_a_plain_loop(factor):
 @pytest.mark.parametrize("schedule", [None, lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9)])
 def test_with_several_virtual_ranks_clipping_and_a_schedule_it_trains_as_in_a_plain_loop(clip, schedule):
     lesson = lesson_of(clip=clip, scheduler=schedule)
-    learned, reference = elastic(lesson), plain(lesson)
+    learned, reference = train_elastic(lesson), train_plain(lesson)
     assert learned.skipped == reference.skipped != []
     assert learned.scales == reference.scales
     assert_alike(learned, reference, tolerance=2e-3)
@@ -84,20 +93,20 @@ def test_with_several_virtual_ranks_clipping_and_a_schedule_it_trains_as_in_a_pl
 
 
 def test_a_power_of_two_does_not_change_a_bit():
-    scaled = elastic(lesson_of(scale=2.0**4, loss=Lesson(mlp).loss, steps=6))
+    scaled = train_elastic(lesson_of(scale=2.0**4, loss=Lesson(mlp).loss, steps=6))
     assert scaled.skipped == []
-    assert_same_bits(scaled.model, elastic(Lesson(mlp)).model)
+    assert_same_bits(scaled.model, train_elastic(Lesson(mlp)).model)
 
 
 def test_the_reported_loss_is_unscaled_also_in_a_skipped_step():
     lesson = lesson_of(scale=2.0**60, steps=3)
-    learned = elastic(lesson)
+    learned = train_elastic(lesson)
     assert learned.skipped == [1, 2, 3]
-    assert learned.losses[0] == pytest.approx(plain(lesson).losses[0], rel=1e-3)
+    assert learned.losses[0] == pytest.approx(train_plain(lesson).losses[0], rel=1e-3)
 
 
 def test_a_skipped_step_changes_buffers_but_neither_parameters_nor_optimizer():
-    learned = elastic(lesson_of(with_batch_norm, scale=2.0**60, steps=2))
+    learned = train_elastic(lesson_of(with_batch_norm, scale=2.0**60, steps=2))
     torch.manual_seed(0)
     fresh = with_batch_norm()
     for parameter, untouched in zip(learned.model.parameters(), fresh.parameters(), strict=True):
@@ -109,7 +118,7 @@ def test_a_skipped_step_changes_buffers_but_neither_parameters_nor_optimizer():
 
 def test_a_disabled_scaler_does_nothing():
     disabled = Lesson(mlp, scaler=lambda: GradScaler("cpu", enabled=False))
-    assert_same_bits(elastic(disabled).model, elastic(Lesson(mlp)).model)
+    assert_same_bits(train_elastic(disabled).model, train_elastic(Lesson(mlp)).model)
 
 
 def test_weighted_losses_are_scaled_too():
@@ -121,8 +130,8 @@ def test_weighted_losses_are_scaled_too():
         )
 
     assert_same_bits(
-        elastic(lesson_of(loss=by_tokens, scale=2.0**8, steps=6)).model,
-        elastic(Lesson(mlp, loss=by_tokens)).model,
+        train_elastic(lesson_of(loss=by_tokens, scale=2.0**8, steps=6)).model,
+        train_elastic(Lesson(mlp, loss=by_tokens)).model,
     )
 
 
@@ -140,7 +149,7 @@ def test_a_gradient_that_overflows_at_every_scale_ends_the_run():
         return Broken.apply(Lesson(mlp).loss(model, batch)[0]), None
 
     with pytest.raises(RunFailed, match="scale has fallen to zero"):
-        elastic(lesson_of(loss=compute_loss, scale=2.0**-140, steps=40))
+        train_elastic(lesson_of(loss=compute_loss, scale=2.0**-140, steps=40))
 
 
 # -- values that are not finite ---------------------------------------------------------------
@@ -167,7 +176,7 @@ def spoil(learned, places) -> float:
 )
 @pytest.mark.parametrize("place", [0, 1, -1, 4097])
 def test_one_element_that_is_not_finite_makes_the_norm_not_finite(dtype, values, place):
-    learned = prepared(Lesson(lambda: large().to(dtype), scaler=scaler_from(1.0)))
+    learned = prepare_lesson(Lesson(lambda: large().to(dtype), scaler=scaler_from(1.0)))
     next(iter(learned.run.steps(Lesson(mlp).data, global_batch=8, microbatch=2, until=1)))
     assert math.isfinite(spoil(learned, []))
     assert not math.isfinite(spoil(learned, [(0, place - shift, v) for shift, v in enumerate(values)]))
@@ -188,7 +197,7 @@ def test_a_sum_of_finite_gradients_that_overflows_is_noticed():
     lesson = lesson_of(
         loss=lambda model, _batch: ((model[0].bias * 4.0).sum(), None), scale=2.0**127, steps=1
     )
-    assert elastic(lesson).skipped == [1]
+    assert train_elastic(lesson).skipped == [1]
 
 
 # -- any number of workers -----------------------------------------------------------------------------------
@@ -197,7 +206,7 @@ def test_a_sum_of_finite_gradients_that_overflows_is_noticed():
 @pytest.mark.parametrize("build", [mlp, with_batch_norm, large], ids=lambda build: build.__name__)
 def test_sharded_scaling_gives_the_same_bits(build):
     lesson = lesson_of(build, clip=0.1)
-    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert whole.skipped == pieces.skipped != []
     assert whole.scales == pieces.scales
     assert whole.run.digest == pieces.run.digest
@@ -225,8 +234,8 @@ def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
 
 
 def test_the_state_of_a_scaler_is_restored_from_json_exactly():
-    state = elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
-    other = prepared(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
+    state = train_elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
+    other = prepare_lesson(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
     other.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert other.scaler.state_dict() == state.scaling.scaler.state_dict()
 
@@ -246,7 +255,7 @@ def of_bfloat16(model, batch):
 @pytest.mark.parametrize("build", [in_bfloat16, lambda: large().to(torch.bfloat16)], ids=["small", "large"])
 def test_a_bfloat16_model_trains_to_the_same_bits_whole_and_sharded(build):
     lesson = Lesson(build, loss=of_bfloat16)
-    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert whole.run.digest == pieces.run.digest
     assert next(whole.model.parameters()).dtype == torch.bfloat16
     donor, joiner = join(lesson)
@@ -257,7 +266,7 @@ def test_a_bfloat16_model_trains_to_the_same_bits_whole_and_sharded(build):
 
 def test_a_bfloat16_model_with_one_virtual_rank_equals_that_of_a_plain_loop():
     lesson = Lesson(in_bfloat16, loss=of_bfloat16, global_batch=4, microbatch=4)
-    assert_same_bits(elastic(lesson).model, plain(lesson).model)
+    assert_same_bits(train_elastic(lesson).model, train_plain(lesson).model)
 
 
 def test_a_float16_model_is_scaled_whole_and_sharded():
@@ -266,7 +275,7 @@ def test_a_float16_model_is_scaled_whole_and_sharded():
         return functional.cross_entropy(model(inputs.half()).float(), targets), None
 
     lesson = lesson_of(lambda: mlp().half(), loss=of_float16, optimizer=sgd)
-    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert whole.skipped == pieces.skipped != []
     assert whole.run.digest == pieces.run.digest
     assert all(parameter.isfinite().all() for parameter in whole.model.parameters())

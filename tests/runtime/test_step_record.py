@@ -1,4 +1,7 @@
-"""What a script records of a step, in one process; tests/processes/test_recording.py has several."""
+"""The values and files that a script records of a step, in one process.
+
+tests/processes/test_recording.py has several processes.
+"""
 
 import math
 
@@ -9,13 +12,13 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.runtime.artifacts import remove_unfinished, write_artifact
 from elastane.runtime.step_record import StepRecord, compute_means, weigh_values
 
-from .lessons import samples
-from .test_mistakes import Script, loss_of, refusal_of
+from .lessons import make_samples
+from .test_mistakes import Script, catch_refusal, compute_loss
 
 
 @pytest.fixture
 def lines():
-    """Of each step, its values and files as the reporter last got them."""
+    """Return the values and files of each step, as the reporter last received them."""
     return {}
 
 
@@ -24,31 +27,31 @@ def script(lines, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     script = Script()
     reporter = script.run._reporter
-    committed = reporter.report_step
+    report_step = reporter.report_step
 
-    def observed(round_, *args, logged, **options):
+    def observe_step(round_, *args, logged, **options):
         lines[round_.outcome.step] = [dict(logged), {}]
-        committed(round_, *args, logged=logged, **options)
+        report_step(round_, *args, logged=logged, **options)
 
-    def recorded(values, files):
+    def observe_record(values, files):
         lines[max(lines)] = [dict(values), dict(files)]
 
-    monkeypatch.setattr(reporter, "report_step", observed)
-    monkeypatch.setattr(reporter, "update_record", recorded)
+    monkeypatch.setattr(reporter, "report_step", observe_step)
+    monkeypatch.setattr(reporter, "update_record", observe_record)
     return script
 
 
 def test_values_of_microbatches_become_their_mean_over_samples(script, lines):
     seen = {}
 
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         value = batch[0].sum().item()
         script.run.log(sum_of_inputs=batch[0].sum(), mean=value / 2)
         if step.under_way and step._rehearsal is None:
             seen.setdefault(step._trainer.step + 1, []).append((value, len(batch[0])))
 
-    script.backward = backward
+    script.compute_microbatch = compute_microbatch
     script.train(microbatch=3, global_batch=9)
     assert len(lines) == 3
     for step, batches in seen.items():
@@ -56,13 +59,16 @@ def test_values_of_microbatches_become_their_mean_over_samples(script, lines):
         assert lines[step][0]["sum_of_inputs"] == pytest.approx(expected)
 
 
-def test_values_of_a_step_are_added_to_them(script, lines):
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+def test_values_of_a_step_are_added_to_those_of_its_microbatches(script, lines):
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.run.log(inside=1.0)
 
-    script.backward = backward
-    script.between = lambda step: (script.run.log(number=step.number), script.run.log(lr=torch.tensor([0.5])))
+    script.compute_microbatch = compute_microbatch
+    script.act_after_step = lambda step: (
+        script.run.log(number=step.number),
+        script.run.log(lr=torch.tensor([0.5])),
+    )
     script.train()
     assert [lines[step][0] for step in (1, 2, 3)] == [
         {"inside": 1.0, "number": float(step), "lr": 0.5} for step in (1, 2, 3)
@@ -70,12 +76,12 @@ def test_values_of_a_step_are_added_to_them(script, lines):
 
 
 def test_values_that_are_not_finite_are_recorded(script, lines):
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.run.log(inside=math.nan, large=1e308)
 
-    script.backward = backward
-    script.between = lambda _step: script.run.log(perplexity=torch.tensor(1000.0).exp(), count=10**400)
+    script.compute_microbatch = compute_microbatch
+    script.act_after_step = lambda _step: script.run.log(perplexity=torch.tensor(1000.0).exp(), count=10**400)
     script.train()
     assert len(lines) == 3
     for values, _ in lines.values():
@@ -83,7 +89,7 @@ def test_values_that_are_not_finite_are_recorded(script, lines):
         assert values == {"large": math.inf, "perplexity": math.inf, "count": math.inf}
 
 
-def test_a_microbatch_may_log_or_not():
+def test_a_microbatch_that_does_not_log_a_name_does_not_count_for_it():
     sums = [weigh_values({"seldom": 4.0, "often": 1.0}, 2), weigh_values({"often": 3.0}, 6)]
     totals = {name: math.fsum(some.get(name, 0.0) for some in sums) for name in {*sums[0], *sums[1]}}
     assert compute_means(totals) == {"seldom": 4.0, "often": (2.0 + 18.0) / 8}
@@ -112,46 +118,46 @@ HOSTILE = {
 @pytest.mark.parametrize("values", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("place", ["inside", "between"])
 def test_values_that_cannot_be_recorded_are_refused(script, values, place):
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.run.log(**values)
 
     if place == "inside":
-        script.backward = backward
+        script.compute_microbatch = compute_microbatch
     else:
-        script.between = lambda _step: script.run.log(**values)
-    error = refusal_of(script)
+        script.act_after_step = lambda _step: script.run.log(**values)
+    error = catch_refusal(script)
     assert "run.log" in error.what
     assert len(str(error)) < 600
 
 
 def test_a_name_has_one_value_in_a_step(script):
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.run.log(right=1.0)
 
-    script.backward = backward
-    script.between = lambda _step: script.run.log(right=2.0)
-    assert "two names" in refusal_of(script).do
+    script.compute_microbatch = compute_microbatch
+    script.act_after_step = lambda _step: script.run.log(right=2.0)
+    assert "two names" in catch_refusal(script).do
 
 
 def test_the_number_of_values_in_a_step_is_limited(script):
-    script.between = lambda _step: [script.run.log(**{f"name_{n}": 1.0}) for n in range(1000)]
-    assert "run.artifact" in refusal_of(script).do
+    script.act_after_step = lambda _step: [script.run.log(**{f"name_{n}": 1.0}) for n in range(1000)]
+    assert "run.artifact" in catch_refusal(script).do
 
 
 def test_a_logged_value_that_differs_between_two_passes_is_refused(script):
     counter = iter(range(1000))
 
-    def backward(step, batch):
-        step.backward(loss_of(script.model, batch))
+    def compute_microbatch(step, batch):
+        step.backward(compute_loss(script.model, batch))
         script.run.log(count=next(counter))
 
-    script.backward = backward
-    assert "count" in refusal_of(script).what
+    script.compute_microbatch = compute_microbatch
+    assert "count" in catch_refusal(script).what
 
 
-def calls(script):
+def build_calls(script):
     def log():
         script.run.log(a=1.0)
 
@@ -164,7 +170,7 @@ def calls(script):
 
 @pytest.mark.parametrize("function", ["run.log", "run.artifact"])
 def test_recording_without_a_step_just_made_is_refused(script, function):
-    call = calls(script)[function]
+    call = build_calls(script)[function]
     with pytest.raises(BadInput):
         call()
     script.prepare()
@@ -174,9 +180,9 @@ def test_recording_without_a_step_just_made_is_refused(script, function):
         with pytest.raises(BadInput, match="before the step was made"):
             call()
         for batch in step:
-            script.backward(step, batch)
+            script.compute_microbatch(step, batch)
         call()
-        score = script.run.evaluate(samples(), microbatch=4)
+        score = script.run.evaluate(make_samples(), microbatch=4)
         for _ in score:
             with pytest.raises(BadInput, match="inside an evaluation"):
                 call()
@@ -185,11 +191,11 @@ def test_recording_without_a_step_just_made_is_refused(script, function):
 
 
 def test_an_artifact_is_a_file_of_its_step(script, lines, tmp_path):
-    def between(step):
+    def act_after_step(step):
         with script.run.artifact("sample.txt") as path:
             path.write_text(f"step {step.number}")
 
-    script.between = between
+    script.act_after_step = act_after_step
     script.train()
     found = {str(p.relative_to(tmp_path)): p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
     assert found == {f"artifacts/step-{n}/sample.txt": f"step {n}" for n in (1, 2, 3)}
@@ -200,37 +206,37 @@ def test_an_artifact_is_a_file_of_its_step(script, lines, tmp_path):
     "name", ["../x", "a/b", "/etc/x", ".hidden", "", "a b", "x\n", "a" * 101, None, 3, "\x1b[2J", "é"]
 )
 def test_an_artifact_cannot_leave_its_folder(script, name):
-    def between(_step):
+    def act_after_step(_step):
         with script.run.artifact(name) as path:
             path.write_text("x")
 
-    script.between = between
-    error = refusal_of(script)
+    script.act_after_step = act_after_step
+    error = catch_refusal(script)
     assert "samples.png" in error.do
     assert str(error).isprintable() or "\x1b" not in str(error)
 
 
-@pytest.mark.parametrize("made", ["nothing", "folder", "link"])
-def test_an_artifact_is_one_file(script, made, tmp_path):
-    def between(_step):
+@pytest.mark.parametrize("content", ["nothing", "folder", "link"])
+def test_an_artifact_must_be_one_file(script, content, tmp_path):
+    def act_after_step(_step):
         with script.run.artifact("x.txt") as path:
-            if made == "folder":
+            if content == "folder":
                 path.mkdir()
-            elif made == "link":
+            elif content == "link":
                 path.symlink_to("/etc/passwd")
 
-    script.between = between
-    assert "write one file" in refusal_of(script).do
+    script.act_after_step = act_after_step
+    assert "write one file" in catch_refusal(script).do
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_half_written_artifact_does_not_appear(script, tmp_path):
-    def between(_step):
+    def act_after_step(_step):
         with script.run.artifact("x.txt") as path:
             path.write_text("half")
             raise KeyError("the script's own")
 
-    script.between = between
+    script.act_after_step = act_after_step
     with pytest.raises(KeyError):
         script.train()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

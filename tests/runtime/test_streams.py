@@ -1,4 +1,4 @@
-"""A stream's shards belong to virtual ranks: whoever draws from them, the same samples come."""
+"""A shard of a stream yields the same samples on every worker that draws from it."""
 
 import random
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import make_plan
 from elastane.runtime.data.streams import StreamBatchSource, check_stream, open_stream
 
-from .lessons import CLASSES, FEATURES, Lesson, prepared
+from .lessons import CLASSES, FEATURES, Lesson, prepare_lesson
 
 LENGTH = 27
 RANKS = 4
 
 
 class Numbers(IterableDataset):
-    """Numbers of one shard with noise from every generator; its state is where it stands."""
+    """Numbers of one shard with noise from every generator; the state is the position."""
 
     def __init__(self, shard: int, shards: int, length: int = LENGTH) -> None:
         self.own = range(shard, length, shards)
@@ -47,7 +47,7 @@ class Numbers(IterableDataset):
 
 
 class Whole(IterableDataset):
-    """All numbers; shards itself by a method."""
+    """All numbers; a method divides them into shards."""
 
     def shard(self, index, count):
         return Numbers(index, count)
@@ -57,7 +57,7 @@ class Whole(IterableDataset):
 
 
 class Announced(Numbers):
-    """All numbers; shards itself as for PyTorch's loader processes."""
+    """All numbers; divided into shards as for PyTorch's loader processes."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
@@ -69,7 +69,7 @@ class Announced(Numbers):
 
 
 class ItsIterator:
-    """The iterator has the state, not what it iterates."""
+    """An iterable without a state; its iterator has one."""
 
     class Iterator:
         def __init__(self, numbers):
@@ -103,7 +103,7 @@ class Stateless:
         return iter(self.numbers)
 
 
-def stateful_loader(shard, shards):
+def build_stateful_loader(shard, shards):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     return torchdata.StatefulDataLoader(Numbers(shard, shards), batch_size=None)
 
@@ -114,24 +114,24 @@ KINDS = {
     "worker info": Announced,
     "iterator": lambda: ItsIterator,
     "replayed": lambda: Stateless,
-    "torchdata": lambda: stateful_loader,
+    "torchdata": lambda: build_stateful_loader,
 }
 
 
-def plan_of(until="2 epochs"):
+def build_plan(until="2 epochs"):
     return make_plan(0, 2 * RANKS, 2, until, virtual_ranks=None, seed=5)
 
 
-def source_of(kind):
-    plan = plan_of()
+def build_source(kind):
+    plan = build_plan()
     source = open_stream(KINDS[kind](), replay=kind == "replayed")
     assert source is not None
     return StreamBatchSource(source, plan, None)
 
 
 def play(kind, share_of):
-    """Steps of two epochs: every batch, and every ledger entry; ``share_of`` says which source loads what."""
-    sources = [source_of(kind) for _ in range(3)]
+    """Return every batch and ledger entry of two epochs; ``share_of`` chooses the source of each batch."""
+    sources = [build_source(kind) for _ in range(3)]
     batches, entries, outcome, step = [], [], None, 0
     while outcome is None or not sources[0].is_finished(outcome):
         step += 1
@@ -177,11 +177,11 @@ def test_each_epoch_has_every_sample_once_and_the_ledger_proves_it(reference):
     assert epochs == {0, 1}
     for epoch in epochs:
         steps = [step for step, entry in enumerate(entries, 1) if entry.epoch == epoch]
-        seen = [n for step, _, batch in batches if step in steps and batch for n in batch[1]]
-        assert sorted(seen) == list(range(LENGTH))
+        numbers = [n for step, _, batch in batches if step in steps and batch for n in batch[1]]
+        assert sorted(numbers) == list(range(LENGTH))
         assert sum(entries[step - 1].count for step in steps) == LENGTH
         assert [entries[step - 1].ended for step in steps] == [False] * (len(steps) - 1) + [True]
-    assert all(entry.count for entry in entries), "no step is empty, not even where shards end"
+    assert all(entry.count for entry in entries), "no step is empty, not even at the end of the shards"
 
 
 def test_an_epoch_differs_from_the_one_before_only_in_its_random_numbers(reference):
@@ -193,9 +193,9 @@ def test_an_epoch_differs_from_the_one_before_only_in_its_random_numbers(referen
     assert [b for s, _, b in batches if s <= half] != [b for s, _, b in batches if s > half]
 
 
-def trained(dataset, until, **options):
-    learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
-    seen = []
+def train(dataset, until, **options):
+    learned = prepare_lesson(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+    steps = []
     for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=until, **options):
         numbers = []
         for inputs, number in step:
@@ -203,25 +203,25 @@ def trained(dataset, until, **options):
             numbers += number.tolist() if step._rehearsal is None else []
             loss = functional.mse_loss(learned.model(inputs / LENGTH).mean(1), number / LENGTH)
             step.backward(loss)
-        seen.append((step.epoch, numbers, step.loss))
-    return learned, seen
+        steps.append((step.epoch, numbers, step.loss))
+    return learned, steps
 
 
 def test_a_run_over_a_finite_stream_ends_after_its_epochs():
-    _, seen = trained(Numbers, "3 epochs")
+    _, steps = train(Numbers, "3 epochs")
     for epoch in range(3):
-        assert sorted(n for e, numbers, _ in seen if e == epoch for n in numbers) == list(range(LENGTH))
-    assert {epoch for epoch, _, _ in seen} == {0, 1, 2}
+        assert sorted(n for e, numbers, _ in steps if e == epoch for n in numbers) == list(range(LENGTH))
+    assert {epoch for epoch, _, _ in steps} == {0, 1, 2}
 
 
 def test_a_run_over_a_stream_may_end_after_some_steps():
-    _, seen = trained(Numbers, 5)
-    assert [epoch for epoch, _, _ in seen] == [0, 0, 0, 0, 1]
+    _, steps = train(Numbers, 5)
+    assert [epoch for epoch, _, _ in steps] == [0, 0, 0, 0, 1]
 
 
 def test_the_loss_of_the_last_step_is_the_mean_over_its_samples():
-    """An epoch of 27 in steps of 8 ends with 3: each of them weighs a third."""
-    learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+    """An epoch of 27 samples in steps of 8 ends with a step of 3 samples."""
+    learned = prepare_lesson(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
     for step in learned.run.steps(Numbers, global_batch=8, microbatch=2, until=4):
         sizes = []
         for _, number in step:
@@ -233,7 +233,7 @@ def test_the_loss_of_the_last_step_is_the_mean_over_its_samples():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "options", "words"),
+    ("dataset", "options", "text"),
     [
         (Stateless, {}, "cannot be resumed: it has no state_dict"),
         (iter([1]), {}, "can be read only once"),
@@ -242,16 +242,16 @@ def test_the_loss_of_the_last_step_is_the_mean_over_its_samples():
         (lambda shard, shards: Numbers(shard, shards, length=0), {}, "the stream is empty"),
     ],
 )
-def test_an_unusable_stream_is_refused_at_the_start(dataset, options, words):
-    with pytest.raises(BadInput, match=words):
-        trained(dataset, "1 epoch", **options)
+def test_an_unusable_stream_is_refused_at_the_start(dataset, options, text):
+    with pytest.raises(BadInput, match=text):
+        train(dataset, "1 epoch", **options)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-def test_a_loader_that_makes_batches_itself_is_refused():
+def test_a_loader_that_yields_batches_is_refused():
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     with pytest.raises(BadInput, match="the stream yields batches"):
-        trained(lambda s, n: torchdata.StatefulDataLoader(Numbers(s, n), batch_size=2), "1 epoch")
+        train(lambda s, n: torchdata.StatefulDataLoader(Numbers(s, n), batch_size=2), "1 epoch")
 
 
 def test_a_state_that_is_not_json_is_refused():
@@ -260,20 +260,20 @@ def test_a_state_that_is_not_json_is_refused():
             return {1: self.at}
 
     with pytest.raises(BadInput, match="changes when it is written as JSON"):
-        trained(Keyed, "1 epoch")
+        train(Keyed, "1 epoch")
 
 
-def test_the_digest_notices_another_stream():
+def test_another_stream_has_another_digest():
     def digest(dataset):
         source = open_stream(dataset, replay=False)
         assert source is not None
-        return check_stream(source, plan_of(), dataset)
+        return check_stream(source, build_plan(), dataset)
 
     assert digest(Numbers) == digest(Numbers)
     assert digest(Numbers) != digest(lambda shard, shards: Numbers(shard + 1, shards))
 
 
-def test_a_round_without_training_leaves_the_cursors():
+def test_a_round_without_training_does_not_change_the_cursors():
     before = {0: cursors.encode_cursor(cursors.Cursor(0, 3))}
     outcome = compute_outcome(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
     assert outcome.cursors == before

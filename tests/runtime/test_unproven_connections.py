@@ -1,4 +1,4 @@
-"""Strangers at the door of a mesh: whatever they send, however many they are, peers go on as if alone."""
+"""Peers of a mesh go on, regardless of the number of strangers that connect and of their messages."""
 
 import contextlib
 import itertools
@@ -7,6 +7,7 @@ import resource
 import socket
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,31 +29,31 @@ class Pair:
 
     def __init__(self) -> None:
         self.meshes = [Mesh(number, SECRET) for number in (0, 1)]
-        self.heard: list[tuple[int, int]] = []
+        self.received: list[tuple[int, int]] = []
         self.lost: list[int] = []
         self.rounds = 0
         self.meshes[1].dial(0, self.meshes[0].host, self.meshes[0].port)
-        self.exchange()
+        self.exchange_votes()
 
     def poll(self) -> None:
         for mesh in self.meshes:
             mesh.poll(
                 0.001,
-                lambda peer, message, payload: self.heard.append((peer, message.round)),
+                lambda peer, message, payload: self.received.append((peer, message.round)),
                 self.lost.append,
             )
 
-    def exchange(self) -> None:
-        """One vote in each direction; fails unless both arrive, and nothing else does."""
+    def exchange_votes(self) -> None:
+        """Send a vote in each direction; fail unless these two arrive, and no other message does."""
         self.rounds += 1
-        before = list(self.heard)
+        before = list(self.received)
         for mesh, peer in zip(self.meshes, (1, 0), strict=True):
             mesh.send(peer, Vote(generation=1, round=self.rounds, leaves=()))
         deadline = time.monotonic() + WAIT_S
-        while len(self.heard) < len(before) + 2:
+        while len(self.received) < len(before) + 2:
             assert time.monotonic() < deadline, "the votes did not arrive"
             self.poll()
-        assert sorted(self.heard[len(before) :]) == [(0, self.rounds), (1, self.rounds)]
+        assert sorted(self.received[len(before) :]) == [(0, self.rounds), (1, self.rounds)]
         assert self.lost == []
 
     @property
@@ -69,18 +70,18 @@ class Pair:
 
 @pytest.fixture
 def pair():
-    made = Pair()
-    yield made
-    made.close()
+    connected = Pair()
+    yield connected
+    connected.close()
 
 
-def stranger(mesh: Mesh) -> socket.socket:
-    made = socket.create_connection((mesh.host, mesh.port), timeout=WAIT_S)
-    made.setblocking(False)
-    return made
+def connect_stranger(mesh: Mesh) -> socket.socket:
+    sock = socket.create_connection((mesh.host, mesh.port), timeout=WAIT_S)
+    sock.setblocking(False)
+    return sock
 
 
-def frame(body: bytes) -> bytes:
+def pack_frame(body: bytes) -> bytes:
     return HEADER.pack(len(body), 0) + body
 
 
@@ -99,8 +100,8 @@ BODIES = st.one_of(
     st.integers(1, 5000).map(lambda levels: b"\x81\xa1x" + b"\x91" * levels + b"\xc0"),
     st.integers(1, 5000).map(lambda levels: b"\x94\xa5Hello\x07" + b"\x91" * levels + b"\xc0"),
 )
-SAID = st.one_of(
-    BODIES.map(frame),
+DATA = st.one_of(
+    BODIES.map(pack_frame),
     st.binary(max_size=100),
     st.builds(HEADER.pack, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)),
 )
@@ -108,21 +109,21 @@ SAID = st.one_of(
 
 def test_peers_go_on_after_any_message_of_a_stranger(pair):
     @settings(derandomize=True, max_examples=200, deadline=None)
-    @given(said=st.lists(SAID, max_size=4), closes=st.booleans())
-    def fuzz(said, closes):
-        visitor = stranger(pair.meshes[0])
+    @given(pieces=st.lists(DATA, max_size=4), is_closed=st.booleans())
+    def send_messages(pieces, is_closed):
+        visitor = connect_stranger(pair.meshes[0])
         try:
-            for words in said:
-                # It may have been hung up on already.
+            for words in pieces:
+                # The mesh may have closed the connection already.
                 with contextlib.suppress(ConnectionError, BlockingIOError):
                     visitor.send(words)
-            if closes:
+            if is_closed:
                 visitor.close()
-            pair.exchange()
+            pair.exchange_votes()
         finally:
             visitor.close()
 
-    fuzz()
+    send_messages()
     deadline = time.monotonic() + WAIT_S
     while pair.unproven:
         assert time.monotonic() < deadline, "closed connections are remembered"
@@ -143,32 +144,32 @@ def test_half_handshakes_are_limited_in_number_and_time(pair):
     )
     visitors = []
     for _ in range(100):
-        visitors.append(stranger(mesh))
-        pair.exchange()
+        visitors.append(connect_stranger(mesh))
+        pair.exchange_votes()
         assert pair.unproven <= 8
     deadline = time.monotonic() + WAIT_S
     while pair.unproven:
         assert time.monotonic() < deadline, "a half handshake has no deadline"
         pair.poll()
-    pair.exchange()
+    pair.exchange_votes()
     for visitor in visitors:
         visitor.close()
 
 
 def test_an_idle_mesh_ends_half_handshakes(pair, monkeypatch):
-    """Nothing else wakes it up: the deadline has to."""
+    """Only the deadline wakes it up."""
     mesh = pair.meshes[0]
     mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=0.2, least_s=0.0, descriptor_ceiling=1 << 20
     )
-    visitor = stranger(mesh)
+    visitor = connect_stranger(mesh)
     while not pair.unproven:
         pair.poll()
     waker = threading.Timer(WAIT_S, mesh.wake)
     waker.start()
     while pair.unproven:
         mesh.poll(None, lambda *_: None, pair.lost.append)
-    assert waker.is_alive(), "only somebody else's wake-up ended the wait"
+    assert waker.is_alive(), "only another wake-up ended the wait"
     waker.cancel()
     assert visitor.recv(100) == b""
     visitor.close()
@@ -176,12 +177,12 @@ def test_an_idle_mesh_ends_half_handshakes(pair, monkeypatch):
 
 @pytest.fixture
 def few_descriptors():
-    """Leaves this process so many descriptors that it may open."""
+    """Return a function that limits the number of descriptors that this process may open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def allow(more: int) -> None:
-        taken = {int(fd) for fd in os.listdir("/proc/self/fd")}  # noqa: PTH208 - descriptors, not paths
-        free = (fd for fd in range(limits[1]) if fd not in taken)
+        open_descriptors = {int(fd) for fd in os.listdir("/proc/self/fd")}  # noqa: PTH208 - descriptors, not paths
+        free = (fd for fd in range(limits[1]) if fd not in open_descriptors)
         resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, more, None)), limits[1]))
 
     yield allow
@@ -189,49 +190,49 @@ def few_descriptors():
 
 
 def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptors):
-    """Strangers in another process: this one only accepts."""
+    """The strangers are in another process; this one only accepts."""
     mesh = pair.meshes[0]
-    with crowd(mesh, 200) as arrive:
+    with gather_crowd(mesh, 200) as arrive:
         few_descriptors(20)
         arrive()
         for _ in range(50):
-            pair.exchange()
+            pair.exchange_votes()
             time.sleep(0.01)
         # Then the process itself takes everything, until no stranger can be closed in favour of another one.
-        hoard = []
+        duplicates = []
         deadline = time.monotonic() + WAIT_S
         while pair.unproven:
             assert time.monotonic() < deadline, "strangers hold descriptors that the process needs"
             pair.poll()
             with contextlib.suppress(OSError):
                 while True:
-                    hoard.append(os.dup(0))
-        pair.exchange()
+                    duplicates.append(os.dup(0))
+        pair.exchange_votes()
         polls, began_s = 0, time.monotonic()
         while time.monotonic() - began_s < 1.0:
             mesh.poll(1.0, lambda *_: None, pair.lost.append)
             polls += 1
         assert polls < 200, "it spins while it cannot accept"
-        for fd in hoard:
+        for fd in duplicates:
             os.close(fd)
-    newcomer(pair)
+    admit_newcomer(pair)
 
 
 def test_the_last_descriptor_lets_a_peer_in(pair, few_descriptors):
-    """The kernel refuses the next one before it looks whether anybody else waits."""
+    """The kernel refuses another descriptor even if no connection waits."""
     third = Mesh(2, SECRET)
     few_descriptors(1)  # the peer dials from this process, with the one that the count itself has used
-    newcomer(pair, third)
+    admit_newcomer(pair, third)
 
 
-def newcomer(pair: Pair, third: Mesh | None = None) -> None:
-    """A third worker joins."""
+def admit_newcomer(pair: Pair, third: Mesh | None = None) -> None:
+    """Connect a third worker."""
     third = third or Mesh(2, SECRET)
     pair.meshes.append(third)
     third.dial(0, pair.meshes[0].host, pair.meshes[0].port)
     deadline = time.monotonic() + WAIT_S
     while 2 not in pair.meshes[0]._peers or 0 not in third._peers:
-        assert time.monotonic() < deadline, "a peer does not get in"
+        assert time.monotonic() < deadline, "a peer does not connect"
         pair.poll()
     assert pair.lost == []
     pair.meshes.pop()
@@ -239,42 +240,42 @@ def newcomer(pair: Pair, third: Mesh | None = None) -> None:
 
 
 def test_a_peer_connects_through_a_crowd_of_strangers(pair):
-    """Its own half handshake may be displaced: it tries again, and nobody is lost."""
+    """A stranger may displace the peer's own handshake: the peer tries again, and no peer is lost."""
     mesh = pair.meshes[0]
     mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=10.0, least_s=0.01, descriptor_ceiling=1 << 20
     )
-    with crowd(mesh, 300) as arrive:
+    with gather_crowd(mesh, 300) as arrive:
         arrive()
-        newcomer(pair)
+        admit_newcomer(pair)
 
 
 @contextlib.contextmanager
-def crowd(mesh: Mesh, strangers: int):
-    """Another process whose strangers all connect when told to, and say nothing."""
-    told, tell = os.pipe()
+def gather_crowd(mesh: Mesh, strangers: int):
+    """Yield a function that makes strangers of another process connect; they send nothing."""
+    order_read, order_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.read(told, 1)
+            os.read(order_read, 1)
             visitors = [socket.socket() for _ in range(strangers)]
             for visitor in visitors:
                 visitor.setblocking(False)
                 visitor.connect_ex((mesh.host, mesh.port))
-            os.read(told, 1)
+            os.read(order_read, 1)
         finally:
             os._exit(0)
     try:
-        yield lambda: os.write(tell, b"x")
+        yield lambda: os.write(order_write, b"x")
     finally:
-        os.write(tell, b"xx")
+        os.write(order_write, b"xx")
         os.waitpid(pid, 0)
-        os.close(tell)
-        os.close(told)
+        os.close(order_write)
+        os.close(order_read)
 
 
 def test_an_interrupted_handshake_is_begun_again(pair):
-    """The first connections to a worker end before anything is proved, as if displaced by others."""
+    """The first connections to a worker end before the proof, as displaced ones do."""
     third = Mesh(2, SECRET)
     with socket.create_server(("127.0.0.1", 0)) as door:
         third.dial(0, *door.getsockname())
@@ -286,11 +287,11 @@ def test_an_interrupted_handshake_is_begun_again(pair):
                 with contextlib.suppress(TimeoutError):
                     door.accept()[0].close()
                     break
-                assert time.monotonic() < deadline, "it does not try again"
+                assert time.monotonic() < deadline, "the worker does not try again"
     assert pair.lost == []
     deadline = time.monotonic() + WAIT_S
     while not pair.lost:
-        assert time.monotonic() < deadline, "a peer that is gone is not noticed"
+        assert time.monotonic() < deadline, "the death of a peer is not noticed"
         third.poll(0.01, lambda *_: None, pair.lost.append)
     assert pair.lost == [0]
     third.close()
@@ -299,23 +300,23 @@ def test_an_interrupted_handshake_is_begun_again(pair):
 def test_a_peer_that_announces_a_terabyte_costs_no_memory(pair):
     sender, receiver = pair.meshes[1], pair.meshes[0]
     body = msgspec.msgpack.encode(State(generation=1, committed=1))
-    before = resident_bytes()
-    for announced in (512 << 20, LIMITS.payload):
+    before = read_resident_bytes()
+    for payload_bytes in (512 << 20, LIMITS.payload):
         sock = sender._peers[0].stream.sock
-        sock.sendall(HEADER.pack(len(body), announced) + body + bytes(100))
+        sock.sendall(HEADER.pack(len(body), payload_bytes) + body + bytes(100))
         for _ in range(20):
             receiver.poll(0.01, lambda *_: None, pair.lost.append)
-        assert resident_bytes() - before < 64 << 20
-        break_off(pair)
+        assert read_resident_bytes() - before < 64 << 20
+        reconnect(pair)
 
 
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:  # noqa: PTH123 - not a path of anybody
-        return int(statm.read().split()[1]) * resource.getpagesize()
+def read_resident_bytes() -> int:
+    statm = Path("/proc/self/statm").read_text()
+    return int(statm.split()[1]) * resource.getpagesize()
 
 
-def break_off(pair: Pair) -> None:
-    """The sender hangs up, both notice, and they meet again."""
+def reconnect(pair: Pair) -> None:
+    """Close the connection of the sender, wait until both peers notice it, and connect them again."""
     pair.meshes[1]._drop(pair.meshes[1]._peers[0])
     deadline = time.monotonic() + WAIT_S
     while sorted(pair.lost) != [0, 1]:
@@ -323,16 +324,16 @@ def break_off(pair: Pair) -> None:
         pair.poll()
     pair.lost.clear()
     pair.meshes[1].dial(0, pair.meshes[0].host, pair.meshes[0].port)
-    pair.exchange()
+    pair.exchange_votes()
 
 
 def test_large_payloads_arrive_whole(pair):
     data = os.urandom(3 * RECEIVE_BYTES + 17)
-    got = []
+    payloads = []
     pair.meshes[1].send(0, State(generation=1, committed=1), [data])
     deadline = time.monotonic() + WAIT_S
-    while not got:
+    while not payloads:
         assert time.monotonic() < deadline
-        pair.meshes[0].poll(0.01, lambda *said: got.append(bytes(said[2])), pair.lost.append)
+        pair.meshes[0].poll(0.01, lambda *pieces: payloads.append(bytes(pieces[2])), pair.lost.append)
         pair.meshes[1].poll(0.0, lambda *_: None, pair.lost.append)
-    assert got == [data]
+    assert payloads == [data]

@@ -11,13 +11,13 @@ from torch.nn.utils import prune
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, VECTORS
 
 
-@exact("Weight clipping (WGAN)", note="After the inner loop.", shown=True)
+@register_exact("Weight clipping (WGAN)", note="After the inner loop.", shown=True)
 def weight_clipping(run: Run) -> None:
-    """A Wasserstein critic has its weights clipped after every step."""
+    """The script clips the weights of a Wasserstein critic after every step."""
     critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01)
     critic, optimizer = run.prepare(critic, optimizer)
@@ -29,9 +29,9 @@ def weight_clipping(run: Run) -> None:
             parameter.data.clamp_(-0.1, 0.1)
 
 
-@exact("Weight clipping under `no_grad`")
+@register_exact("Weight clipping under `no_grad`")
 def weight_clipping_without_data(run: Run) -> None:
-    """The same without `.data`."""
+    """The script does the same without `.data`."""
     critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)
     critic, optimizer = run.prepare(critic, optimizer)
@@ -44,9 +44,9 @@ def weight_clipping_without_data(run: Run) -> None:
                 parameter.clamp_(-0.1, 0.1)
 
 
-@exact("Max-norm constraint")
+@register_exact("Max-norm constraint")
 def max_norm(run: Run) -> None:
-    """Rows of a weight are projected back into a ball after every step."""
+    """The script projects the rows of each weight back into a ball after every step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)
@@ -58,9 +58,9 @@ def max_norm(run: Run) -> None:
                 layer.weight.copy_(torch.renorm(layer.weight, p=2, dim=0, maxnorm=0.5))
 
 
-@exact("Weight decay by hand")
+@register_exact("Weight decay by hand")
 def decay_by_hand(run: Run) -> None:
-    """All weights shrink a little after every step."""
+    """The script shrinks all weights a little after every step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -72,9 +72,9 @@ def decay_by_hand(run: Run) -> None:
                 parameter.mul_(0.995)
 
 
-@exact("Spectral normalisation by hand")
+@register_exact("Spectral normalisation by hand")
 def spectral_norm_by_hand(run: Run) -> None:
-    """A weight is divided by its largest singular value whenever that exceeds one."""
+    """The script divides a weight by its largest singular value if that exceeds one."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     model, optimizer = run.prepare(model, optimizer)
@@ -86,9 +86,9 @@ def spectral_norm_by_hand(run: Run) -> None:
             weight.div_(torch.linalg.matrix_norm(weight, ord=2).clamp(min=1.0))
 
 
-@exact("Pruning masks applied by hand")
+@register_exact("Pruning masks applied by hand")
 def pruning_by_hand(run: Run) -> None:
-    """The smallest half of a weight is set to zero from step 4 on."""
+    """From step 4 on, the script sets the smallest half of a weight to zero."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -101,12 +101,12 @@ def pruning_by_hand(run: Run) -> None:
                 weight.mul_(weight.abs() >= weight.abs().median())
 
 
-@exact(
+@register_exact(
     "`torch.nn.utils.prune`",
     note="Before `prepare`: it replaces the parameter and adds the mask as a buffer.",
 )
 def pruning_by_torch(run: Run) -> None:
-    """A layer is pruned before the training and trained with its mask."""
+    """The script prunes a layer before the training, and trains it with its mask."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -116,7 +116,7 @@ def pruning_by_torch(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Pruning mask written between steps", note="Prune before `prepare` with an amount of 0.")
+@register_exact("Pruning mask written between steps", note="Prune before `prepare` with an amount of 0.")
 def pruning_mask(run: Run) -> None:
     """The mask of `torch.nn.utils.prune` is a buffer, into which the script writes at step 5."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
@@ -131,9 +131,11 @@ def pruning_mask(run: Run) -> None:
             model[0].weight_mask.copy_(weight >= weight.median())
 
 
-@exact("Dead units initialised again", note="Random numbers drawn between steps are the same on all workers.")
+@register_exact(
+    "Dead units initialised again", note="Random numbers drawn between steps are the same on all workers."
+)
 def dead_units(run: Run) -> None:
-    """Every fourth step the unit with the smallest weight gets a new one, from the global generator."""
+    """After every fourth step, the unit with the smallest weights gets new ones from the global generator."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -146,11 +148,12 @@ def dead_units(run: Run) -> None:
                 weight[weight.norm(dim=1).argmin()] = torch.randn(6) / 6
 
 
-@exact(
-    "Noise on the weights", note="A generator of your own is exact where it is seeded with the step's number."
+@register_exact(
+    "Noise on the weights",
+    note="A generator of your own is exact if you seed it with the number of the step.",
 )
 def noise_on_weights(run: Run) -> None:
-    """Noise is added to all weights after every step (Langevin dynamics)."""
+    """The script adds noise to all weights after every step (Langevin dynamics)."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -163,7 +166,7 @@ def noise_on_weights(run: Run) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.01)
 
 
-@exact("Learning rate set by hand", shown=True)
+@register_exact("Learning rate set by hand", shown=True)
 def learning_rate_by_hand(run: Run) -> None:
     """The script sets the learning rate of each group from the number of the step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -177,9 +180,9 @@ def learning_rate_by_hand(run: Run) -> None:
             group["lr"] = 0.01 * 0.9**step.number
 
 
-@exact("Momentum and weight decay set by hand")
+@register_exact("Momentum and weight decay set by hand")
 def hyperparameters_by_hand(run: Run) -> None:
-    """Momentum rises and weight decay falls as training goes on."""
+    """The script raises the momentum and lowers the weight decay from step to step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -190,9 +193,9 @@ def hyperparameters_by_hand(run: Run) -> None:
         optimizer.param_groups[0]["weight_decay"] = 0.1 / step.number
 
 
-@exact("Average of the weights in a buffer", shown=True)
+@register_exact("Average of the weights in a buffer", shown=True)
 def average_in_a_buffer(run: Run) -> None:
-    """An exponential moving average of a weight lives in a buffer of the model."""
+    """A buffer of the model has an exponential moving average of a weight."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model.register_buffer("average", model[0].weight.detach().clone())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -203,13 +206,13 @@ def average_in_a_buffer(run: Run) -> None:
         model.average.lerp_(model[0].weight.detach(), 0.1)
 
 
-@exact(
+@register_exact(
     "Optimizer state cleared",
-    note="Between steps, for example where a schedule restarts. With `--copies N` it lies in shards.",
+    note="Between steps, for example when a schedule restarts. With `--copies N` the state is in shards.",
     unsharded="optimizer.state",
 )
 def moments_cleared(run: Run) -> None:
-    """Adam's moments are set to zero halfway."""
+    """The script sets Adam's moments to zero halfway."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -223,13 +226,13 @@ def moments_cleared(run: Run) -> None:
                     state["exp_avg_sq"].zero_()
 
 
-@exact(
+@register_exact(
     "Gradual unfreezing",
-    note="Call `prepare` while everything requires a gradient, and freeze afterwards.",
+    note="Call `prepare` while all layers require gradients, and freeze some afterwards.",
     shown=True,
 )
 def gradual_unfreezing(run: Run) -> None:
-    """The lower layer is frozen for the first steps and trained later."""
+    """The script freezes the lower layer for the first steps, and trains it later."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -241,9 +244,9 @@ def gradual_unfreezing(run: Run) -> None:
             model[0].requires_grad_(requires_grad=True)
 
 
-@exact("Freezing a layer during the training")
+@register_exact("Freezing a layer during the training")
 def freezing_later(run: Run) -> None:
-    """The lower layer stays as it is after step 5."""
+    """The script freezes the lower layer after step 5."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
     model, optimizer = run.prepare(model, optimizer)
@@ -254,13 +257,13 @@ def freezing_later(run: Run) -> None:
             model[0].requires_grad_(requires_grad=False)
 
 
-@refused(
-    "Unfreezing what was frozen at `prepare`",
+@register_refused(
+    "Unfreezing a layer that was frozen at `prepare`",
     "requires_grad",
-    instead="Call `prepare` while all that will ever be trained requires a gradient, and freeze afterwards.",
+    instead="Call `prepare` while all layers that will be trained require gradients; freeze them afterwards.",
 )
 def unfreezing(run: Run) -> None:
-    """A layer that was frozen when `prepare` was called is trained later."""
+    """The script trains a layer that was frozen when it called `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model[0].requires_grad_(requires_grad=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -272,13 +275,13 @@ def unfreezing(run: Run) -> None:
             model[0].requires_grad_(requires_grad=True)
 
 
-@refused(
+@register_refused(
     "`add_param_group` after `prepare`",
     "parameter group",
-    instead="Add all groups before `prepare`; freeze those that are not to be trained yet after it.",
+    instead="Add all groups before `prepare`; after it, freeze those that are to be trained later.",
 )
 def adding_a_group(run: Run) -> None:
-    """The script gives the optimizer another layer once training is under way."""
+    """The script gives the optimizer another layer during the training."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model[2].parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -289,7 +292,7 @@ def adding_a_group(run: Run) -> None:
             optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.01})
 
 
-@refused(
+@register_refused(
     "A new tensor assigned to `.data`",
     ".data",
     instead="Write into the parameter: `parameter.data.copy_(new)`, or `copy_` under `no_grad`.",
@@ -306,7 +309,7 @@ def data_assigned(run: Run) -> None:
             model[0].weight.data = model[0].weight.data * 0.5
 
 
-@refused(
+@register_refused(
     "`vector_to_parameters`",
     ".data",
     instead="Write into each parameter with `copy_`.",
@@ -324,7 +327,7 @@ def vector_written_back(run: Run) -> None:
             nn.utils.vector_to_parameters(vector * 0.9, model.parameters())
 
 
-@refused(
+@register_refused(
     "Another data type during the training",
     ".data",
     instead="Choose the type before the optimizer is built, or use autocast.",

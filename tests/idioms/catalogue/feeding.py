@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, LENGTH, TOKENS, VECTORS, WORDS
 
 
@@ -38,7 +38,7 @@ class TwoInputs(nn.Module):
         return self.head(torch.cat([vector, self.words(words)], dim=1))
 
 
-@exact("Batches that are dicts, models with several inputs")
+@register_exact("Batches that are dicts, models with several inputs")
 def dict_batches(run: Run) -> None:
     """The script takes the parts of a batch by name."""
     model = TwoInputs()
@@ -50,20 +50,20 @@ def dict_batches(run: Run) -> None:
             step.backward(functional.cross_entropy(model(**batch), labels))
 
 
-def padded(samples: list[tuple[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_samples(samples: list[tuple[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences of different lengths, filled up with zeros, and their lengths."""
     sequences = [words[: 4 + int(words[0]) % 8] for (words,) in samples]
     lengths = torch.tensor([len(words) for words in sequences])
     return nn.utils.rnn.pad_sequence(sequences, batch_first=True), lengths
 
 
-@exact("Sequences of different lengths", note="Pass `collate`.", shown=True)
+@register_exact("Sequences of different lengths", note="Pass `collate`.", shown=True)
 def different_lengths(run: Run) -> None:
     """A function pads the sequences of a microbatch, and padding does not count."""
     model = nn.Sequential(nn.Embedding(WORDS, 8, padding_idx=0), nn.Linear(8, WORDS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
-    for step in run.steps(TOKENS, global_batch=8, microbatch=2, until=12, collate=padded):
+    for step in run.steps(TOKENS, global_batch=8, microbatch=2, until=12, collate=pad_samples):
         for words, lengths in step:
             logits = model(words[:, :-1]).flatten(0, 1)
             total = functional.cross_entropy(logits, words[:, 1:].flatten(), ignore_index=0, reduction="sum")
@@ -82,9 +82,9 @@ class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return vector + 0.1 * noise, label
 
 
-@exact("Random augmentation in the dataset", note="With loader processes or without.")
+@register_exact("Random augmentation in the dataset", note="It is exact with and without loader processes.")
 def augmentation(run: Run) -> None:
-    """Samples differ each time, by the global generators of torch, NumPy and Python."""
+    """The dataset draws from the global generators of torch, NumPy and Python."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -93,7 +93,7 @@ def augmentation(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("A short last step of an epoch")
+@register_exact("A short last step of an epoch")
 def short_last_step(run: Run) -> None:
     """The dataset's length is not a multiple of the batch; the last step of each epoch is smaller."""
     model = nn.Linear(6, CLASSES)
@@ -127,9 +127,9 @@ class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         self.place = state["place"]
 
 
-@exact("A stream with a state", note="The stream has a number of its shard and a state.", shown=True)
+@register_exact("A stream with a state", note="The stream has a method `shard` and a state.", shown=True)
 def stream(run: Run) -> None:
-    """Each virtual rank reads a shard; a worker that takes a virtual rank over continues its shard."""
+    """Each virtual rank reads a shard; a worker that takes over a virtual rank continues the shard."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -146,13 +146,13 @@ class Endless(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             yield from (VECTORS[index] for index in range(LENGTH))
 
 
-@refused(
+@register_refused(
     "A stream without a state",
     "cannot be resumed",
     instead="Give it `state_dict` and `load_state_dict`, or pass `replay=True`.",
 )
 def stream_without_state(run: Run) -> None:
-    """An `IterableDataset` that can only be read from its beginning."""
+    """The dataset is an `IterableDataset` that can only be read from its beginning."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step in run.steps(Endless(), global_batch=8, microbatch=2, until=12):
@@ -160,7 +160,7 @@ def stream_without_state(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "A `DataLoader`",
     "loader.dataset",
     instead="Pass the dataset; `run.steps` shuffles, batches and loads ahead (`loaders=`).",
@@ -175,14 +175,14 @@ def data_loader(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "Data that is not a dataset",
     "run.steps was given",
     instead="Pass a dataset with `__len__` and `__getitem__`: the split, the samples, a `TensorDataset`.",
     variants=("iterator", "generator", "splits", "path", "columns"),
 )
 def no_dataset(run: Run, kind: str) -> None:
-    """The script passes an iterator, a generator, all splits, a path or the columns."""
+    """The script passes an iterator, a generator, several splits, a path or columns."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     data = {
@@ -197,7 +197,7 @@ def no_dataset(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Values logged with `run.log`", note="Each step of the ledger has them once.", shown=True)
+@register_exact("Values logged with `run.log`", note="Each step of the ledger has them once.", shown=True)
 def logged_values(run: Run) -> None:
     """The script logs the accuracy of each microbatch, and between steps the size of the weights."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -211,7 +211,7 @@ def logged_values(run: Run) -> None:
         run.log(weights=sum(parameter.detach().norm() for parameter in model.parameters()))
 
 
-@refused(
+@register_refused(
     "A loop over epochs",
     "steps was called twice",
     instead='Write one loop with `until="2 epochs"`; `step.epoch` is the number of the epoch.',
@@ -226,9 +226,9 @@ def loop_over_epochs(run: Run) -> None:
                 step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Evaluation between steps", shown=True)
+@register_exact("Evaluation between steps", shown=True)
 def evaluation(run: Run) -> None:
-    """Every fourth step the workers share an evaluation, whose result sets the learning rate."""
+    """After every fourth step, the workers share an evaluation, and its result sets the learning rate."""
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -246,13 +246,13 @@ def evaluation(run: Run) -> None:
             optimizer.param_groups[0]["lr"] = 0.02 * (1 - score.sums["right"] / score.sums["seen"])
 
 
-@exact(
+@register_exact(
     "A vocabulary made from a `set`",
-    note="Hashes of strings are pinned in a run; plain `python` needs `PYTHONHASHSEED=0` for the same order.",
+    note="A run fixes the hashes of strings; plain `python` needs `PYTHONHASHSEED=0` for the same order.",
     of_process=True,
 )
 def vocabulary(run: Run) -> None:
-    """Words get their numbers in the order of a set of strings."""
+    """The script numbers words in the order of a set of strings."""
     texts = [" ".join(f"word{word}" for word in words.tolist()) for (words,) in TOKENS]
     numbers = {word: number for number, word in enumerate({word for text in texts for word in text.split()})}
     samples = torch.tensor([[numbers[word] for word in text.split()] for text in texts])
@@ -276,13 +276,13 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": words, "attention_mask": torch.ones_like(words), "labels": words}
 
 
-@exact(
+@register_exact(
     "Models of `transformers`",
     variants=("gpt2", "llama", "bert"),
     note="The model computes its own loss.",
 )
 def transformers(run: Run, kind: str) -> None:
-    """GPT-2, Llama or BERT, from a configuration, on batches that are dicts."""
+    """The script trains GPT-2, Llama or BERT, from a configuration, on batches that are dicts."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     sizes = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -296,9 +296,9 @@ def transformers(run: Run, kind: str) -> None:
             step.backward(model(**batch).loss)
 
 
-@exact("Gradient checkpointing of `transformers`")
+@register_exact("Gradient checkpointing of `transformers`")
 def transformers_checkpointed(run: Run) -> None:
-    """`gradient_checkpointing_enable()` before the training."""
+    """The script calls `gradient_checkpointing_enable()` before the training."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32}

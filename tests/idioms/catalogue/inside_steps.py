@@ -16,18 +16,18 @@ from torch.utils.data import TensorDataset
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, TOKENS, VECTORS, WORDS
 
 
-@refused(
+@register_refused(
     "Weights clipped in the inner loop",
     "inside a step",
     instead="Clip after the inner loop.",
     shown=True,
 )
 def clipping_inside(run: Run) -> None:
-    """The script clips the weights after each microbatch instead of after the step."""
+    """The script clips the weights after each microbatch, not after the step."""
     critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01)
     critic, optimizer = run.prepare(critic, optimizer)
@@ -39,13 +39,13 @@ def clipping_inside(run: Run) -> None:
                 parameter.data.clamp_(-0.1, 0.1)
 
 
-@refused(
+@register_refused(
     "Momentum encoder updated in the inner loop",
     "inside a step",
     instead="Update it after the inner loop.",
 )
 def momentum_encoder_inside(run: Run) -> None:
-    """The script moves frozen parameters of the model in each microbatch."""
+    """The script changes frozen parameters of the model in each microbatch."""
     model = nn.ModuleDict({"online": nn.Linear(6, 8)})
     model["target"] = copy.deepcopy(model["online"]).requires_grad_(requires_grad=False)
     optimizer = torch.optim.SGD(model["online"].parameters(), lr=0.1)
@@ -78,7 +78,7 @@ class ActNorm(nn.Module):
         return (inputs + self.shift) * self.scale
 
 
-@refused(
+@register_refused(
     "Parameters initialised by the first batch (ActNorm)",
     "inside a step",
     instead="Run one forward pass on a few fixed samples before `prepare`.",
@@ -94,9 +94,9 @@ def initialised_by_data(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Parameters initialised by data before `prepare`")
+@register_exact("Parameters initialised by data before `prepare`")
 def initialised_before(run: Run) -> None:
-    """One forward pass on the first samples of the dataset initialises the model on every worker alike."""
+    """A forward pass on the first samples of the dataset initialises the model, the same on every worker."""
     model = nn.Sequential(ActNorm(), nn.Linear(6, CLASSES))
     with torch.no_grad():
         model(VECTORS[:16][0])
@@ -127,10 +127,10 @@ def next_word_loss(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
 
 
-@refused(
+@register_refused(
     "Hidden state carried from batch to batch",
     "computed twice",
-    instead="Begin each sequence with a state of its own, or put the whole sequence into one sample.",
+    instead="Begin each sequence with a new state, or put the whole sequence into one sample.",
     shown=True,
 )
 def hidden_state_carried(run: Run) -> None:
@@ -146,9 +146,9 @@ def hidden_state_carried(run: Run) -> None:
             step.backward(next_word_loss(logits, words))
 
 
-@exact("Hidden state within a sample", note="Cut long sequences into chunks inside the inner loop.")
+@register_exact("Hidden state within a sample", note="Cut long sequences into chunks inside the inner loop.")
 def hidden_state_within(run: Run) -> None:
-    """The hidden state goes from chunk to chunk of the same sequences, and the losses are added."""
+    """The hidden state goes from chunk to chunk of the same sequences, and the script adds the losses."""
     model = Tagger()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -175,13 +175,13 @@ class Remembering(nn.Module):
         return self.layer(mixed)
 
 
-@refused(
+@register_refused(
     "State in an attribute of a module",
     "computed twice",
-    instead="Register it as a buffer: then each virtual rank starts from the committed one.",
+    instead="Register it as a buffer: each virtual rank starts from the committed value.",
 )
 def state_in_an_attribute(run: Run) -> None:
-    """A module remembers something of its last batch in a plain attribute."""
+    """A module keeps a value of its last batch in a plain attribute."""
     model = Remembering()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -190,13 +190,13 @@ def state_in_an_attribute(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "A `torch.Generator` of your own",
     "computed twice",
     instead="Draw from the global generator, which is seeded for each virtual rank.",
 )
 def own_generator(run: Run) -> None:
-    """Noise in the inner loop comes from a generator that the script has made."""
+    """Noise in the inner loop comes from a generator of the script."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -207,13 +207,13 @@ def own_generator(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs + noise), targets))
 
 
-@refused(
+@register_refused(
     "A NumPy generator of your own",
     "computed twice",
     instead="Draw from the global generators of torch, NumPy or Python.",
 )
 def own_numpy_generator(run: Run) -> None:
-    """Mixup takes its coefficient from a NumPy generator that the script has made."""
+    """Mixup takes its coefficient from a NumPy generator of the script."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -225,13 +225,13 @@ def own_numpy_generator(run: Run) -> None:
             step.backward(functional.cross_entropy(model(mixed), targets))
 
 
-@refused(
+@register_refused(
     "A counter of microbatches that changes the loss",
     "computed twice",
     instead="Use `step.number`.",
 )
 def counter(run: Run) -> None:
-    """The script counts batches itself, and warms up a part of the loss by that counter."""
+    """The script counts batches, and warms up a part of the loss by that counter."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -243,7 +243,7 @@ def counter(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets) + penalty)
 
 
-@exact("Curriculum by `step.number`", shown=True)
+@register_exact("Curriculum by `step.number`", shown=True)
 def curriculum(run: Run) -> None:
     """Noise and a penalty grow with the number of the step."""
     model = nn.Linear(6, CLASSES)
@@ -257,12 +257,12 @@ def curriculum(run: Run) -> None:
             step.backward(functional.cross_entropy(model(noisy), targets) + penalty)
 
 
-@exact(
+@register_exact(
     "Curriculum set up before the inner loop",
-    note="A worker that joins reads `step.number` there after it has joined.",
+    note="If a joining worker's script reads `step.number` there, the worker joins first.",
 )
 def curriculum_outside(run: Run) -> None:
-    """Noise, a mask and the learning rate are chosen by the number of the step, ahead of its microbatches."""
+    """Before the inner loop, the script sets noise and learning rate by `step.number`, and scales weights."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -276,9 +276,11 @@ def curriculum_outside(run: Run) -> None:
             step.backward(functional.cross_entropy(model(noisy), targets))
 
 
-@exact("`model.train()` in the inner loop", note="The run restores a flag that a microbatch has changed.")
+@register_exact(
+    "`model.train()` in the inner loop", note="The run restores a flag that a microbatch has changed."
+)
 def train_mode_inside(run: Run) -> None:
-    """Each microbatch puts the model into training mode; an evaluation between steps takes it out."""
+    """Each microbatch sets the training mode; an evaluation between steps sets the evaluation mode."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -294,11 +296,12 @@ def train_mode_inside(run: Run) -> None:
         run.print(step.number, score.sums["right"])
 
 
-@exact(
-    "Dropout annealed in an attribute", note="Numbers in attributes of modules travel to workers that join."
+@register_exact(
+    "Dropout annealed in an attribute",
+    note="A worker that joins receives the numbers in attributes of modules.",
 )
 def dropout_annealed(run: Run) -> None:
-    """The script lowers a dropout's probability, and an attribute of its own, after each step."""
+    """The script lowers the probability of a dropout, and an attribute of its own, after each step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     model.temperature = 2.0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -310,13 +313,13 @@ def dropout_annealed(run: Run) -> None:
         model.temperature *= 0.9
 
 
-@refused(
+@register_refused(
     "A learning rate set in the inner loop",
     "inside a step",
     instead="Set it before or after the inner loop.",
 )
 def rate_set_inside(run: Run) -> None:
-    """The learning rate is set ahead of each microbatch, as in a loop over a loader."""
+    """The script sets the learning rate before each microbatch, as in a loop over a loader."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -326,13 +329,13 @@ def rate_set_inside(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "`optimizer.step()` called by the script",
     "optimizer.step",
     instead="Remove it, and `zero_grad` with it: the run applies a step when the inner loop ends.",
 )
 def optimizer_stepped(run: Run) -> None:
-    """The script steps the optimizer that it has given to `prepare`."""
+    """The script steps the optimizer that it has passed to `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -343,10 +346,10 @@ def optimizer_stepped(run: Run) -> None:
         optimizer.zero_grad()
 
 
-@refused(
+@register_refused(
     "A second optimizer (GAN)",
     "optimizer.step",
-    instead="Put both networks into one module and one optimizer with two groups; see the next two entries.",
+    instead="Put both networks into one module, with one optimizer of two groups; see GAN below.",
 )
 def two_optimizers(run: Run) -> None:
     """Generator and discriminator each have an optimizer, and the script steps the second one."""
@@ -366,8 +369,8 @@ def two_optimizers(run: Run) -> None:
             other.step()
 
 
-@refused(
-    "A temperature with an optimizer of its own (SAC)",
+@register_refused(
+    "A temperature with its own optimizer (SAC)",
     "optimizer.step",
     instead="Make it a parameter of the model, in a group of the one optimizer.",
 )
@@ -388,7 +391,7 @@ def temperature_optimizer(run: Run) -> None:
 
 
 class Gan(nn.Module):
-    """Two networks, so that one module holds all that is trained."""
+    """Two networks in one module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -396,7 +399,9 @@ class Gan(nn.Module):
         self.discriminator = nn.Sequential(nn.Linear(6, 12), nn.LeakyReLU(0.2), nn.Linear(12, 1))
 
 
-@exact("GAN with alternating steps", note="A parameter without a gradient is not moved.", shown=True)
+@register_exact(
+    "GAN with alternating steps", note="A parameter without a gradient does not change.", shown=True
+)
 def gan_alternating(run: Run) -> None:
     """One optimizer has both networks; odd steps train the discriminator, even ones the generator."""
     model = Gan()
@@ -419,9 +424,9 @@ def gan_alternating(run: Run) -> None:
                 model.discriminator.requires_grad_(requires_grad=True)
 
 
-@exact("GAN with both losses in one step", shown=True)
+@register_exact("GAN with both losses in one step", shown=True)
 def gan_at_once(run: Run) -> None:
-    """Detached inputs and frozen calls keep each loss to its own network."""
+    """Through detached inputs and frozen calls, each loss trains its own network only."""
     model = Gan()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.5, 0.9))
     model, optimizer = run.prepare(model, optimizer)
@@ -435,9 +440,11 @@ def gan_at_once(run: Run) -> None:
             step.backward((judged + functional.softplus(-fooled)).mean())
 
 
-@exact("`model.zero_grad()` left in", note="It does nothing: the run takes gradients as they are computed.")
+@register_exact(
+    "`model.zero_grad()` left in", note="It has no effect: the run takes each gradient when it is computed."
+)
 def zero_grad_left_in(run: Run) -> None:
-    """The script clears gradients by habit, before and after each microbatch and after the step."""
+    """The script clears the gradients before and after each microbatch, and after the step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model, _ = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.02))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
@@ -448,7 +455,7 @@ def zero_grad_left_in(run: Run) -> None:
         model.zero_grad(set_to_none=True)
 
 
-@refused(
+@register_refused(
     "`loss.backward()`",
     "without step.backward",
     instead="Write `step.backward(loss)`.",
@@ -463,13 +470,13 @@ def plain_backward(run: Run) -> None:
             functional.cross_entropy(model(inputs), targets).backward()
 
 
-@refused(
+@register_refused(
     "The inner loop left early",
     "was not iterated to its end",
     instead="Loop over the whole step; leave the outer loop instead.",
 )
 def inner_loop_left(run: Run) -> None:
-    """The script breaks out of a step after its first microbatch."""
+    """The script leaves a step after its first microbatch."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -479,7 +486,7 @@ def inner_loop_left(run: Run) -> None:
             break
 
 
-@refused(
+@register_refused(
     "Two calls of `step.backward` for one microbatch",
     "without a microbatch",
     instead="Add the losses and call it once.",
@@ -495,7 +502,7 @@ def backward_twice(run: Run) -> None:
             step.backward(0.01 * model.weight.square().sum())
 
 
-@refused(
+@register_refused(
     "A skipped microbatch",
     "without step.backward",
     instead="Give it a weight of 0: `step.backward(0.0 * loss, weight=0.0)`.",
@@ -513,7 +520,7 @@ def batch_passed_over(run: Run) -> None:
             step.backward(loss)
 
 
-@exact("A microbatch without weight", note="The step is divided by the sum of the weights.")
+@register_exact("A microbatch without weight", note="The step is divided by the sum of the weights.")
 def batch_without_weight(run: Run) -> None:
     """Some microbatches have a weight of 0."""
     model = nn.Linear(6, CLASSES)
@@ -526,9 +533,11 @@ def batch_without_weight(run: Run) -> None:
             step.backward(loss if weight else 0.0 * loss, weight=weight)
 
 
-@exact("Side effects that change nothing", note="They happen for every microbatch that this worker computes.")
+@register_exact(
+    "Side effects that change nothing", note="They happen for every microbatch that this worker computes."
+)
 def side_effects(run: Run) -> None:
-    """The script counts batches and remembers losses for itself, without using them."""
+    """The script counts batches and remembers losses, and does not use them for the training."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)

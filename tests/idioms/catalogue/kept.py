@@ -1,7 +1,7 @@
 """Averages, targets and memories.
 
-A script keeps what it remembers from step to step in the model or in `run.keep`. Any other variable starts
-from its first value in a worker that joins.
+A script keeps values from step to step in the model or in `run.keep`. Any other variable starts from its
+first value in a worker that joins.
 """
 
 import copy
@@ -15,13 +15,13 @@ from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 import elastane
 from elastane import Run
 
-from .registry import exact, refused
-from .samples import CLASSES, VECTORS, fingerprint
+from .registry import register_exact, register_refused
+from .samples import CLASSES, VECTORS, compute_fingerprint
 
 
-@exact("`AveragedModel` (EMA)", note="Keep it in `run.keep`; update it between steps.", shown=True)
+@register_exact("`AveragedModel` (EMA)", note="Keep it in `run.keep`; update it between steps.", shown=True)
 def ema(run: Run) -> None:
-    """An exponential moving average of all parameters, kept as a module of its own."""
+    """A module in `run.keep` has an exponential moving average of all parameters."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -30,12 +30,12 @@ def ema(run: Run) -> None:
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
         run.keep["ema"].update_parameters(model)
-    run.print("average", fingerprint(*run.keep["ema"].parameters()))
+    run.print("average", compute_fingerprint(*run.keep["ema"].parameters()))
 
 
-@exact("EMA held in a variable", note="The variable and `run.keep` are the same module.")
+@register_exact("EMA held in a variable", note="The variable and `run.keep` are the same module.")
 def ema_in_a_variable(run: Run) -> None:
-    """The script goes on using the module that it has given to `run.keep`."""
+    """The script uses the module that it has put into `run.keep`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -45,12 +45,12 @@ def ema_in_a_variable(run: Run) -> None:
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
         averaged.update_parameters(model)
-    run.print("average", fingerprint(*averaged.parameters()))
+    run.print("average", compute_fingerprint(*averaged.parameters()))
 
 
-@exact("EMA as a dict of tensors")
+@register_exact("EMA as a dict of tensors")
 def ema_as_a_dict(run: Run) -> None:
-    """The average is a dict of tensors that the script writes itself."""
+    """The average is a dict of tensors that the script itself updates."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -61,14 +61,14 @@ def ema_as_a_dict(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
         for name, parameter in model.named_parameters():
             run.keep[name] = run.keep[name].lerp(parameter.detach(), 0.1)
-    run.print("average", fingerprint(*(run.keep[name] for name, _ in model.named_parameters())))
+    run.print("average", compute_fingerprint(*(run.keep[name] for name, _ in model.named_parameters())))
 
 
-@exact(
+@register_exact(
     "Stochastic weight averaging with `SWALR`", note="Pass `SWALR` to `prepare`, or keep it in `run.keep`."
 )
 def swa(run: Run) -> None:
-    """Weights are averaged from step 5 on, under a constant learning rate of their own."""
+    """From step 5 on, the script averages the weights, with a constant learning rate."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     scheduler = SWALR(optimizer, swa_lr=0.05, anneal_epochs=4)
@@ -79,7 +79,7 @@ def swa(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
         if step.number >= 5:
             averaged.update_parameters(model)
-    run.print("average", fingerprint(*averaged.parameters()))
+    run.print("average", compute_fingerprint(*averaged.parameters()))
 
 
 class Byol(nn.Module):
@@ -97,9 +97,9 @@ class Byol(nn.Module):
         return 1 - functional.cosine_similarity(self.predictor(self.online(one)), wanted).mean()
 
 
-@exact("Momentum encoder (BYOL, MoCo)", note="Update it between steps.", shown=True)
+@register_exact("Momentum encoder (BYOL, MoCo)", note="Update it between steps.", shown=True)
 def momentum_encoder(run: Run) -> None:
-    """The target network is a frozen part of the model and follows the online network after every step."""
+    """The target network, a frozen part of the model, follows the online network after every step."""
     model = Byol()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.02)
@@ -121,9 +121,9 @@ class QNetwork(nn.Module):
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
 
 
-@exact("Target network copied every few steps (DQN)")
+@register_exact("Target network copied every few steps (DQN)")
 def target_copied(run: Run) -> None:
-    """Every fourth step the target network in the model becomes a copy of the online one."""
+    """Every fourth step, the script copies the online network to the target network in the model."""
     model = QNetwork()
     optimizer = torch.optim.Adam(model.online.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -137,9 +137,9 @@ def target_copied(run: Run) -> None:
             model.target.load_state_dict(model.online.state_dict())
 
 
-@exact("Target network outside the model", note="Keep it in `run.keep`.")
+@register_exact("Target network outside the model", note="Keep it in `run.keep`.")
 def target_outside(run: Run) -> None:
-    """The target network is a module of its own, updated between steps."""
+    """The target network is a separate module, which the script updates between steps."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     target = copy.deepcopy(model).requires_grad_(requires_grad=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -156,9 +156,9 @@ def target_outside(run: Run) -> None:
                 slow.lerp_(fast, 0.1)
 
 
-@exact("Queue of keys (MoCo)", note="Keep the tensor; fill it between steps.", shown=True)
+@register_exact("Queue of keys (MoCo)", note="Keep the tensor; fill it between steps.", shown=True)
 def queue_kept(run: Run) -> None:
-    """Negatives come from a queue of keys, to which every step adds those of a few samples."""
+    """Negatives come from a queue of keys; after every step, the script adds those of a few samples."""
     model = nn.Linear(6, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)
@@ -175,9 +175,9 @@ def queue_kept(run: Run) -> None:
         run.keep["queue"] = torch.cat([keys, run.keep["queue"][:-4]])
 
 
-@exact("Replay buffer", note="Keep its tensors; write into them between steps.")
+@register_exact("Replay buffer", note="Keep its tensors; write into them between steps.")
 def replay_buffer(run: Run) -> None:
-    """A ring of states and rewards is written between steps and drawn from in the inner loop."""
+    """The script writes states and rewards between steps, and draws from them in the inner loop."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -194,7 +194,7 @@ def replay_buffer(run: Run) -> None:
             rewards[place] = model(states[place]).squeeze() * 0.9 + 1.0
 
 
-@exact("Running statistics kept as tensors")
+@register_exact("Running statistics kept as tensors")
 def statistics_kept(run: Run) -> None:
     """The scale of the loss is a running mean of `step.loss`, kept as a tensor."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -207,9 +207,9 @@ def statistics_kept(run: Run) -> None:
         run.keep["scale"] = 0.9 * run.keep["scale"] + 0.1 * step.loss
 
 
-@exact("Best score and its step", note="Numbers, strings, lists and dicts can be kept as they are.")
+@register_exact("Best score and its step", note="`run.keep` takes numbers, strings, lists and dicts.")
 def numbers_kept(run: Run) -> None:
-    """The script remembers its best loss, the step of it, and a history."""
+    """The script remembers its best loss, the step of that loss, and a history."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -223,9 +223,9 @@ def numbers_kept(run: Run) -> None:
     run.print("best", run.keep["best"]["step"], *run.keep["history"])
 
 
-@exact("The best weights", note="Keep the copy; tensors travel with it.")
+@register_exact("The best weights", note="Keep the copy; a worker that joins receives its tensors.")
 def best_weights(run: Run) -> None:
-    """At the end the script copies the weights with the smallest loss so far back into the model."""
+    """After the last step, the script copies the weights with the smallest loss back into the model."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer = run.prepare(model, optimizer)
@@ -241,7 +241,7 @@ def best_weights(run: Run) -> None:
             model.load_state_dict(best.state_dict())
 
 
-@exact("Early stopping", note="`elastane.EarlyStopping` keeps its counters in `run.keep`.")
+@register_exact("Early stopping", note="`elastane.EarlyStopping` keeps its counters in `run.keep`.")
 def early_stopping(run: Run) -> None:
     """The run ends when the loss has not improved for some steps."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -254,11 +254,11 @@ def early_stopping(run: Run) -> None:
         stopper.update(step.loss)
 
 
-@exact(
+@register_exact(
     "A rollout made between steps (PPO)", note="Keep its tensors: a worker that joins needs them.", shown=True
 )
 def rollout(run: Run) -> None:
-    """Every third step makes a rollout with the current policy; the steps in between learn from it."""
+    """After every third step, the script makes a rollout with the policy; the next steps learn from it."""
     policy = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
     policy, optimizer = run.prepare(policy, optimizer)
@@ -278,7 +278,7 @@ def rollout(run: Run) -> None:
                 run.keep["chances"] = policy(states).softmax(1)
 
 
-@exact("A schedule with its own interval", note="Keep the schedule and step it between steps.")
+@register_exact("A schedule with its own interval", note="Keep the schedule and step it between steps.")
 def schedule_kept(run: Run) -> None:
     """The script steps a schedule every third step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -292,13 +292,13 @@ def schedule_kept(run: Run) -> None:
             scheduler.step()
 
 
-@refused(
+@register_refused(
     "`run.keep` changed in the inner loop",
     "inside a step",
     instead="Change it after the inner loop, from `step.loss` or the sums of an evaluation.",
 )
 def kept_inside(run: Run) -> None:
-    """The script adds up its losses in `run.keep`, microbatch by microbatch."""
+    """The script adds the loss of each microbatch to a number in `run.keep`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -310,13 +310,13 @@ def kept_inside(run: Run) -> None:
             step.backward(loss)
 
 
-@refused(
+@register_refused(
     "A kept tensor or module changed in the inner loop",
     "inside a step",
     instead="Change it after the inner loop.",
 )
 def kept_tensor_inside(run: Run) -> None:
-    """The script writes into a kept tensor, microbatch by microbatch."""
+    """The script writes into a kept tensor in each microbatch."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -328,12 +328,12 @@ def kept_tensor_inside(run: Run) -> None:
             step.backward(loss)
 
 
-@exact(
+@register_exact(
     "Kept values read before the inner loop",
-    note="A worker that joins receives the values there, so it joins first.",
+    note="A worker that joins receives the values when the script reads them: it joins first.",
 )
 def kept_read_ahead(run: Run) -> None:
-    """A temperature that follows the loss is read ahead of the microbatches, and noise is drawn there."""
+    """Before the inner loop, the script reads a temperature that follows the loss, and draws noise."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, IMAGES, VECTORS
 
 
-@exact("Several losses added")
+@register_exact("Several losses added")
 def losses_added(run: Run) -> None:
     """The loss is a sum of a main loss, an auxiliary one and a penalty."""
     model = nn.ModuleDict({"body": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES), "aux": nn.Linear(16, 6)})
@@ -32,9 +32,9 @@ def losses_added(run: Run) -> None:
             step.backward(main + 0.3 * auxiliary + 1e-3 * penalty)
 
 
-@exact(
+@register_exact(
     "`auxiliary.backward()` by hand",
-    note="Its gradient is added as it is, once per microbatch. For a mean, add the losses instead.",
+    note="The run adds its gradient once per microbatch, without a weight. For a mean, add the losses.",
     shown=True,
 )
 def backward_by_hand(run: Run) -> None:
@@ -49,9 +49,9 @@ def backward_by_hand(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Weighted by tokens", note="Pass the sum and the weight.", shown=True)
+@register_exact("Weighted by tokens", note="Pass the sum and the weight.", shown=True)
 def weighted_by_tokens(run: Run) -> None:
-    """Each microbatch has another number of targets that count."""
+    """The number of targets that count differs between microbatches."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -62,9 +62,9 @@ def weighted_by_tokens(run: Run) -> None:
             step.backward(total, weight=(ignored != -100).sum())
 
 
-@exact("Weights of samples from the dataset")
+@register_exact("Weights of samples from the dataset")
 def weights_of_samples(run: Run) -> None:
-    """Each sample has a weight of its own."""
+    """The dataset has a weight for each sample."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -75,9 +75,9 @@ def weights_of_samples(run: Run) -> None:
             step.backward((weights * losses).sum(), weight=weights.sum())
 
 
-@exact("Label smoothing and class weights")
+@register_exact("Label smoothing and class weights")
 def label_smoothing(run: Run) -> None:
-    """Cross entropy with smoothed labels and a weight for each class."""
+    """The loss is a cross entropy with smoothed labels and a weight for each class."""
     model = nn.Linear(6, CLASSES)
     criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -87,9 +87,9 @@ def label_smoothing(run: Run) -> None:
             step.backward(criterion(model(inputs), targets))
 
 
-@exact("Mixup", note="Random numbers of torch, NumPy and Python are seeded for each virtual rank.")
+@register_exact("Mixup", note="Random numbers of torch, NumPy and Python are seeded for each virtual rank.")
 def mixup(run: Run) -> None:
-    """Samples and labels are mixed with random parts."""
+    """The script mixes samples and labels in random proportions."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -102,9 +102,9 @@ def mixup(run: Run) -> None:
             step.backward(part * one + (1 - part) * other)
 
 
-@exact("Contrastive loss", note="Negatives come from the same microbatch; choose it large enough.")
+@register_exact("Contrastive loss", note="Negatives come from the same microbatch; choose it large enough.")
 def contrastive(run: Run) -> None:
-    """The loss makes two views of a sample more alike than views of different samples (SimCLR)."""
+    """The loss makes two views of a sample more similar than views of different samples (SimCLR)."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -116,9 +116,11 @@ def contrastive(run: Run) -> None:
             step.backward(functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(inputs))))
 
 
-@exact("Distillation from a constant teacher", note="Every worker makes the teacher when it runs the script.")
+@register_exact(
+    "Distillation from a constant teacher", note="Every worker builds the teacher when it runs the script."
+)
 def distillation(run: Run) -> None:
-    """A student learns from the outputs of a teacher outside the model that never changes."""
+    """A student learns from the outputs of a constant teacher outside the model."""
     teacher = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, CLASSES)).eval()
     student = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(student.parameters(), lr=0.02)
@@ -132,9 +134,9 @@ def distillation(run: Run) -> None:
             )
 
 
-@exact("Distillation from a teacher inside the model")
+@register_exact("Distillation from a teacher inside the model")
 def teacher_inside(run: Run) -> None:
-    """Teacher and student are one module, of which only the student is trained."""
+    """Teacher and student are in one module, and only the student is trained."""
     model = nn.ModuleDict({"teacher": nn.Linear(6, CLASSES), "student": nn.Linear(6, CLASSES)})
     model["teacher"].requires_grad_(requires_grad=False)
     optimizer = torch.optim.AdamW(model["student"].parameters(), lr=0.02)
@@ -144,7 +146,7 @@ def teacher_inside(run: Run) -> None:
             step.backward(functional.mse_loss(model["student"](inputs), model["teacher"](inputs)))
 
 
-@exact("Feature matching")
+@register_exact("Feature matching")
 def feature_matching(run: Run) -> None:
     """A generator learns to match mean features that a frozen network finds in real samples."""
     model = nn.ModuleDict({"generator": nn.Linear(3, 6), "critic": nn.Linear(6, 16)})
@@ -160,9 +162,9 @@ def feature_matching(run: Run) -> None:
             step.backward(functional.l1_loss(fake_features, real_features))
 
 
-@exact("Gradient penalty (WGAN-GP)", shown=True)
+@register_exact("Gradient penalty (WGAN-GP)", shown=True)
 def gradient_penalty(run: Run) -> None:
-    """The gradient of the critic in its input is a part of the loss."""
+    """The loss has a penalty on the gradient of the critic with respect to its input."""
     critic = nn.Sequential(nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(critic.parameters(), lr=0.01, betas=(0.0, 0.9))
     critic, optimizer = run.prepare(critic, optimizer)
@@ -175,9 +177,9 @@ def gradient_penalty(run: Run) -> None:
             step.backward(critic(fake).mean() - critic(real).mean() + 10 * penalty)
 
 
-@exact("Adversarial training (FGSM)")
+@register_exact("Adversarial training (FGSM)")
 def adversarial(run: Run) -> None:
-    """Inputs are moved along the sign of their gradient before the loss is taken."""
+    """The script moves inputs along the sign of their gradient, and then computes the loss."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -189,9 +191,11 @@ def adversarial(run: Run) -> None:
             step.backward(functional.cross_entropy(model(moved), targets))
 
 
-@exact("Meta-learning (MAML)", note="Inner steps are functional: they change no parameter of the model.")
+@register_exact(
+    "Meta-learning (MAML)", note="Inner steps are functional: they change no parameter of the model."
+)
 def meta_learning(run: Run) -> None:
-    """One inner gradient step on half of the microbatch, the loss on the other half."""
+    """The script makes an inner step on half of a microbatch and computes the loss on the other half."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -210,21 +214,27 @@ def meta_learning(run: Run) -> None:
             step.backward(functional.cross_entropy(logits, targets[2:]))
 
 
-@exact("Gradients of single samples", note="`torch.func` works on values; give `step.backward` a loss.")
+@register_exact(
+    "Gradients of single samples", note="`torch.func` works on values; give `step.backward` a loss."
+)
 def gradients_of_samples(run: Run) -> None:
-    """`vmap` and `grad` measure each sample's gradient, and those with large ones count less."""
+    """`vmap` and `grad` compute the gradient of each sample; samples with a large one count less."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
 
-    def loss_of(weights: dict[str, torch.Tensor], sample: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def compute_loss(
+        weights: dict[str, torch.Tensor], sample: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
         logits = torch.func.functional_call(model, weights, sample[None])
         return functional.cross_entropy(logits, target[None])
 
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             weights = {name: weight.detach() for name, weight in model.named_parameters()}
-            per_sample = torch.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, inputs, targets)
+            per_sample = torch.vmap(torch.func.grad(compute_loss), in_dims=(None, 0, 0))(
+                weights, inputs, targets
+            )
             norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(
                 dim=0
             )
@@ -232,7 +242,9 @@ def gradients_of_samples(run: Run) -> None:
             step.backward((losses / norms.clamp(min=1.0)).mean())
 
 
-@exact("Hooks on the gradients of parameters", note="They act on each microbatch's gradient, not on the sum.")
+@register_exact(
+    "Hooks on the gradients of parameters", note="They act on each microbatch's gradient, not on the sum."
+)
 def hooks_on_parameters(run: Run) -> None:
     """A hook clamps the gradient of one weight."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -256,9 +268,9 @@ class Reversed(torch.autograd.Function):
         return -gradient
 
 
-@exact("An `autograd.Function` of your own")
+@register_exact("An `autograd.Function` of your own")
 def gradient_reversal(run: Run) -> None:
-    """Gradients are reversed on their way from a second head (domain adaptation)."""
+    """A function reverses the gradient of a second head (domain adaptation)."""
     model = nn.ModuleDict(
         {"body": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES), "domain": nn.Linear(16, 2)}
     )
@@ -272,9 +284,9 @@ def gradient_reversal(run: Run) -> None:
             step.backward(functional.cross_entropy(model["head"](hidden), targets) + fooled)
 
 
-@exact("Gradient clipping", note="Clip through `prepare`: `.grad` is None in the loop.", shown=True)
+@register_exact("Gradient clipping", note="Clip through `prepare`: `.grad` is None in the loop.", shown=True)
 def clipped(run: Run) -> None:
-    """The gradient of the whole step is clipped to a norm."""
+    """The run clips the norm of the whole step's gradient."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer, clip_grad_norm=0.1)
@@ -283,7 +295,7 @@ def clipped(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "Gradients clipped by hand",
     "clip_grad_norm",
     instead="Pass `clip_grad_norm` to `prepare`: in the loop there is no `.grad` to clip.",
@@ -299,7 +311,7 @@ def clipped_by_hand(run: Run) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
 
-@refused(
+@register_refused(
     "Gradients clipped by hand between two steps",
     "clip_grad_norm",
     instead="Pass `clip_grad_norm` to `prepare`.",
@@ -314,10 +326,10 @@ def clipped_between(run: Run) -> None:
         nn.utils.clip_grad_value_(model.parameters(), 0.1)
 
 
-@refused(
+@register_refused(
     "`optimizer.zero_grad()`",
     "optimizer.zero_grad() was called",
-    instead="Remove it: the run takes gradients as they are computed.",
+    instead="Remove it: the run takes each gradient when it is computed.",
 )
 def zero_grad(run: Run) -> None:
     """The script sets gradients to zero before each microbatch, as in plain PyTorch."""
@@ -330,14 +342,14 @@ def zero_grad(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "A loss that is not a tensor of one element",
     "step.backward was given",
-    instead="Pass the mean, or the sum with `weight=`, as the tensor that was computed.",
+    instead="Pass the tensor of the mean, or of the sum with `weight=`.",
     variants=("vector", "number", "detached", "none"),
 )
 def other_losses(run: Run, kind: str) -> None:
-    """The script passes a loss for each sample, a number, a detached tensor or nothing."""
+    """The script passes a loss for each sample, a number, a detached tensor or None."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
@@ -348,13 +360,13 @@ def other_losses(run: Run, kind: str) -> None:
             step.backward(passed[kind])
 
 
-@refused(
+@register_refused(
     "A `GradScaler` by hand",
     "scaler",
     instead="Pass `scaler=` to `prepare` and call `step.backward(loss)`.",
 )
 def scaler_by_hand(run: Run) -> None:
-    """The script scales the loss with a scaler of its own."""
+    """The script scales the loss with a scaler that it does not pass to `prepare`."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
     scaler = torch.amp.GradScaler("cpu")
@@ -364,9 +376,11 @@ def scaler_by_hand(run: Run) -> None:
         scaler.update()
 
 
-@exact("Sharpness-aware minimisation (SAM)", note="Each microbatch has an ascent of its own (m-sharpness).")
+@register_exact(
+    "Sharpness-aware minimisation (SAM)", note="Each microbatch has its own ascent (m-sharpness)."
+)
 def sharpness_aware(run: Run) -> None:
-    """The loss is taken at weights that were moved along its own gradient, without changing the model."""
+    """The loss is computed at weights moved along its gradient, without a change of the model."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)
@@ -384,7 +398,7 @@ def sharpness_aware(run: Run) -> None:
             step.backward(functional.cross_entropy(logits, targets))
 
 
-@exact("Autocast to bf16")
+@register_exact("Autocast to bf16")
 def autocast(run: Run) -> None:
     """The forward pass runs in bf16 where that is safe."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES))
@@ -397,11 +411,11 @@ def autocast(run: Run) -> None:
             step.backward(loss)
 
 
-@exact(
+@register_exact(
     "`GradScaler` for fp16", note="Pass it to `prepare`; `step.skipped` is true for a step that overflowed."
 )
 def scaled(run: Run) -> None:
-    """Losses are scaled, and a step that overflows is skipped on every worker alike."""
+    """The run scales the losses, and all workers skip a step that overflows."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     scaler = GradScaler("cpu", init_scale=2.0**17, growth_interval=2)
@@ -414,9 +428,9 @@ def scaled(run: Run) -> None:
         run.print(step.skipped, scaler.get_scale())
 
 
-@exact("Learned weights of losses")
+@register_exact("Learned weights of losses")
 def learned_weights(run: Run) -> None:
-    """Two losses are weighed by parameters of their own (Kendall et al., 2018)."""
+    """Trained parameters weight two losses (Kendall et al., 2018)."""
     model = nn.Linear(6, CLASSES + 6)
     model.register_parameter("spread", nn.Parameter(torch.zeros(2)))
     groups = [{"params": [model.weight, model.bias]}, {"params": [model.spread], "lr": 0.1}]
@@ -434,9 +448,9 @@ def learned_weights(run: Run) -> None:
             step.backward((losses * (-model.spread).exp() + model.spread).sum())
 
 
-@exact("Diffusion", note="Timesteps and noise come from the global generator.")
+@register_exact("Diffusion", note="Timesteps and noise come from the global generator.")
 def diffusion(run: Run) -> None:
-    """A network learns to predict the noise that was added to samples."""
+    """A network learns to predict the noise in samples."""
     model = nn.Sequential(nn.Linear(7, 32), nn.SiLU(), nn.Linear(32, 6))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -448,9 +462,9 @@ def diffusion(run: Run) -> None:
             step.backward(functional.mse_loss(model(torch.cat([noisy, time], dim=1)), noise))
 
 
-@exact("Variational autoencoder")
+@register_exact("Variational autoencoder")
 def autoencoder(run: Run) -> None:
-    """Reconstruction and divergence, with a reparametrised sample."""
+    """The loss is a reconstruction and a divergence, with a reparametrised sample."""
     model = nn.ModuleDict({"encoder": nn.Linear(6, 8), "decoder": nn.Linear(4, 6)})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)

@@ -13,13 +13,13 @@ from torch.nn.utils import prune
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, IMAGES, TOKENS, VECTORS, WORDS
 
 
-@exact("Dropout")
+@register_exact("Dropout")
 def dropout(run: Run) -> None:
-    """Masks are drawn from the global generator."""
+    """The model draws masks from the global generator."""
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -28,7 +28,7 @@ def dropout(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact(
+@register_exact(
     "Batch norm", note="Its statistics are per microbatch; running statistics take the mean over the step."
 )
 def batch_norm(run: Run) -> None:
@@ -42,7 +42,7 @@ def batch_norm(run: Run) -> None:
             step.backward(functional.cross_entropy(model(images), targets))
 
 
-@exact("Frozen batch norm")
+@register_exact("Frozen batch norm")
 def frozen_batch_norm(run: Run) -> None:
     """The norm stays in evaluation mode and its parameters are not trained (fine-tuning)."""
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
@@ -77,13 +77,13 @@ class Experts(nn.Module):
         return outputs
 
 
-@exact(
+@register_exact(
     "Mixture of experts",
-    note="The attribute is made anew in each forward pass before it is read.",
+    note="Each forward pass sets the attribute before the loop reads it.",
     shown=True,
 )
 def mixture_of_experts(run: Run) -> None:
-    """Top-2 routing, with a balancing loss that the model leaves in an attribute and the loop reads."""
+    """The model routes to two experts, and leaves a balancing loss in an attribute that the loop reads."""
     model = Experts()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -109,7 +109,7 @@ class Balanced(nn.Module):
         return self.experts(inputs).view(-1, 4, CLASSES)[rows, chosen] * scores[rows, chosen, None]
 
 
-@exact("Balancing bias of experts, moved between steps", note="Keep load and bias in buffers.")
+@register_exact("Balancing bias of experts, updated between steps", note="Keep load and bias in buffers.")
 def balancing_bias(run: Run) -> None:
     """The router's bias is a buffer that the script updates after every step (DeepSeek-V3)."""
     model = Balanced()
@@ -136,9 +136,9 @@ class Lora(nn.Module):
         return self.base(inputs) + self.up(self.down(inputs))
 
 
-@exact("LoRA on a frozen base", shown=True)
+@register_exact("LoRA on a frozen base", shown=True)
 def lora(run: Run) -> None:
-    """Only small matrices beside frozen layers are trained."""
+    """The script trains only small matrices beside frozen layers."""
     model = nn.Sequential(Lora(nn.Linear(6, 16)), nn.Tanh(), Lora(nn.Linear(16, CLASSES)))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.02)
@@ -148,9 +148,9 @@ def lora(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("All parameters given to the optimizer, some frozen")
+@register_exact("All parameters given to the optimizer, some frozen")
 def frozen_in_the_optimizer(run: Run) -> None:
-    """The optimizer has all parameters, also those that require no gradient."""
+    """The optimizer also has parameters that require no gradient."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model[0].requires_grad_(requires_grad=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -160,9 +160,9 @@ def frozen_in_the_optimizer(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Tied embeddings")
+@register_exact("Tied embeddings")
 def tied(run: Run) -> None:
-    """Input and output embeddings share one table."""
+    """The input and output embeddings share one table."""
     model = nn.ModuleDict({"words": nn.Embedding(WORDS, 16), "head": nn.Linear(16, WORDS, bias=False)})
     model["head"].weight = model["words"].weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -173,9 +173,9 @@ def tied(run: Run) -> None:
             step.backward(functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()))
 
 
-@exact("Sparse embedding", note="Its gradient is made dense.")
+@register_exact("Sparse embedding", note="The run makes its gradient dense.")
 def sparse_embedding(run: Run) -> None:
-    """An `nn.Embedding(sparse=True)` in a bag of words."""
+    """A bag of words has an `nn.Embedding(sparse=True)`."""
     model = nn.Sequential(nn.EmbeddingBag(WORDS, 8, sparse=True), nn.Linear(8, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -184,9 +184,9 @@ def sparse_embedding(run: Run) -> None:
             step.backward(functional.cross_entropy(model(words), words[:, 0] % CLASSES))
 
 
-@exact("A layer that some batches do not use")
+@register_exact("A layer that some batches do not use")
 def seldom_used(run: Run) -> None:
-    """A branch takes part only in batches with a large first number."""
+    """The model uses a branch only for batches with a large first number."""
     model = nn.ModuleDict({"always": nn.Linear(6, CLASSES), "seldom": nn.Linear(6, CLASSES)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -198,9 +198,9 @@ def seldom_used(run: Run) -> None:
             step.backward(functional.cross_entropy(logits, targets))
 
 
-@exact("Stochastic depth", note="Draw from the global generator.")
+@register_exact("Stochastic depth", note="Draw from the global generator.")
 def stochastic_depth(run: Run) -> None:
-    """Layers are passed over at random, for a whole microbatch."""
+    """The model skips random layers, each for a whole microbatch."""
     model = nn.ModuleList([*(nn.Linear(6, 6) for _ in range(4)), nn.Linear(6, CLASSES)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -230,7 +230,9 @@ class Counting(nn.Module):
         return self.layer(inputs / (1 + self.largest))
 
 
-@exact("Counters and running statistics in buffers", note="Replacing a buffer works like writing into it.")
+@register_exact(
+    "Counters and running statistics in buffers", note="Replacing a buffer works like writing into it."
+)
 def counting(run: Run) -> None:
     """The forward pass counts batches, replaces a running mean and writes into a running maximum."""
     model = Counting()
@@ -243,7 +245,7 @@ def counting(run: Run) -> None:
 
 
 class Codebook(nn.Module):
-    """Vector quantisation whose code words follow an average of what falls to them (VQ-VAE)."""
+    """Vector quantisation; each code word follows an average of its inputs (VQ-VAE)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,12 +268,12 @@ class Codebook(nn.Module):
         return self.decoder(encoded + (quantised - encoded).detach()), commitment
 
 
-@exact(
+@register_exact(
     "Code words that follow an average (VQ-VAE)",
-    note="They are buffers that the forward pass moves.",
+    note="The forward pass updates them.",
 )
 def vector_quantisation(run: Run) -> None:
-    """The codebook lives in buffers and is moved by the forward pass."""
+    """The codebook is in buffers, which the forward pass updates."""
     model = Codebook()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -299,7 +301,7 @@ class Flags(nn.Module):
         return self.head(hidden.mean(1))
 
 
-@exact("Small integers and flags in buffers, changed between steps", variants=SMALL_TYPES)
+@register_exact("Small integers and flags in buffers, changed between steps", variants=SMALL_TYPES)
 def small_types_between(run: Run, dtype: str) -> None:
     """After every step the script marks a word in a buffer of type bool, uint8 or int16."""
     model = Flags(getattr(torch, dtype))
@@ -311,9 +313,9 @@ def small_types_between(run: Run, dtype: str) -> None:
         model.seen[step.number % WORDS] = 1
 
 
-@exact("Small integers and flags in buffers, changed in the forward pass", variants=SMALL_TYPES)
+@register_exact("Small integers and flags in buffers, changed in the forward pass", variants=SMALL_TYPES)
 def small_types_in_forward(run: Run, dtype: str) -> None:
-    """The forward pass marks every word it sees in a buffer of type bool, uint8 or int16."""
+    """The forward pass marks its words in a buffer of type bool, uint8 or int16."""
     model = Flags(getattr(torch, dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -337,7 +339,7 @@ class Rope(nn.Module):
         return self.head(hidden.mean(1))
 
 
-@exact("A cache in a non-persistent buffer", note="Its content depends on the batch only.")
+@register_exact("A cache in a non-persistent buffer", note="Its content depends on the batch only.")
 def cache_in_a_buffer(run: Run) -> None:
     """The forward pass fills a cache of positions when it first needs it."""
     model = Rope()
@@ -363,13 +365,13 @@ class Centring(nn.Module):
         return outputs
 
 
-@refused(
+@register_refused(
     "A running mean in a non-persistent buffer",
     "computed twice",
-    instead="Make it persistent: a buffer that is not in the state dict counts as a cache.",
+    instead="Make it persistent: the run treats a buffer that is not in the state dict as a cache.",
 )
 def running_mean_not_persistent(run: Run) -> None:
-    """The forward pass moves a buffer that is not in the state dict."""
+    """The forward pass updates a buffer that is not in the state dict."""
     model = Centring()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -378,9 +380,9 @@ def running_mean_not_persistent(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Parameters of several types")
+@register_exact("Parameters of several types")
 def several_types(run: Run) -> None:
-    """A part of the model is in bf16, the rest in fp32."""
+    """A part of the model is in bf16, and the rest in fp32."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES, dtype=torch.bfloat16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -390,7 +392,7 @@ def several_types(run: Run) -> None:
             step.backward(functional.cross_entropy(model[2](hidden).float(), targets))
 
 
-@exact("Complex parameters")
+@register_exact("Complex parameters")
 def complex_parameters(run: Run) -> None:
     """A filter in the frequency domain has complex weights (FNO)."""
     model = nn.ModuleDict({"head": nn.Linear(6, CLASSES)})
@@ -403,9 +405,9 @@ def complex_parameters(run: Run) -> None:
             step.backward(functional.cross_entropy(model["head"](filtered), targets))
 
 
-@exact("Channels last")
+@register_exact("Channels last")
 def channels_last(run: Run) -> None:
-    """Weights lie in memory channel by channel."""
+    """The weights have the memory format channels last."""
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, CLASSES)
     )
@@ -418,9 +420,9 @@ def channels_last(run: Run) -> None:
             step.backward(functional.cross_entropy(logits, targets))
 
 
-@exact("Transformer and LSTM of torch", variants=("transformer", "lstm"))
+@register_exact("Transformer and LSTM of torch", variants=("transformer", "lstm"))
 def layers_of_torch(run: Run, kind: str) -> None:
-    """Layers of torch, with dropout."""
+    """The model has layers of torch, with dropout."""
     model = nn.ModuleDict({"words": nn.Embedding(WORDS, 8), "head": nn.Linear(8, CLASSES)})
     if kind == "transformer":
         model["body"] = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
@@ -435,9 +437,9 @@ def layers_of_torch(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model["head"](hidden.mean(1)), words[:, 0] % CLASSES))
 
 
-@exact("Forward hooks that feed a loss")
+@register_exact("Forward hooks that feed a loss")
 def forward_hooks(run: Run) -> None:
-    """A hook collects activations, and the loop takes a penalty from them."""
+    """A hook collects activations, and the loop adds a penalty on them to the loss."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
     activations: list[torch.Tensor] = []
     model[1].register_forward_hook(lambda _layer, _inputs, outputs: activations.append(outputs))
@@ -450,13 +452,13 @@ def forward_hooks(run: Run) -> None:
             step.backward(loss + 0.01 * sum(activation.mean() for activation in activations))
 
 
-@refused(
+@register_refused(
     "A trained parameter outside the model",
     "the optimizer has a parameter that the model does not",
     instead="Register it in the module that you pass to `prepare`.",
 )
 def parameter_outside(run: Run) -> None:
-    """The optimizer trains a temperature that belongs to no module."""
+    """The optimizer trains a temperature that is not in the module."""
     model = nn.Linear(6, CLASSES)
     temperature = nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.AdamW([*model.parameters(), temperature], lr=0.02)
@@ -466,7 +468,7 @@ def parameter_outside(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs) * temperature.exp(), targets))
 
 
-@refused(
+@register_refused(
     "`DistributedDataParallel` or `DataParallel`",
     "the model is wrapped",
     instead="Pass the model itself: the run divides each step among its workers.",
@@ -485,7 +487,7 @@ def wrapped_model(run: Run, place: str) -> None:
             step.backward(functional.cross_entropy(wrapped(inputs), targets))
 
 
-@refused(
+@register_refused(
     "Two models, prepared one after the other",
     "prepare was called twice",
     instead="Put both into one `nn.ModuleDict` with one optimizer.",
@@ -501,13 +503,13 @@ def prepared_twice(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs) + other(inputs), targets))
 
 
-@refused(
+@register_refused(
     "A layer added after `prepare`",
     "than in run.prepare",
     instead="Build the whole model before `prepare`; skip the layer in the forward pass until then.",
 )
 def layer_added(run: Run) -> None:
-    """The model grows by a layer in the middle of the training."""
+    """The script adds a layer to the model during the training."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
@@ -517,13 +519,13 @@ def layer_added(run: Run) -> None:
             model.append(nn.Linear(CLASSES, CLASSES))
 
 
-@refused(
+@register_refused(
     "`torch.nn.utils.prune` after `prepare`",
     "than in run.prepare",
     instead="Prune before `prepare`, and write into the mask, which is a buffer, between steps.",
 )
 def pruned_later(run: Run) -> None:
-    """Pruning replaces a parameter and adds a buffer in the middle of the training."""
+    """Pruning replaces a parameter and adds a buffer during the training."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, VECTORS
 
 ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
@@ -31,13 +31,13 @@ ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-@exact(
+@register_exact(
     "Every elementwise optimizer of `torch.optim`",
     variants=tuple(ELEMENTWISE),
     note=", ".join(ELEMENTWISE) + ".",
 )
 def elementwise(run: Run, kind: str) -> None:
-    """Two parameter groups with different hyperparameters."""
+    """The optimizer has two parameter groups with different hyperparameters."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.005}]
     optimizer = ELEMENTWISE[kind](groups, lr=0.01)
@@ -56,9 +56,9 @@ OPTIONS: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
 }
 
 
-@exact("Options of optimizers", variants=tuple(OPTIONS), note=", ".join(OPTIONS) + ".")
+@register_exact("Options of optimizers", variants=tuple(OPTIONS), note=", ".join(OPTIONS) + ".")
 def options(run: Run, kind: str) -> None:
-    """Other implementations, and a learning rate in a tensor."""
+    """The optimizer has another implementation, or a learning rate in a tensor."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = OPTIONS[kind](model.parameters())
     model, optimizer = run.prepare(model, optimizer)
@@ -73,7 +73,7 @@ COUPLED: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-@exact("Adafactor and Muon", variants=tuple(COUPLED), unsharded="--copies n cannot shard")
+@register_exact("Adafactor and Muon", variants=tuple(COUPLED), unsharded="--copies n cannot shard")
 def coupled(run: Run, kind: str) -> None:
     """The update of an element depends on its row and column; Muon takes matrices only."""
     model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, CLASSES, bias=False))
@@ -105,9 +105,9 @@ class Lion(Optimizer):
                 momentum.lerp_(parameter.grad, 1 - fast)
 
 
-@exact("An optimizer of your own", unsharded="--copies n cannot shard")
+@register_exact("An optimizer of your own", unsharded="--copies n cannot shard")
 def own_optimizer(run: Run) -> None:
-    """Lion, with a state for each parameter."""
+    """The script has the optimizer Lion, with a state for each parameter."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = Lion(model.parameters(), lr=0.01)
     model, optimizer = run.prepare(model, optimizer)
@@ -132,9 +132,9 @@ class Counted(Optimizer):
                     parameter.sub_(parameter.grad, alpha=group["lr"] / self.t**0.5)
 
 
-@exact("An optimizer that counts in an attribute", unsharded="--copies n cannot shard")
+@register_exact("An optimizer that counts in an attribute", unsharded="--copies n cannot shard")
 def counting_optimizer(run: Run) -> None:
-    """`self.t += 1` in its `step`."""
+    """Its method `step` has `self.t += 1`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = Counted(model.parameters(), lr=0.5)
     model, optimizer = run.prepare(model, optimizer)
@@ -159,9 +159,9 @@ class Global(Optimizer):
             parameter.sub_(parameter.grad / state["norm"], alpha=self.param_groups[0]["lr"])
 
 
-@exact("An optimizer with state that belongs to no parameter", unsharded="--copies n cannot shard")
+@register_exact("An optimizer with state that belongs to no parameter", unsharded="--copies n cannot shard")
 def global_state(run: Run) -> None:
-    """`self.state["all"]` has a running norm of all gradients."""
+    """Its `self.state["all"]` has a running norm of all gradients."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = Global(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
@@ -183,9 +183,9 @@ class Agc(torch.optim.SGD):
         super().step()
 
 
-@exact("A subclass that edits gradients in `step`", unsharded="--copies n cannot shard")
+@register_exact("A subclass that edits gradients in `step`", unsharded="--copies n cannot shard")
 def subclass(run: Run) -> None:
-    """Adaptive gradient clipping in a subclass of SGD."""
+    """A subclass of SGD clips gradients adaptively."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = Agc(model.parameters(), lr=0.5, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)
@@ -194,11 +194,11 @@ def subclass(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
+@register_refused(
     "LBFGS", "lbfgs evaluates the loss several times a step", instead="Use an optimizer without a closure."
 )
 def lbfgs(run: Run) -> None:
-    """An optimizer that needs a closure."""
+    """The optimizer needs a closure."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.LBFGS(model.parameters()))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
@@ -206,11 +206,11 @@ def lbfgs(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused(
-    "SparseAdam", "sparseadam takes sparse gradients only", instead="Use Adam: gradients are made dense."
+@register_refused(
+    "SparseAdam", "sparseadam takes sparse gradients only", instead="Use Adam: the run makes gradients dense."
 )
 def sparse_adam(run: Run) -> None:
-    """An optimizer for sparse gradients only."""
+    """The optimizer takes sparse gradients only."""
     model = nn.Linear(6, CLASSES)
     model, _ = run.prepare(model, torch.optim.SparseAdam(model.parameters()))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):

@@ -16,14 +16,14 @@ from torch.utils.checkpoint import (
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, TOKENS, VECTORS, WORDS
 
 KINDS = ("reentrant", "not-reentrant")
 
 
 class Block(nn.Module):
-    """A residual block with dropout, whose random numbers a checkpoint must repeat."""
+    """A residual block with dropout; a checkpoint must repeat its random numbers."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
         return hidden + self.outer(self.dropout(torch.tanh(self.inner(hidden))))
 
 
-@exact("`checkpoint`, reentrant or not", variants=KINDS, shown=True)
+@register_exact("`checkpoint`, reentrant or not", variants=KINDS, shown=True)
 def checkpointed(run: Run, kind: str) -> None:
     """Each block computes its activations again in the backward pass."""
     model = nn.ModuleDict({"stem": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES)})
@@ -52,9 +52,9 @@ def checkpointed(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model["head"](hidden), targets))
 
 
-@exact("`checkpoint_sequential`", variants=KINDS)
+@register_exact("`checkpoint_sequential`", variants=KINDS)
 def checkpointed_in_segments(run: Run, kind: str) -> None:
-    """A sequence of layers is cut into segments that are computed again."""
+    """The backward pass computes segments of a sequence of layers again."""
     model = nn.Sequential(nn.Linear(6, 16), Block(), Block(), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -65,9 +65,9 @@ def checkpointed_in_segments(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(logits, targets))
 
 
-@exact("A checkpoint within a checkpoint", variants=KINDS)
+@register_exact("A checkpoint within a checkpoint", variants=KINDS)
 def checkpointed_twice(run: Run, kind: str) -> None:
-    """A checkpointed stack checkpoints its blocks once more."""
+    """A checkpointed stack of blocks checkpoints each block again."""
     model = nn.ModuleDict({"stem": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES)})
     model["blocks"] = nn.ModuleList([Block(), Block()])
     again = partial(checkpoint, use_reentrant=kind == "reentrant")
@@ -85,9 +85,9 @@ def checkpointed_twice(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model["head"](hidden), targets))
 
 
-@exact("One layer used several times, checkpointed (ALBERT)", variants=KINDS)
+@register_exact("One layer used several times, checkpointed (ALBERT)", variants=KINDS)
 def shared_layer_checkpointed(run: Run, kind: str) -> None:
-    """The same block is applied three times, each time in a checkpoint of its own."""
+    """The model applies one block three times, each time in its own checkpoint."""
     model = nn.ModuleDict({"stem": nn.Linear(6, 16), "block": Block(), "head": nn.Linear(16, CLASSES)})
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -115,9 +115,9 @@ class Tied(nn.Module):
         return checkpoint(rest, self.words(words), use_reentrant=kind == "reentrant")
 
 
-@exact("Tied embeddings inside and outside of a checkpoint", variants=KINDS)
+@register_exact("Tied embeddings inside and outside a checkpoint", variants=KINDS)
 def tied_checkpointed(run: Run, kind: str) -> None:
-    """The table of words is used outside of a checkpoint and, as the head, inside."""
+    """The model uses the table of words outside a checkpoint and, as the head, inside one."""
     model = Tied()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -127,9 +127,9 @@ def tied_checkpointed(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()))
 
 
-@exact("Selective checkpointing")
+@register_exact("Selective checkpointing")
 def selectively_checkpointed(run: Run) -> None:
-    """Products of matrices are kept, everything else is computed again."""
+    """The backward pass computes everything again except products of matrices."""
     model = nn.ModuleDict({"stem": nn.Linear(6, 16), "block": Block(), "head": nn.Linear(16, CLASSES)})
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -161,9 +161,11 @@ class Normed(nn.Module):
         return self.head(checkpoint(body, inputs, use_reentrant=False))
 
 
-@exact("Batch norm inside a checkpoint", note="Its running statistics move twice, as in plain PyTorch.")
+@register_exact(
+    "Batch norm inside a checkpoint", note="The running statistics are updated twice, as in plain PyTorch."
+)
 def batch_norm_checkpointed(run: Run) -> None:
-    """The backward pass computes the batch norm again and moves its statistics once more."""
+    """The backward pass computes the batch norm again, and updates its statistics a second time."""
     model = Normed()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -172,9 +174,9 @@ def batch_norm_checkpointed(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("`torch.compile` of the model", note="`prepare` takes the model or the compiled one.")
+@register_exact("`torch.compile` of the model", note="`prepare` takes the model or the compiled one.")
 def compiled(run: Run) -> None:
-    """The model is compiled after `prepare`."""
+    """The script compiles the model after `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -184,9 +186,9 @@ def compiled(run: Run) -> None:
             step.backward(functional.cross_entropy(fast(inputs), targets))
 
 
-@exact("A compiled model given to `prepare`")
+@register_exact("A compiled model passed to `prepare`")
 def compiled_before(run: Run) -> None:
-    """The model is compiled first, with a batch norm in it."""
+    """The script compiles a model with a batch norm, and passes it to `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
     model = torch.compile(model, backend="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -203,9 +205,9 @@ PARAMETRIZATIONS = {
 }
 
 
-@exact(
+@register_exact(
     "`torch.nn.utils.parametrizations`",
-    note="The forward pass moves the buffers of `spectral_norm`.",
+    note="The forward pass updates the buffers of `spectral_norm`.",
     variants=tuple(PARAMETRIZATIONS),
 )
 def parametrized(run: Run, kind: str) -> None:
@@ -218,9 +220,9 @@ def parametrized(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Parametrised weights computed once (`parametrize.cached`)")
+@register_exact("Parametrised weights computed once (`parametrize.cached`)")
 def parametrized_cached(run: Run) -> None:
-    """A weight that is used twice is computed once per microbatch."""
+    """The model uses a weight twice and computes it once per microbatch."""
     model = nn.Sequential(parametrizations.orthogonal(nn.Linear(6, 6)), nn.Tanh(), nn.Linear(6, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -230,7 +232,9 @@ def parametrized_cached(run: Run) -> None:
                 step.backward(functional.cross_entropy(model(model[0](inputs)), targets))
 
 
-@exact("Lazy layers, initialised by a dry run", note="Before `prepare`, and before the optimizer is built.")
+@register_exact(
+    "Lazy layers, initialised by a dry run", note="Before `prepare`, and before the optimizer is built."
+)
 def lazy_initialised(run: Run) -> None:
     """A `LazyLinear` gets its shape from one forward pass."""
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(CLASSES))
@@ -242,9 +246,9 @@ def lazy_initialised(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@refused("Lazy layers that have no shape yet", "lazy", instead="Run one forward pass before `prepare`.")
+@register_refused("Lazy layers without a shape", "lazy", instead="Run one forward pass before `prepare`.")
 def lazy(run: Run) -> None:
-    """A `LazyLinear` is given to `prepare` before its first forward pass."""
+    """The script passes a `LazyLinear` to `prepare` before its first forward pass."""
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -253,9 +257,9 @@ def lazy(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Two towers from one deepcopy")
+@register_exact("Two towers from one deepcopy")
 def copied_layers(run: Run) -> None:
-    """Layers are copies of each other and trained apart."""
+    """Two layers begin as copies of each other and are trained separately."""
     layer = nn.Linear(6, 6)
     model = nn.Sequential(layer, nn.Tanh(), copy.deepcopy(layer), nn.Tanh(), nn.Linear(6, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)

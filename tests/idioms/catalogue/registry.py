@@ -1,4 +1,4 @@
-"""How an idiom is entered into the catalogue."""
+"""The registration of idioms in the catalogue."""
 
 import inspect
 import sys
@@ -16,14 +16,14 @@ class Idiom:
     """One way of writing training code.
 
     Args:
-        title: what a reader of the page looks for.
-        train: the code; takes the run, and a variant if there are any.
-        note: for an exact idiom a remark, for a refused one what to write instead.
-        refusal: a phrase of the sentence that refuses it, in lower case; empty: it is exact.
-        unsharded: a phrase of the sentence that refuses it with ``--copies N``; empty: it can be sharded.
-        variants: what else it is called with, one after the other; empty: with nothing.
-        shown: the page has its code.
-        of_process: its bytes depend on how the process was started, so runs are compared with a run.
+        title: the name of the idiom on the page.
+        train: the code; takes the run, and a variant if the idiom has variants.
+        note: a remark on an exact idiom; for a refused one, what to write instead.
+        refusal: a phrase of the refusal, in lower case; empty: the idiom is exact.
+        unsharded: a phrase of the refusal with ``--copies N``; empty: the idiom can be sharded.
+        variants: the second arguments of ``train``, one for each test; empty: it takes none.
+        shown: the page has the code.
+        of_process: the bytes depend on the start of the process, so a run is compared with another run.
     """
 
     title: str
@@ -41,15 +41,15 @@ class Idiom:
 
     @property
     def sentence(self) -> str:
-        """Its docstring."""
+        """The docstring of the code."""
         return inspect.cleandoc(self.train.__doc__ or "")
 
     @property
     def code(self) -> str:
-        """The classes and functions it names, then itself without decorator and docstring."""
+        """The classes and functions that the code names, and the code without decorator and docstring."""
         module = sys.modules[self.train.__module__]
-        named = [getattr(module, name, None) for name in self.train.__code__.co_names]
-        own = [part for part in named if getattr(part, "__module__", None) == module.__name__]
+        parts_named = [getattr(module, name, None) for name in self.train.__code__.co_names]
+        own = [part for part in parts_named if getattr(part, "__module__", None) == module.__name__]
         parts = [inspect.getsource(part).rstrip() for part in own]
         lines = inspect.getsource(self.train).splitlines()
         begin = next(number for number, line in enumerate(lines) if line.startswith("def "))
@@ -63,7 +63,7 @@ class Idiom:
 CATALOGUE: dict[str, Idiom] = {}
 
 
-def exact(
+def register_exact(
     title: str,
     *,
     note: str = "",
@@ -72,7 +72,7 @@ def exact(
     shown: bool = False,
     of_process: bool = False,
 ) -> Register:
-    """The bytes are the same whatever happens to the workers; see `Idiom` for the arguments."""
+    """Register an idiom with the same bytes in every run; see `Idiom` for the arguments."""
 
     def register(train: Train) -> Train:
         return _register(
@@ -90,10 +90,10 @@ def exact(
     return register
 
 
-def refused(
+def register_refused(
     title: str, phrase: str, *, instead: str, variants: tuple[str, ...] = (), shown: bool = False
 ) -> Register:
-    """The run ends with a sentence that has this phrase; see `Idiom` for the arguments."""
+    """Register an idiom that a run refuses with this phrase; see `Idiom` for the arguments."""
 
     def register(train: Train) -> Train:
         return _register(Idiom(title, train, instead, refusal=phrase, variants=variants, shown=shown))

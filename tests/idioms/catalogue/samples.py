@@ -1,4 +1,4 @@
-"""What all idioms train on."""
+"""The datasets of all idioms."""
 
 import torch
 from torch.utils.data import TensorDataset
@@ -13,13 +13,13 @@ _images = torch.randn(LENGTH, 1, 8, 8, generator=_generator)
 _tokens = torch.randint(1, WORDS, (LENGTH, 12), generator=_generator)
 
 VECTORS = TensorDataset(_vectors, _vectors[:, :CLASSES].argmax(1))
-"""Six numbers each, of four classes."""
+"""Samples of six numbers, in four classes."""
 IMAGES = TensorDataset(_images, _images.flatten(1)[:, :CLASSES].argmax(1))
-"""Eight by eight pixels in one channel, of four classes."""
+"""Images of eight by eight pixels and one channel, in four classes."""
 TOKENS = TensorDataset(_tokens)
-"""Twelve words each, of twenty."""
+"""Samples of twelve words, from a vocabulary of twenty."""
 
 
-def fingerprint(*tensors: torch.Tensor) -> str:
-    """What tells bits apart, for a line that is printed."""
+def compute_fingerprint(*tensors: torch.Tensor) -> str:
+    """Return a text that depends on all bits, to print."""
     return " ".join(tensor.detach().double().sum().item().hex() for tensor in tensors)

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastane import Run
 
-from .registry import exact, refused
+from .registry import register_exact, register_refused
 from .samples import CLASSES, VECTORS
 
 SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
@@ -35,13 +35,13 @@ SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
 }
 
 
-@exact(
+@register_exact(
     "Every schedule of `torch.optim.lr_scheduler`",
     note="Pass it to `prepare`; the run steps it once after every step: " + ", ".join(SCHEDULES) + ".",
     variants=tuple(SCHEDULES),
 )
 def schedules(run: Run, kind: str) -> None:
-    """The schedule is stepped by the run."""
+    """The run steps the schedule."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.8)
     scheduler = SCHEDULES[kind](optimizer)
@@ -52,9 +52,9 @@ def schedules(run: Run, kind: str) -> None:
     run.print(*(group["lr"].hex() for group in optimizer.param_groups))
 
 
-@exact("`ReduceLROnPlateau`", note="Pass it to `prepare`; the script steps it.")
+@register_exact("`ReduceLROnPlateau`", note="Pass it to `prepare`; the script steps it.")
 def on_plateau(run: Run) -> None:
-    """The learning rate falls when the loss of the step has not improved."""
+    """The learning rate decreases when the loss of the step has not improved."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, threshold=0.5)
@@ -66,7 +66,7 @@ def on_plateau(run: Run) -> None:
     run.print(optimizer.param_groups[0]["lr"])
 
 
-@exact("A schedule of momentum and weight decay")
+@register_exact("A schedule of momentum and weight decay")
 def schedule_of_your_own(run: Run) -> None:
     """A function of `step.number` sets hyperparameters of the optimizer."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
@@ -79,13 +79,13 @@ def schedule_of_your_own(run: Run) -> None:
             group.update(momentum=0.9 - 0.02 * step.number, weight_decay=0.01 * step.number)
 
 
-@refused(
+@register_refused(
     "A schedule stepped by the run and by the script",
     "scheduler.step",
-    instead="Leave `scheduler.step()` out, or keep the schedule in `run.keep` and step it between steps.",
+    instead="Remove `scheduler.step()`, or keep the schedule in `run.keep` and step it between steps.",
 )
 def stepped_twice(run: Run) -> None:
-    """The script steps the schedule that it has given to `prepare`."""
+    """The script steps the schedule that it has passed to `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -96,7 +96,7 @@ def stepped_twice(run: Run) -> None:
         scheduler.step()
 
 
-@refused(
+@register_refused(
     "A schedule that the run does not know",
     "schedule",
     instead="Pass it to `prepare` or keep it in `run.keep`. Otherwise it starts from its beginning in a "
@@ -104,7 +104,7 @@ def stepped_twice(run: Run) -> None:
     shown=True,
 )
 def unknown_schedule(run: Run) -> None:
-    """The script steps a schedule that was neither given to `prepare` nor kept."""
+    """The script steps a schedule that it has neither passed to `prepare` nor kept."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)

@@ -1,8 +1,10 @@
-"""Trains one idiom of the catalogue, paced, so that a test can say at which step workers come and go.
+"""Train one idiom of the catalogue, at the pace of a test.
+
+So the test chooses the steps at which workers join and leave.
 
 ``NAME [VARIANT] [--paced-from=STEP]``: each step from that one on waits for its file ``gate-STEP``.
 
-Once the file ``strike`` is there, worker 0 dies in the middle of its share of the next step.
+After the file ``strike`` appears, worker 0 dies in the middle of its share of the next step.
 """
 
 import argparse
@@ -19,17 +21,17 @@ from elastane.runtime.data.batch_sources import BatchSource
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "processes" / "scripts")]
 
-import faults  # noqa: E402 - it is where the tests of processes have it
-from catalogue import CATALOGUE  # noqa: E402 - likewise
+import faults  # noqa: E402 - after the change of sys.path
+from catalogue import CATALOGUE  # noqa: E402 - after the change of sys.path
 
 
-def die_when_asked(strike):
-    """At the second virtual rank of a step, with the sums of the first one lost."""
-    dealt = Counter()
+def die_after_strike(strike):
+    """Kill this worker at the second virtual rank of a step; the sums of the first one are lost."""
+    loads = Counter()
 
     def look(_source, step, _rank):
-        dealt[step] += 1
-        if dealt[step] == 2 and strike.exists():
+        loads[step] += 1
+        if loads[step] == 2 and strike.exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
     faults._around(BatchSource, "load", before=look)
@@ -43,7 +45,7 @@ options = parser.parse_args()
 
 here = worker_settings.get_settings()
 if here.run_dir is not None and here.worker == 0:
-    die_when_asked(here.run_dir.root / "strike")
+    die_after_strike(here.run_dir.root / "strike")
 faults.pace(options.paced_from)
 run = elastane.join()
 CATALOGUE[options.name](run, options.variant)

@@ -1,4 +1,4 @@
-"""Text becomes tokens once, the same ones whatever the file's kind, and again only when something changed."""
+"""Text files of any kind become the same tokens, once, and again only after a change."""
 
 import gzip
 import json
@@ -26,11 +26,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def made(paths, folder, length=8, tokenizer="bytes", **options):
+def build_windows(paths, folder, length=8, tokenizer="bytes", **options):
     return TextFiles(paths, tokenizer, length, separator=END, cache=folder / "cache", **options)
 
 
-def tokens_of(windows):
+def read_tokens(windows):
     return np.memmap(windows.path, windows._dtype, mode="r").tolist()
 
 
@@ -39,20 +39,20 @@ EXPECTED = [token for document in DOCUMENTS for token in (*document.encode(), EN
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.parquet"])
 def test_documents_are_packed_in_order_each_with_its_separator(folder, name):
-    assert tokens_of(made(folder / name, folder)) == EXPECTED
+    assert read_tokens(build_windows(folder / name, folder)) == EXPECTED
 
 
-def test_a_plain_file_is_one_document_in_pieces(folder, monkeypatch):
+def test_a_plain_text_file_is_one_document_in_pieces(folder, monkeypatch):
     monkeypatch.setattr("elastane.datasets.documents.PIECE_CHARACTERS", 3)
     content = "żółw\r\nand more\nno end of line"
     (folder / "d.txt").write_bytes(content.encode())
-    assert tokens_of(made(folder / "d.txt", folder)) == [*content.encode(), END]
+    assert read_tokens(build_windows(folder / "d.txt", folder)) == [*content.encode(), END]
 
 
 def test_a_pattern_means_its_sorted_matches(folder):
     for name in "21":
         (folder / f"{name}.txt").write_text(name * 10)
-    assert tokens_of(made(folder / "?.txt", folder)) == [*b"1" * 10, END, *b"2" * 10, END]
+    assert read_tokens(build_windows(folder / "?.txt", folder)) == [*b"1" * 10, END, *b"2" * 10, END]
 
 
 def test_tokens_are_made_once_and_again_after_a_change(folder, monkeypatch):
@@ -64,53 +64,53 @@ def test_tokens_are_made_once_and_again_after_a_change(folder, monkeypatch):
         lambda path, *args, **named: written.append(path) or write(path, *args, **named),
     )
     path = folder / "a.jsonl"
-    first = made(path, folder)
-    assert made(path, folder).path == first.path
+    first = build_windows(path, folder)
+    assert build_windows(path, folder).path == first.path
     assert len(written) == 1
     path.write_text(json.dumps({"text": "something else"}))
-    assert made(path, folder).fingerprint() != first.fingerprint()
+    assert build_windows(path, folder).fingerprint() != first.fingerprint()
     assert len(written) == 2
     moved = folder / "moved.jsonl"
     moved.write_bytes(path.read_bytes())
-    made(moved, folder)
+    build_windows(moved, folder)
     assert len(written) == 2, "the content decides, not the name"
 
 
 def test_samples_can_have_the_document_number_of_each_position(folder):
-    _, _, documents = made(folder / "a.jsonl", folder, length=16, documents=True)[0]
+    _, _, documents = build_windows(folder / "a.jsonl", folder, length=16, documents=True)[0]
     assert documents.tolist() == [0] * 14 + [1] + [2]
 
 
-def _make(folder):
-    made(folder / "a.jsonl", folder)
+def _build_in_process(folder):
+    build_windows(folder / "a.jsonl", folder)
 
 
 def test_several_processes_make_one_file(folder):
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_make, args=(folder,)) for _ in range(4)]
+    processes = [context.Process(target=_build_in_process, args=(folder,)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    assert tokens_of(made(folder / "a.jsonl", folder)) == EXPECTED
+    assert read_tokens(build_windows(folder / "a.jsonl", folder)) == EXPECTED
     assert not list((folder / "cache").glob("*.partial"))
 
 
-def test_a_tokenizer_of_tokenizers(folder):
+def test_a_tokenizer_of_the_library_tokenizers_encodes_text(folder):
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "one": 1, "two": 2}, "[UNK]"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.post_processor = tokenizers.processors.TemplateProcessing("one $A", special_tokens=[("one", 1)])
-    windows = made(folder / "a.jsonl", folder, length=4, tokenizer=words)
-    assert tokens_of(windows)[:5] == [1, 2, 0, END, END]
+    windows = build_windows(folder / "a.jsonl", folder, length=4, tokenizer=words)
+    assert read_tokens(windows)[:5] == [1, 2, 0, END, END]
     bigger = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "one": 2, "two": 1}, "[UNK]"))
     bigger.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    assert tokens_of(made(folder / "a.jsonl", folder, length=4, tokenizer=bigger))[:3] == [2, 1, 0]
+    assert read_tokens(build_windows(folder / "a.jsonl", folder, length=4, tokenizer=bigger))[:3] == [2, 1, 0]
 
 
 class Own:
-    """One's own tokenizer, of which nothing is known but what it gives."""
+    """A tokenizer of the user, with only the method encode."""
 
     def __init__(self, first):
         self.first = first
@@ -119,9 +119,14 @@ class Own:
         return [self.first + len(word) for word in text.split()]
 
 
-def test_a_user_defined_tokenizer(folder):
-    assert tokens_of(made(folder / "a.jsonl", folder, 2, Own(70000)))[:4] == [70003, 70003, 70005, END]
-    assert tokens_of(made(folder / "a.jsonl", folder, 2, Own(3)))[:4] == [6, 6, 8, END]
+def test_a_tokenizer_of_the_user_encodes_text(folder):
+    assert read_tokens(build_windows(folder / "a.jsonl", folder, 2, Own(70000)))[:4] == [
+        70003,
+        70003,
+        70005,
+        END,
+    ]
+    assert read_tokens(build_windows(folder / "a.jsonl", folder, 2, Own(3)))[:4] == [6, 6, 8, END]
 
 
 @pytest.mark.parametrize(
@@ -139,15 +144,15 @@ def test_the_error_names_a_file_that_cannot_be_read(folder, name, content, words
     if content is not None:
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput, match=words):
-        made(folder / name, folder)
+        build_windows(folder / name, folder)
     assert not list((folder / "cache").glob("*.bin")) or words == "has 6 tokens"
 
 
-def test_a_parquet_file_without_the_column_names_those_it_has(folder):
+def test_the_error_for_a_missing_parquet_column_names_the_columns_of_the_file(folder):
     with pytest.raises(BadInput, match="its columns are text, n"):
-        made(folder / "c.parquet", folder, field="body")
+        build_windows(folder / "c.parquet", folder, field="body")
 
 
-def test_numbers_that_do_not_fit_are_refused(folder):
+def test_tokens_that_do_not_fit_into_the_file_are_refused(folder):
     with pytest.raises(BadInput, match="the tokenizer returned tokens"):
-        made(folder / "a.jsonl", folder, 2, Own(-9))
+        build_windows(folder / "a.jsonl", folder, 2, Own(-9))

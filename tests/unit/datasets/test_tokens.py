@@ -1,4 +1,4 @@
-"""Windows of token files: every token in its place, none read twice, and a change is noticed."""
+"""The windows of a token file have each token once, in order, and a change of the file is noticed."""
 
 import pickle
 
@@ -19,7 +19,7 @@ def numbers(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 999])
-def test_windows_tile_the_file_and_targets_are_one_further(numbers, length):
+def test_windows_tile_the_file_and_targets_are_one_token_further(numbers, length):
     windows = TokenFile(numbers, length)
     seen = [windows[i] for i in range(len(windows))]
     assert np.concatenate([inputs for inputs, _ in seen]).tolist() == list(range(len(windows) * length))
@@ -34,7 +34,7 @@ def test_an_npy_file_has_its_own_type(tmp_path):
     assert (inputs.tolist(), targets.tolist()) == ([70000, 1], [1, 2])
 
 
-def test_raw_tokens_of_another_type(tmp_path):
+def test_raw_tokens_may_have_another_type(tmp_path):
     np.array([70000, 1, 2], np.uint32).tofile(tmp_path / "tokens.bin")
     assert TokenFile(tmp_path / "tokens.bin", 2, dtype=np.uint32)[0][0].tolist() == [70000, 1]
 
