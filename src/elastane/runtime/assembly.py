@@ -155,7 +155,7 @@ def open_run_catalog(settings: WorkerSettings) -> Catalog:
     return Catalog(open_storage(policy.root(run_dir), inside))
 
 
-def open_origin(
+def open_starting_checkpoint(
     settings: WorkerSettings, state: TrainingState, reporter: Reporter
 ) -> StartingCheckpoint | None:
     """Return the checkpoint from which this attempt of the run resumes; None: it starts from nothing.
@@ -175,14 +175,14 @@ def open_origin(
             kind="checkpoint.restored",
             who=f"worker {worker}",
             why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
-            step=origin.outcome.step,
+            step=checkpoint.outcome.step,
             workers=(worker,),
             detail={"name": name, "bytes": nbytes, "seconds": seconds},
         )
         reporter.report_event(f"restored-{worker}-{time.time_ns()}", line)
 
-    origin = StartingCheckpoint(open_run_catalog(settings), name, state, report_restored)
-    return origin
+    checkpoint = StartingCheckpoint(open_run_catalog(settings), name, state, report_restored)
+    return checkpoint
 
 
 def build_checkpoint_writer(

@@ -59,7 +59,7 @@ class EarlyStopping:
             )
         run.keep[name] = self
 
-    def update(self, figure: float) -> bool:
+    def update(self, metric: float) -> bool:
         """Take the newest metric, between two steps; call `Run.stop` after too many without an improvement.
 
         Returns:
@@ -69,7 +69,7 @@ class EarlyStopping:
             BadInput: a step is running.
         """
         self._run.keep.check_unlocked()
-        value = float(figure)
+        value = float(metric)
         better = not math.isnan(value) and (
             self.best is None or self._sign * value < self._sign * self.best - self._min_delta
         )

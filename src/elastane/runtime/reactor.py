@@ -138,7 +138,7 @@ class Reactor:
         assert self._mesh is not None, "the thread runs only with peers"
         try:
             while True:
-                self._mesh.poll(None, self._receive, self._lose)
+                self._mesh.poll(None, self._receive, self._handle_lost_peer)
                 self._drain()
         # The one place where an error in this thread becomes the end of the worker or of the run.
         except BaseException as error:  # noqa: BLE001
@@ -182,7 +182,7 @@ class Reactor:
             return
         self._handle(events.Received(sender, message))
 
-    def _lose(self, peer: int) -> None:
+    def _handle_lost_peer(self, peer: int) -> None:
         self._handle(events.ConnectionLost(peer))
 
     def _handle(self, event: events.Event) -> None:

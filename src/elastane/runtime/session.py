@@ -255,9 +255,9 @@ class Run:
         """Note that the run is finished, if the checkpoint from which it resumes is its last one."""
         trainer = self._get_trainer()
         self._reporter.leave_loop = self._leave_loop
-        if trainer.origin is not None:
-            self._ending = trainer.origin.ending
-            self._finished = bool(self._ending) or batches.is_finished(trainer.origin.outcome)
+        if trainer.start_checkpoint is not None:
+            self._ending = trainer.start_checkpoint.ending
+            self._finished = bool(self._ending) or batches.is_finished(trainer.start_checkpoint.outcome)
         if self._finished:
             # No step is left to rehearse.
             trainer.end_rehearsal()

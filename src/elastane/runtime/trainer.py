@@ -75,7 +75,7 @@ class Trainer:
         schedule: the schedule by which the run takes checkpoints.
         iterating: the name of the iteration that the script must complete, such as a step; empty: none.
         digest: the digest of the state, when last computed.
-        origin: the checkpoint from which this attempt resumes; None: it starts from nothing.
+        start_checkpoint: the checkpoint from which this attempt resumes; None: it starts from nothing.
 
     Raises:
         BadInput: the run cannot train this model with these objects.
@@ -114,7 +114,7 @@ class Trainer:
         self.iterating = ""
         self._entered_round = False
         self.digest: Digest | None = None
-        self.origin: StartingCheckpoint | None = None
+        self.start_checkpoint: StartingCheckpoint | None = None
         self._reactor: Reactor | None = None
 
     @property
@@ -139,10 +139,12 @@ class Trainer:
             StorageError: the checkpoint from which the run resumes cannot be read.
         """
         layout = assembly.build_protocol_layout(self._settings, self._parts, plan)
-        self.origin = origin = assembly.open_origin(self._settings, self.state, self.reporter)
-        if origin is not None:
-            self.step = origin.outcome.step
-        member = MemberMachine(self.worker, layout, origin.outcome if origin else None)
+        self.start_checkpoint = start_checkpoint = assembly.open_starting_checkpoint(
+            self._settings, self.state, self.reporter
+        )
+        if start_checkpoint is not None:
+            self.step = start_checkpoint.outcome.step
+        member = MemberMachine(self.worker, layout, start_checkpoint.outcome if start_checkpoint else None)
         self._reactor = reactor = self.reporter.connect(
             member,
             self.gradients,
@@ -150,7 +152,7 @@ class Trainer:
             assembly.build_pinned(self._settings, self._parts, plan, dataset_digest),
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
-        reactor.source = origin
+        reactor.source = start_checkpoint
         if layout.checkpoints:
             reactor.checkpoints = self.reporter.checkpoint_writer = assembly.build_checkpoint_writer(
                 self._settings, self.state, member, self.reporter, reactor.post

@@ -45,12 +45,12 @@ class Stream(msgspec.Struct, frozen=True):
 
     Args:
         open: takes ``(shard, shards)`` and returns a new iterable.
-        announced: the dataset finds its shard with ``torch.utils.data.get_worker_info``.
+        asks_for_shard: the dataset finds its shard with ``torch.utils.data.get_worker_info``.
         replay: a shard without a state reaches a cursor by reading all earlier samples again.
     """
 
     open: Factory
-    announced: bool
+    asks_for_shard: bool
     replay: bool
 
 
@@ -62,7 +62,7 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
     """
     makes_shards = callable(dataset) and not hasattr(dataset, "__iter__")
     if isinstance(dataset, type) or (makes_shards and not hasattr(dataset, "__getitem__")):
-        return Stream(cast("Factory", dataset), announced=False, replay=replay)
+        return Stream(cast("Factory", dataset), asks_for_shard=False, replay=replay)
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         return None
     shard = getattr(dataset, "shard", None)
@@ -70,9 +70,9 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
         # Hugging Face's datasets use other names for the two numbers.
         is_hugging_face = "num_shards" in inspect.signature(shard).parameters
         open_shard = (lambda v, n: shard(num_shards=n, index=v)) if is_hugging_face else shard
-        return Stream(open_shard, announced=False, replay=replay)
+        return Stream(open_shard, asks_for_shard=False, replay=replay)
     if isinstance(dataset, IterableDataset):
-        return Stream(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
+        return Stream(lambda _shard, _shards: copy.deepcopy(dataset), asks_for_shard=True, replay=replay)
     raise BadInput(
         f"run.steps was given {describe_value(dataset)}, which has no shards to open",
         means="each virtual rank reads its own shard, so the run opens a stream once for each of them",
@@ -103,7 +103,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
             "then a worker that takes over reads the shard from its beginning, which takes ever longer",
         )
     samples, text = shard.draw(1)
-    if source.announced and plan.virtual_ranks > 1 and not shard.worker_info.was_read:
+    if source.asks_for_shard and plan.virtual_ranks > 1 and not shard.worker_info.was_read:
         raise BadInput(
             f"the dataset ({type(dataset).__name__}) does not ask for the number of its shard",
             means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
@@ -241,7 +241,7 @@ class _Shard:
     def __init__(self, source: Stream, shard: int, plan: BatchPlan, cursor: Cursor) -> None:
         self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
         self.worker_info = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
-        self._announced = source.announced
+        self._asks_for_shard = source.asks_for_shard
         self.text: str | None = None
         self.last_state: Any = None
         self._ahead: list[Any] = []
@@ -298,7 +298,7 @@ class _Shard:
         return []
 
     def _announce_shard(self) -> AbstractContextManager[None]:
-        return _announce(self.worker_info) if self._announced else nullcontext()
+        return _announce(self.worker_info) if self._asks_for_shard else nullcontext()
 
 
 class _WorkerInfo:

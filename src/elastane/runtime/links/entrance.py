@@ -171,7 +171,7 @@ class MeshEntrance:
     # -- from the mesh -------------------------------------------------------------------------------------
 
     def dial(self, peer: int, address: Address, now_s: float) -> None:
-        """Begin to connect to a peer, unless a dial is running; `tend` returns the unreachable peers."""
+        """Begin to connect to a peer, unless it is dialled already; `handle_due` returns lost peers."""
         if peer not in self._dials:
             self._dials[peer] = _Dial(address, now_s + PATIENCE_S)
             self._attempt(peer, now_s)
@@ -220,7 +220,7 @@ class MeshEntrance:
                 del self._dials[candidate.dialled]
         return proven
 
-    def tend(self, now_s: float) -> list[int]:
+    def handle_due(self, now_s: float) -> list[int]:
         """Refuse expired candidates, retry dials and resume accepting if due; return the unreachable peers.
 
         Raises:
@@ -238,7 +238,7 @@ class MeshEntrance:
         return lost
 
     def find_due_s(self) -> float | None:
-        """Return the time at which `tend` is due, in monotonic seconds; None: nothing is due."""
+        """Return the time at which `handle_due` is due, in monotonic seconds; None: nothing is due."""
         if self._lost:
             return 0.0
         due = [self._unproven.expires_at_s(), self._resume_s]

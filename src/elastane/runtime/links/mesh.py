@@ -153,7 +153,7 @@ class Mesh:
                 for message, payload in self._read(connection):
                     on_message(connection.peer, message, payload)
         if not self._entrance.quiet:
-            for peer in self._entrance.tend(time.monotonic()):
+            for peer in self._entrance.handle_due(time.monotonic()):
                 self._queued.pop(peer, None)
                 self._lost.append(peer)
         lost_peers, self._lost = self._lost, []
