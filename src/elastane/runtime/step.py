@@ -13,7 +13,7 @@ from elastane.api.heartbeat_file import Phase
 from elastane.protocol import events
 from elastane.protocol.messages import Leaf
 from elastane.runtime.arguments import check_scalers, list_used_scalers
-from elastane.runtime.data.batch_sources import BatchPlan, BatchSource
+from elastane.runtime.data.batch_sources import Batch, BatchPlan, BatchSource
 from elastane.runtime.losses import (
     build_no_microbatch_error,
     build_unused_microbatch_error,
@@ -148,41 +148,38 @@ class TrainingStep:
         versions: list[int] | None = None
         for rank in round_:
             self._check_number(round_.step)
-            assert round_.begin is not None, "a round begins before it is computed"
-            with round_.measure("deal"):
-                trainer.heartbeat.beat(Phase.DATA)
-                self._source.expect(round_.begin, (rank, *round_.waiting))
-                batch = self._source.load(self._number, rank)
-                trainer.heartbeat.beat(Phase.COMPUTE)
+            batch = self._load_batch(round_, rank)
             # A worker that joins has its values only after the round has begun.
             if versions is None:
                 versions = trainer.state.read_versions()
             began_s = time.perf_counter()
             announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
             trainer.gradients.begin_leaf(rank, announce, round_.following)
-            leaf = Leaf(
-                rank,
-                trainer.worker,
-                samples=batch.samples,
-                checksum=batch.checksum,
-                cursor=batch.cursor,
-            )
+            checksum, cursor = batch.checksum, batch.cursor
+            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
             if not batch.samples:
                 changes = trainer.state.buffers.make_zeros()
             else:
-                self._pending_leaf = leaf
-                self._logged = {}
+                self._pending_leaf, self._logged = leaf, {}
                 trainer.state.guard.position = ("step", self._number, rank, began_s)
                 yield batch.inputs
                 leaf = self._take_computed()
-                if self._logged:
-                    leaf = msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
                 trainer.state.check_versions(versions)
                 trainer.state.replicated.restore_flags()
                 changes = trainer.state.buffers.take_changes()
             untouched = trainer.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - began_s
             round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
+
+    def _load_batch(self, round_: WorkerRound, rank: int) -> Batch:
+        assert round_.begin is not None, "a round begins before it is computed"
+        heartbeat = self._trainer.heartbeat
+        with round_.measure("deal"):
+            heartbeat.beat(Phase.DATA)
+            self._source.expect(round_.begin, (rank, *round_.waiting))
+            batch = self._source.load(self._number, rank)
+            heartbeat.beat(Phase.COMPUTE)
+        return batch
 
     def _check_number(self, number: int) -> None:
         """Replace this worker if its script has read a number other than that of the round."""
@@ -279,7 +276,9 @@ class TrainingStep:
         leaf, self._computed_leaf = self._computed_leaf, None
         if leaf is None:
             raise build_unused_microbatch_error(f"step {self._number}: ")
-        return leaf
+        if not self._logged:
+            return leaf
+        return msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
 
     def _rehearse(self) -> Iterator[Any]:
         trainer = self._trainer
