@@ -16,7 +16,7 @@ from elastane.protocol.actions import BeginRound
 from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import make_plan
-from elastane.runtime.data.streams import StreamBatchSource, check_stream, open_stream
+from elastane.runtime.data.streams import StreamBatchSource, check_stream, detect_stream
 
 from .lessons import CLASSES, FEATURES, Lesson, prepare_lesson
 
@@ -124,7 +124,7 @@ def build_plan(until="2 epochs"):
 
 def build_source(kind):
     plan = build_plan()
-    source = open_stream(KINDS[kind](), replay=kind == "replayed")
+    source = detect_stream(KINDS[kind](), replay=kind == "replayed")
     assert source is not None
     return StreamBatchSource(source, plan, None)
 
@@ -265,7 +265,7 @@ def test_a_state_that_is_not_json_is_refused():
 
 def test_another_stream_has_another_digest():
     def digest(dataset):
-        source = open_stream(dataset, replay=False)
+        source = detect_stream(dataset, replay=False)
         assert source is not None
         return check_stream(source, build_plan(), dataset)
 

@@ -32,7 +32,7 @@ from elastane.runtime.data.batch_sources import (
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_dataset, count_batch_rows
 from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.data.fingerprint import digest_dataset
-from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, open_stream
+from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporter import Reporter, get_reporter
@@ -224,7 +224,7 @@ class Run:
                 do="use one loop over run.steps, with until= for all of its steps",
             )
         self._begun = True
-        stream = open_stream(dataset, replay=replay)
+        stream = detect_stream(dataset, replay=replay)
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
         plan = self._make_plan(length, global_batch, microbatch, until)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.

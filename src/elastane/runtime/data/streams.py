@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True):
     replay: bool
 
 
-def open_stream(dataset: object, *, replay: bool) -> Stream | None:
+def detect_stream(dataset: object, *, replay: bool) -> Stream | None:
     """Return the stream of a dataset; None: the dataset is map-style.
 
     Raises:
