@@ -111,7 +111,7 @@ class Run:
                 place.
             optimizer: any of ``torch.optim`` with ``--copies all``; an elementwise one with ``--copies N``.
             scheduler: a learning-rate schedule, which the run steps once after every training step. The
-                script itself steps a ``ReduceLROnPlateau`` between two steps, with the figure it needs.
+                script itself steps a ``ReduceLROnPlateau`` between two steps, with the metric it needs.
             scaler: for fp16. The run scales every loss, unscales the gradient and updates the scale. All
                 workers skip the same steps.
             clip_grad_norm: largest norm of the whole gradient, as in ``torch.nn.utils.clip_grad_norm_``.
@@ -351,8 +351,8 @@ class Run:
         nothing is written.
 
         Args:
-            **metrics: figures that ``--keep-best`` chooses by, such as ``eval_loss=2.1``. The checkpoint
-                leaves out a figure that is not finite.
+            **metrics: numbers that ``--keep-best`` chooses by, such as ``eval_loss=2.1``. The checkpoint
+                leaves out a number that is not finite.
 
         Raises:
             BadInput: a metric is not a number, or its name is ``loss``.

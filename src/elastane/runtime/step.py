@@ -268,7 +268,7 @@ class TrainingStep:
         if not self._ended:
             raise BadInput(
                 f"step {self._number} was not iterated to its end",
-                means="the samples of the step would be lost, and the other workers would wait for ever",
+                means="the samples of the step would be lost, and the other workers would wait forever",
                 do="loop over the whole step, without break or return",
             )
 

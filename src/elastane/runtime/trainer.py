@@ -223,7 +223,7 @@ class Trainer:
         if self.iterating:
             raise BadInput(
                 f"{name} was begun inside {self.iterating}, or after {self.iterating} was left early",
-                means="all workers iterate each of them together, so the others would wait for ever",
+                means="all workers iterate each of them together, so the others would wait forever",
                 do="iterate each to its end, without break or return, and begin the next one after that",
             )
         self.iterating = name

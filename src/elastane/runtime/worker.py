@@ -78,7 +78,7 @@ def run_worker(run_dir: Path, worker: int, lifeline: int) -> int:
     if not reporter.complete:
         return _report_failure(
             "the script ended before the run did: it left the loop over run.steps(...) inside a step\n"
-            "  means: the other workers would wait for this one for ever, so the run is over\n"
+            "  means: the other workers would wait for this one forever, so the run is over\n"
             "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
         )
     return _wait_for_dismissal(files, spec)
