@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from elastane.api.errors import BadInput
 from elastane.runtime.values import describe_value
 
+COMPARED = 2
+"""The least number of items, or of parts of an item, that can be compared."""
 FEW = 4
 """A tuple of at most this number of tensors is more likely inputs and targets than a dataset of samples."""
 
@@ -165,14 +167,14 @@ def count_batch_rows(dataset: object) -> int:
 
     The first items of such a list are tuples or dicts of tensors with the same first dimension.
     """
-    if not isinstance(dataset, list | tuple) or len(dataset) < 2:  # noqa: PLR2004 - one cannot be compared
+    if not isinstance(dataset, list | tuple) or len(dataset) < COMPARED:
         return 0
-    rows = {_count_rows(item) for item in dataset[:2]}
+    rows = {_count_rows(item) for item in dataset[:COMPARED]}
     return rows.pop() if len(rows) == 1 else 0
 
 
 def _count_rows(item: object) -> int:
-    if not isinstance(item, Mapping | list | tuple) or len(item) < 2:  # noqa: PLR2004 - nothing to compare
+    if not isinstance(item, Mapping | list | tuple) or len(item) < COMPARED:
         return 0
     parts = item.values() if isinstance(item, Mapping) else item
     first = {part.shape[0] if isinstance(part, torch.Tensor) and part.ndim else 0 for part in parts}
