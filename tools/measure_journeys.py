@@ -5,12 +5,14 @@ a span of time between two marks. Its files are those files of src/elastane with
 the span, in any process, the command line's included; imports do not count. Its hops are the changes of file
 from one entered function to the next in the same thread. Training continues during a resize, a checkpoint and
 a death, so for those only files count that do not run in undisturbed training, and hops into them. `--tree`
-measures another working tree; `--list` prints the files.
+measures another working tree; `--list` prints the files. The files that a reader has to open to follow a job
+are those of the table in docs/concepts/job.md; the traced job must pass each of them.
 """
 
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 HOOK = Path(__file__).with_name("journey_hook")
+WAY = "docs/concepts/job.md"
 WAIT_S = 120
 MARKED_STEP = 20
 
@@ -75,7 +78,7 @@ class Tracing:
     """Traced processes in a home of their own."""
 
     def __init__(self, tree: Path, home: Path) -> None:
-        self.home = home
+        self.tree, self.home = tree, home
         self.trace = home / "trace"
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(HOOK), str(tree / "src")]),
@@ -182,8 +185,22 @@ def measure_cluster(tracing: Tracing) -> Iterable[Journey]:
     finally:
         tracing.call("down")
     entries = tracing.read()
-    yield summarize("a job submitted until its worker starts", entries, (begin, end))
+    submission = summarize("a job submitted until its worker starts", entries, (begin, end))
+    yield submission
+    yield read_way(tracing.tree, submission)
     yield max(find_plans(entries), key=lambda journey: journey.hops)
+
+
+def read_way(tree: Path, traced: Journey) -> Journey:
+    """Return the files that a reader has to open to follow a job, as its page lists them.
+
+    Raises:
+        SystemExit: the traced job has not passed one of them.
+    """
+    way = tuple(re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|", (tree / WAY).read_text(), re.MULTILINE))
+    if missed := sorted(set(way) - set(traced.files)):
+        sys.exit(f"{WAY} names {', '.join(missed)}, which the job has not passed")
+    return Journey("the same, files to open", way, len(way) - 1)
 
 
 def find_marks(tracing: Tracing, name: str) -> list[Entry]:
