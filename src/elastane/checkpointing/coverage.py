@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from elastane.api.checkpoints import FileDamage, Manifest, PartItem, TensorFacts
 
-MANY = 5
+NAMED_PROBLEMS = 5
 """The number of problems to name per tensor; the rest is counted."""
 
 
@@ -38,26 +38,26 @@ def _find_problems(manifest: Manifest) -> Iterator[FileDamage]:
 
 
 def _check_tensor(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
-    wrong, position = [], 0
+    problems, position = [], 0
     for item in sorted(items, key=lambda item: (item.start, item.stop)):
         if item.start > position:
-            wrong.append(f"elements {position} to {item.start} are missing")
+            problems.append(f"elements {position} to {item.start} are missing")
         elif item.start < position:
-            wrong.append(f"elements {item.start} to {min(position, item.stop)} are stored twice")
+            problems.append(f"elements {item.start} to {min(position, item.stop)} are stored twice")
         position = max(position, item.stop)
     if position != elements:
-        less = position < elements
-        wrong.append(
+        is_short = position < elements
+        problems.append(
             f"elements {position} to {elements} are missing"
-            if less
+            if is_short
             else f"has {elements} elements, and {position} are stored"
         )
     if not items and not elements:
-        wrong.append("is not stored")
-    if len(wrong) > MANY:
-        wrong[MANY:] = [f"and {len(wrong) - MANY} more"]
-    for what in wrong:
-        yield FileDamage(key, what)
+        problems.append("is not stored")
+    if len(problems) > NAMED_PROBLEMS:
+        problems[NAMED_PROBLEMS:] = [f"and {len(problems) - NAMED_PROBLEMS} more"]
+    for problem in problems:
+        yield FileDamage(key, problem)
 
 
 def _describe(facts: TensorFacts) -> str:

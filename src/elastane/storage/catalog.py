@@ -30,7 +30,7 @@ from elastane.storage.interface import Bytes, Storage
 
 T = TypeVar("T")
 
-AT_ONCE = 2
+PARALLEL_FILES = 2
 """The number of files to verify in parallel, each with its own readers."""
 
 
@@ -231,7 +231,7 @@ class Catalog:
             manifest = self.load_manifest(name)
         except Damaged as error:
             return error.damages
-        with ThreadPoolExecutor(AT_ONCE, "elastane-verify") as pool:
+        with ThreadPoolExecutor(PARALLEL_FILES, "elastane-verify") as pool:
             verified = list(pool.map(lambda part: self._verify_part(name, part), manifest.parts))
         return (*(damage for damage in verified if damage), *find_gaps(manifest))
 

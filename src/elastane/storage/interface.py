@@ -25,7 +25,7 @@ class StoredFile(Protocol):
         """Fill a writable view with the bytes from ``offset`` on.
 
         Raises:
-            Unreadable: the file ends too early.
+            UnreadableData: the file ends too early.
         """
         ...
 

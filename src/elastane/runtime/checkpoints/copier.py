@@ -136,7 +136,7 @@ class StateCopier:
             self.commit()
 
     def _copy_blocks(self, task: _CopyTask, report: CheckpointPart) -> CopiedPart:
-        begun, blocks = time.perf_counter(), task.snapshot.blocks
+        start_s, blocks = time.perf_counter(), task.snapshot.blocks
         file = EncodedPart(format_part_name(self._worker), list(list_slices(self._state, blocks)))
         self._staging.stage(file)
         record = PartRecord(
@@ -145,7 +145,7 @@ class StateCopier:
             task.described.plain,
             task.described.metrics,
         )
-        copy_s = time.perf_counter() - begun
+        copy_s = time.perf_counter() - start_s
         report = msgspec.structs.replace(report, copy_s=copy_s, began_s=task.at_s)
         return CopiedPart(report.name, file, record, report)
 

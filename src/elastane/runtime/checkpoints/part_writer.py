@@ -149,7 +149,7 @@ class PartWriter:
         self._reports.report(msgspec.structs.replace(part.report, state="abandoned", error=why))
 
     def _write(self, part: CopiedPart) -> CheckpointPart:
-        begun, cpu = time.perf_counter(), time.thread_time()
+        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         written = self._catalog.write(part.checkpoint, part.file.name, part.file)
         record = msgspec.structs.replace(part.record, part=part.file.describe(written))
         self._catalog.write(part.checkpoint, name_record(self._worker), [msgspec.json.encode(record)])
@@ -157,6 +157,6 @@ class PartWriter:
             part.report,
             state="written",
             bytes=written.bytes,
-            write_s=time.perf_counter() - begun,
-            cpu_s=time.thread_time() - cpu,
+            write_s=time.perf_counter() - start_s,
+            cpu_s=time.thread_time() - start_cpu_s,
         )

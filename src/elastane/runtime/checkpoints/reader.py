@@ -130,8 +130,8 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
 
     def _read_item(self, job: "_Job") -> None:
         # The checksum covers a whole item, so reading a part of it needs a buffer for all of it.
-        partial = len(job.view) != job.nbytes
-        view = memoryview(bytearray(job.nbytes)) if partial else job.view
+        is_partial = len(job.view) != job.nbytes
+        view = memoryview(bytearray(job.nbytes)) if is_partial else job.view
         checksum, file = xxhash.xxh3_64(), self._files[job.file]
         try:
             for offset in range(0, job.nbytes, IN_CACHE_BYTES):
@@ -144,7 +144,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
             where = f"elements {job.item.start} to {job.item.stop} of {job.item.key}"
             damage = FileDamage(job.file, f"{where} do not match their checksum {job.item.checksum}")
             raise Damaged(self._manifest.name, (damage,))
-        if partial:
+        if is_partial:
             job.view[:] = view[job.skip : job.skip + len(job.view)]
 
 

@@ -19,7 +19,7 @@ class StartingCheckpoint:
         catalog: the catalog of the run.
         name: the name of the checkpoint.
         state: the training state to restore.
-        restored: called with the bytes and the seconds of the restore.
+        report_restored: called with the bytes and the seconds of the restore.
 
     Attributes:
         outcome: the checkpoint as the outcome of round 0.
@@ -30,21 +30,20 @@ class StartingCheckpoint:
     """
 
     def __init__(
-        self, catalog: Catalog, name: str, state: TrainingState, restored: Callable[[int, float], None]
+        self, catalog: Catalog, name: str, state: TrainingState, report_restored: Callable[[int, float], None]
     ) -> None:
-        self._catalog, self._state, self._restored = catalog, state, restored
+        self._catalog, self._state, self._report_restored = catalog, state, report_restored
         self._manifest = catalog.load_manifest(name)
         self.outcome: RoundOutcome = msgspec.structs.replace(
             BEGINNING,
             step=self._manifest.step,
             cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},
         )
-
         self.ending: str = self._manifest.plain.get("ending", "")
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
         """Restore units in place; see `StateReader.restore`."""
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         with CheckpointReader(self._catalog.storage, self._manifest) as reader:
             nbytes = StateReader(reader, self._manifest).restore(self._state, values, states)
-        self._restored(nbytes, time.perf_counter() - begun)
+        self._report_restored(nbytes, time.perf_counter() - start_s)

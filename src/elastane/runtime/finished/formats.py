@@ -25,7 +25,7 @@ from elastane.runtime.finished.named_tensors import (
 from elastane.runtime.finished.optimizer_state import OptimizerState
 from elastane.runtime.finished.shards import plan_model_files, write_model_file
 
-NOTHING = MemoryTensors({})
+NO_WEIGHTS = MemoryTensors({})
 """The weights of a folder that holds only an adapter."""
 
 
@@ -71,7 +71,7 @@ def select_exported(trained: TrainedModel) -> TrainedModel:
         return replace(trained, model=base, texts=texts | {CONFIG: base_config or b""})
     if json.loads(texts[ADAPTER_CONFIG]).get("base_model_name_or_path") or base_config is None:
         texts.pop(GENERATION, None)
-        return replace(trained, model=NOTHING, texts=texts)
+        return replace(trained, model=NO_WEIGHTS, texts=texts)
     return replace(trained, model=base, texts=texts | {CONFIG: base_config})
 
 

@@ -9,7 +9,7 @@ from elastane.runtime.finished.file_set import WriteFile
 from elastane.runtime.finished.named_tensors import NamedTensors
 from elastane.runtime.finished.tensor_file import write_tensors
 
-WHOLE = "model.safetensors"
+SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -43,7 +43,7 @@ def plan_model_files(
     sizes = {name: described.size_bytes for name, described in tensors.descriptions.items()}
     shards = cut_shards(sizes, most_bytes)
     if len(shards) == 1:
-        return {WHOLE: partial(write, shards[0])}, WHOLE
+        return {SINGLE_FILE: partial(write, shards[0])}, SINGLE_FILE
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     files: dict[str, WriteFile] = {
         file: partial(write, shard) for file, shard in zip(names, shards, strict=True)
@@ -73,6 +73,6 @@ def _write_bytes(text: bytes, file: BinaryIO) -> None:
 
 def list_replaced_files(names: Iterable[str]) -> list[str]:
     """Return the names of the model files among these, markers first."""
-    markers = {WHOLE, INDEX}
+    markers = {SINGLE_FILE, INDEX}
     shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))
     return [*sorted(markers), *sorted(shards)]

@@ -12,11 +12,11 @@ from elastane.api.errors import BadInput
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.runtime.finished.named_tensors import TensorDescription
-from elastane.runtime.finished.shards import INDEX, WHOLE
+from elastane.runtime.finished.shards import INDEX, SINGLE_FILE
 from elastane.runtime.finished.tensor_file import DTYPES
 
-SHOWN = 100
-NAMED = {name: dtype for dtype, name in DTYPES.items()}
+SHOWN_CHARACTERS = 100
+DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class StoredTensors:
@@ -42,9 +42,9 @@ class StoredTensors:
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - not a dictionary
                 piece = file.get_slice(name)
-                if (dtype := NAMED.get(piece.get_dtype())) is None:
+                if (dtype := DTYPES_BY_NAME.get(piece.get_dtype())) is None:
                     raise _build_damage_error(
-                        f"{path}: {escape_line(name, SHOWN)} has a data type that no run trains"
+                        f"{path}: {escape_line(name, SHOWN_CHARACTERS)} has a data type that no run trains"
                     )
                 self.descriptions[name] = TensorDescription(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
@@ -66,8 +66,8 @@ def open_stored_model(folder: Path) -> StoredTensors | None:
     Raises:
         BadInput: the model is damaged.
     """
-    if (folder / WHOLE).is_file():
-        return StoredTensors([folder / WHOLE])
+    if (folder / SINGLE_FILE).is_file():
+        return StoredTensors([folder / SINGLE_FILE])
     if (folder / INDEX).is_file():
         index = _read_index(folder / INDEX)
         return StoredTensors([folder / name for name in dict.fromkeys(index.values())], order=index)
@@ -89,7 +89,9 @@ def _read_index(path: Path) -> dict[str, str]:
     except (OSError, Malformed) as error:
         raise _build_damage_error(f"{path} cannot be read: {error}") from error
     if outside := next((name for name in files.values() if Path(name).name != name), None):
-        raise _build_damage_error(f"{path} names a file outside the folder, {escape_line(outside, SHOWN)}")
+        raise _build_damage_error(
+            f"{path} names a file outside the folder, {escape_line(outside, SHOWN_CHARACTERS)}"
+        )
     return files
 
 
