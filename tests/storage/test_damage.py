@@ -117,7 +117,7 @@ def test_a_restore_without_a_checkpoint_fails(catalog):
     with pytest.raises(NoSuchFile, match="holds no finished checkpoint"):
         restore(catalog)
     find_directory(catalog, 5).mkdir(parents=True)
-    with pytest.raises(NoSuchFile, match="1 were started and not finished"):
+    with pytest.raises(NoSuchFile, match="unfinished checkpoints: 1"):
         restore(catalog)
 
 

@@ -96,13 +96,13 @@ class Catalog:
         if gaps:
             raise BadInput(
                 f"checkpoint {manifest.name} is incomplete: " + "; ".join(map(str, gaps[:5])),
-                means="a writer is missing, so it was not published",
+                means="the part of a writer is missing, so the checkpoint was not published",
             )
         lacking = [d for d in self._find_misfits(manifest) if d.file != MARKER]
         if lacking:
             raise StorageError(
                 f"checkpoint {manifest.name} was not published: " + "; ".join(map(str, lacking)),
-                means="what a writer reported is not on the storage",
+                means="the storage lacks data that a writer has reported",
             )
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         # The marker of an earlier attempt must not make a partial new manifest valid.
@@ -284,7 +284,7 @@ class Catalog:
             )
         raise NoSuchFile(
             f"{self.storage.url} holds no finished checkpoint",
-            means=f"{len(names)} were started and not finished" if names else "",
+            means=f"unfinished checkpoints: {len(names)}" if names else "",
         )
 
     # -- deleting ------------------------------------------------------------------------------------------
