@@ -16,7 +16,7 @@ from elastane.runtime.state.placement import Mirrored
 from .lessons import Lesson, assert_alike, assert_same_bits, train_elastic, train_plain
 from .test_gradients import Worker, sum_alone
 from .test_models import MODELS, build_batch_norm_model, build_mlp
-from .test_optimizers import compute_digests, join, large, lesson_of, train_on
+from .test_optimizers import compute_digests, join, large, make_lesson, train_on
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
@@ -66,7 +66,7 @@ def test_a_model_trains_to_the_same_bits_again_and_sharded(build):
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_a_joiner_has_its_state_on_the_same_device_as_the_donor(how, copies):
-    donor, joiner = join(move_to_device(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
+    donor, joiner = join(move_to_device(make_lesson(optim.AdamW, large, **{how: True})), copies=copies)
     for unit in range(donor.state.shards.units):
         theirs, mine = (one.state.shards.read_state(unit) for one in (donor, joiner))
         assert {key: entry.device for key, entry in mine.items()} == {

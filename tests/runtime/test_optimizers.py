@@ -39,25 +39,25 @@ def large() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 4000), nn.BatchNorm1d(4000), nn.Tanh(), nn.Linear(4000, CLASSES))
 
 
-def lesson_of(kind, build=matrix, **options) -> Lesson:
+def make_lesson(kind, build=matrix, **options) -> Lesson:
     rate = RATES.get(kind, 0.01)
     return Lesson(build, lambda model: kind(model.parameters(), lr=rate, **options))
 
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_every_optimizer_works_as_in_a_plain_loop(kind):
-    assert_alike(train_elastic(lesson_of(kind)), train_plain(lesson_of(kind)), tolerance=1e-4)
+    assert_alike(train_elastic(make_lesson(kind)), train_plain(make_lesson(kind)), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
 def test_an_optimizer_that_cannot_work_is_refused_by_name(kind):
     with pytest.raises(BadInput, match=kind.__name__):
-        prepare_lesson(lesson_of(kind))
+        prepare_lesson(make_lesson(kind))
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
-    lesson = lesson_of(kind, large)
+    lesson = make_lesson(kind, large)
     whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert len(pieces.run._trainer.layout.blocks) > 3
     assert_same_bits(whole.model, pieces.model)
@@ -66,14 +66,14 @@ def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
 
 @pytest.mark.parametrize("how", ["foreach", "fused", "amsgrad", "maximize"])
 def test_the_ways_to_run_adamw_give_the_same_bits_in_pieces(how):
-    lesson = lesson_of(optim.AdamW, large, **{how: True})
+    lesson = make_lesson(optim.AdamW, large, **{how: True})
     assert train_elastic(lesson).run.digest == train_elastic(lesson, copies=2).run.digest
 
 
 @pytest.mark.parametrize("kind", [optim.Adafactor, optim.Muon])
 def test_an_optimizer_that_is_not_elementwise_cannot_be_sharded(kind):
     with pytest.raises(BadInput, match=f"cannot shard {kind.__name__}"):
-        prepare_lesson(lesson_of(kind), copies=2)
+        prepare_lesson(make_lesson(kind), copies=2)
 
 
 def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
@@ -81,7 +81,7 @@ def test_a_subclass_of_an_elementwise_optimizer_cannot_be_sharded():
         pass
 
     with pytest.raises(BadInput, match="--copies all"):
-        prepare_lesson(lesson_of(Adam), copies=2)
+        prepare_lesson(make_lesson(Adam), copies=2)
 
 
 # -- moving ------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def train_on(training) -> None:
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_alike(kind, copies):
-    donor, joiner = join(lesson_of(kind, large), copies=copies)
+    donor, joiner = join(make_lesson(kind, large), copies=copies)
     assert compute_digests(joiner) == compute_digests(donor)
     assert_same_bits(donor.state.model, joiner.state.model)
     train_on(donor)
@@ -133,7 +133,7 @@ def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_alike(ki
 
 @pytest.mark.parametrize("kind", [kind for kind in WHOLE if kind not in ELEMENTWISE])
 def test_state_of_optimizers_that_cannot_be_sharded_travels_whole(kind):
-    donor, joiner = join(lesson_of(kind))
+    donor, joiner = join(make_lesson(kind))
     train_on(donor)
     train_on(joiner)
     assert compute_digests(joiner) == compute_digests(donor)
@@ -149,14 +149,14 @@ def test_state_keeps_the_memory_order_of_its_parameter(how, copies):
             nn.Flatten(),
         )
 
-    donor, joiner = join(lesson_of(optim.AdamW, images, **{how: True}), copies=copies)
+    donor, joiner = join(make_lesson(optim.AdamW, images, **{how: True}), copies=copies)
     train_on(donor)
     train_on(joiner)
     assert compute_digests(joiner) == compute_digests(donor)
 
 
 def test_nothing_in_a_payload_is_pickled():
-    state = train_elastic(lesson_of(optim.Adam, large)).run._trainer.state
+    state = train_elastic(make_lesson(optim.Adam, large)).run._trainer.state
     payload = pack(state, range(state.units), range(state.units))
     length = int.from_bytes(payload[:8], "little")
     header = json.loads(payload[8 : 8 + length])

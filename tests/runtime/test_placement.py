@@ -32,7 +32,7 @@ from .test_optimizers import (
     in_groups,
     join,
     large,
-    lesson_of,
+    make_lesson,
     matrix,
     train_on,
 )
@@ -72,12 +72,12 @@ def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copi
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
-    assert_bitwise_alike(mirrored(lesson_of(kind)), train_elastic(lesson_of(kind)))
+    assert_bitwise_alike(mirrored(make_lesson(kind)), train_elastic(make_lesson(kind)))
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_every_sharded_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
-    lesson = lesson_of(kind, large)
+    lesson = make_lesson(kind, large)
     assert_bitwise_alike(mirrored(lesson, copies=2), train_elastic(lesson, copies=2))
 
 
@@ -88,7 +88,7 @@ LESSONS = {
     "weights": Lesson(build_mlp, loss=compute_token_loss),
     "mixed precision": Lesson(build_mlp, loss=compute_autocast_loss),
     "short last step": Lesson(build_mlp, global_batch=6, microbatch=2, steps=8),
-    "fused": lesson_of(optim.AdamW, large, fused=True),
+    "fused": make_lesson(optim.AdamW, large, fused=True),
     "several slots": Lesson(build_mlp, global_batch=12, microbatch=1),
 }
 
@@ -163,7 +163,7 @@ def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.NAdam], ids=lambda kind: kind.__name__)
 def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, copies):
-    lesson = lesson_of(kind, large)
+    lesson = make_lesson(kind, large)
     donor, joiner = mirrored(lesson, join, copies=copies)
     assert (
         compute_digests(joiner)

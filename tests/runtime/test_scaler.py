@@ -49,7 +49,7 @@ def scaler_from(scale: float, **wishes):
     return lambda: GradScaler("cpu", init_scale=scale, **{"growth_interval": 3} | wishes)
 
 
-def lesson_of(build=mlp, scale=HUGE, **wishes) -> Lesson:
+def make_lesson(build=mlp, scale=HUGE, **wishes) -> Lesson:
     chosen = {"loss": in_half, "scaler": scaler_from(scale), "steps": 16} | wishes
     return Lesson(build, **chosen)
 
@@ -59,7 +59,7 @@ def lesson_of(build=mlp, scale=HUGE, **wishes) -> Lesson:
 
 @pytest.mark.parametrize("build", [mlp, with_batch_norm, large], ids=lambda build: build.__name__)
 def test_with_one_virtual_rank_the_bits_are_those_of_a_plain_loop(build):
-    lesson = lesson_of(build, global_batch=4, microbatch=4)
+    lesson = make_lesson(build, global_batch=4, microbatch=4)
     learned, reference = train_elastic(lesson), train_plain(lesson)
     assert 0 < len(learned.skipped) < lesson.steps
     assert learned.skipped == reference.skipped
@@ -72,7 +72,7 @@ def test_with_one_virtual_rank_the_bits_are_those_of_a_plain_loop(build):
 @pytest.mark.parametrize("factor", [1.5, 3.0])
 def test_any_growth_factor_changes_the_scale_as_in_a_plain_loop(factor):
     scaler = scaler_from(HUGE, growth_factor=factor, backoff_factor=1 / factor, growth_interval=2)
-    lesson = lesson_of(scaler=scaler, global_batch=4, microbatch=4)
+    lesson = make_lesson(scaler=scaler, global_batch=4, microbatch=4)
     learned, reference = train_elastic(lesson), train_plain(lesson)
     assert learned.scales == reference.scales
     assert learned.skipped == reference.skipped != []
@@ -82,7 +82,7 @@ def test_any_growth_factor_changes_the_scale_as_in_a_plain_loop(factor):
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("schedule", [None, lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9)])
 def test_with_several_virtual_ranks_clipping_and_a_schedule_it_trains_as_in_a_plain_loop(clip, schedule):
-    lesson = lesson_of(clip=clip, scheduler=schedule)
+    lesson = make_lesson(clip=clip, scheduler=schedule)
     learned, reference = train_elastic(lesson), train_plain(lesson)
     assert learned.skipped == reference.skipped != []
     assert learned.scales == reference.scales
@@ -93,20 +93,20 @@ def test_with_several_virtual_ranks_clipping_and_a_schedule_it_trains_as_in_a_pl
 
 
 def test_a_power_of_two_does_not_change_a_bit():
-    scaled = train_elastic(lesson_of(scale=2.0**4, loss=Lesson(mlp).loss, steps=6))
+    scaled = train_elastic(make_lesson(scale=2.0**4, loss=Lesson(mlp).loss, steps=6))
     assert scaled.skipped == []
     assert_same_bits(scaled.model, train_elastic(Lesson(mlp)).model)
 
 
 def test_the_reported_loss_is_unscaled_also_in_a_skipped_step():
-    lesson = lesson_of(scale=2.0**60, steps=3)
+    lesson = make_lesson(scale=2.0**60, steps=3)
     learned = train_elastic(lesson)
     assert learned.skipped == [1, 2, 3]
     assert learned.losses[0] == pytest.approx(train_plain(lesson).losses[0], rel=1e-3)
 
 
 def test_a_skipped_step_changes_buffers_but_neither_parameters_nor_optimizer():
-    learned = train_elastic(lesson_of(with_batch_norm, scale=2.0**60, steps=2))
+    learned = train_elastic(make_lesson(with_batch_norm, scale=2.0**60, steps=2))
     torch.manual_seed(0)
     fresh = with_batch_norm()
     for parameter, untouched in zip(learned.model.parameters(), fresh.parameters(), strict=True):
@@ -130,7 +130,7 @@ def test_weighted_losses_are_scaled_too():
         )
 
     assert_same_bits(
-        train_elastic(lesson_of(loss=by_tokens, scale=2.0**8, steps=6)).model,
+        train_elastic(make_lesson(loss=by_tokens, scale=2.0**8, steps=6)).model,
         train_elastic(Lesson(mlp, loss=by_tokens)).model,
     )
 
@@ -149,7 +149,7 @@ def test_a_gradient_that_overflows_at_every_scale_ends_the_run():
         return Broken.apply(Lesson(mlp).loss(model, batch)[0]), None
 
     with pytest.raises(RunFailed, match="scale has fallen to zero"):
-        train_elastic(lesson_of(loss=compute_loss, scale=2.0**-140, steps=40))
+        train_elastic(make_lesson(loss=compute_loss, scale=2.0**-140, steps=40))
 
 
 # -- values that are not finite ---------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_infinities_in_different_blocks_do_not_cancel_and_huge_norms_do_not_rais
 
 def test_a_sum_of_finite_gradients_that_overflows_is_noticed():
     # Each microbatch adds a quarter of 2**129; two of them are still finite in fp32, four are not.
-    lesson = lesson_of(
+    lesson = make_lesson(
         loss=lambda model, _batch: ((model[0].bias * 4.0).sum(), None), scale=2.0**127, steps=1
     )
     assert train_elastic(lesson).skipped == [1]
@@ -205,7 +205,7 @@ def test_a_sum_of_finite_gradients_that_overflows_is_noticed():
 
 @pytest.mark.parametrize("build", [mlp, with_batch_norm, large], ids=lambda build: build.__name__)
 def test_sharded_scaling_gives_the_same_bits(build):
-    lesson = lesson_of(build, clip=0.1)
+    lesson = make_lesson(build, clip=0.1)
     whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert whole.skipped == pieces.skipped != []
     assert whole.scales == pieces.scales
@@ -216,7 +216,7 @@ def test_sharded_scaling_gives_the_same_bits(build):
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_joiner_receives_scale_and_growth(copies):
     scaler = scaler_from(HUGE, growth_interval=100)
-    donor, joiner = join(lesson_of(large, scaler=scaler), copies=copies)
+    donor, joiner = join(make_lesson(large, scaler=scaler), copies=copies)
     assert joiner.scaling.scaler.state_dict() == donor.scaling.scaler.state_dict()
     assert donor.scaling.scaler.state_dict()["_growth_tracker"] > 0
     train_on(donor)
@@ -225,7 +225,7 @@ def test_a_joiner_receives_scale_and_growth(copies):
 
 
 def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
-    lesson = lesson_of(scale=2.0**60, steps=2)
+    lesson = make_lesson(scale=2.0**60, steps=2)
     donor, joiner = join(lesson)
     assert donor.scaling.scaler.get_scale() == joiner.scaling.scaler.get_scale() == 2.0**58
     train_on(donor)
@@ -234,8 +234,8 @@ def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
 
 
 def test_the_state_of_a_scaler_is_restored_from_json_exactly():
-    state = train_elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
-    other = prepare_lesson(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
+    state = train_elastic(make_lesson(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
+    other = prepare_lesson(make_lesson(scaler=scaler_from(HUGE, growth_factor=1.7)))
     other.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert other.scaler.state_dict() == state.scaling.scaler.state_dict()
 
@@ -274,7 +274,7 @@ def test_a_float16_model_is_scaled_whole_and_sharded():
         inputs, targets = batch
         return functional.cross_entropy(model(inputs.half()).float(), targets), None
 
-    lesson = lesson_of(lambda: mlp().half(), loss=of_float16, optimizer=sgd)
+    lesson = make_lesson(lambda: mlp().half(), loss=of_float16, optimizer=sgd)
     whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert whole.skipped == pieces.skipped != []
     assert whole.run.digest == pieces.run.digest
