@@ -234,7 +234,9 @@ def test_after_only_skipped_steps_a_joiner_has_no_optimizer_state():
 
 
 def test_the_state_of_a_scaler_is_restored_from_json_exactly():
-    state = train_elastic(make_lesson(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
+    state = train_elastic(
+        make_lesson(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)
+    ).run._trainer.state
     other = prepare_lesson(make_lesson(scaler=scaler_from(HUGE, growth_factor=1.7)))
     other.run._trainer.state.unpack(pack(state, [state.units - 1], []))
     assert other.scaler.state_dict() == state.scaling.scaler.state_dict()
