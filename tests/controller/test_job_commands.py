@@ -619,7 +619,7 @@ def test_events_of_a_local_job_are_followed_over_its_attempts_until_it_ends(
     assert answer.exit_code == 0, answer.output
     assert "first attempt" in answer.stdout
     assert "second attempt" in answer.stdout
-    awaited = "digits is paused; its next attempt is awaited"
+    awaited = "digits is paused; waiting for its next attempt"
     assert awaited in answer.stderr
     assert answer.output.index("first attempt") < answer.output.index(awaited)
 
@@ -644,7 +644,7 @@ def test_requests_about_a_job_go_to_its_controller_and_not_to_its_run(
     typed = (verb, *rest, "digits") if verb == "run" else (verb, "digits", *rest)
     answer = elastane(*typed)
     assert answer.exit_code == 2
-    assert "digits is the run of a job, and its controller decides on it" in answer.stderr
+    assert "digits is the run of a job, which a controller manages" in answer.stderr
     assert instead in answer.stderr
     cluster.api.user().post("/jobs/digits/cancel")
     cluster.until(lambda: cluster.job("digits").state == "cancelled")

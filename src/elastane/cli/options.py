@@ -3,10 +3,12 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import typer
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 WORKERS = "Workers"
 NAMES = "Name, team and priority"
@@ -73,6 +75,15 @@ def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] =
         if parameter.name not in left_out:
             words += [long_form] if value is True else [long_form, f"{value}"]
     return tuple(words)
+
+
+def replace_given(value: S, **changes: object) -> S:
+    """Return a struct with all changes that are not None applied; the same object if none of them differs."""
+    given = {
+        name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)
+    }
+    # Callers compare by identity, and a file omits a field only if it holds the default object itself.
+    return msgspec.structs.replace(value, **given) if given else value
 
 
 def _find_panel(annotation: object) -> str:

@@ -1,16 +1,15 @@
 """The options that ``elastane run`` and ``elastane submit`` share."""
 
-from typing import Annotated, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 import msgspec
 import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobCheckpoints
-from elastane.cli.options import CHECKPOINTS, TRAINING, WORKERS
+from elastane.cli.options import CHECKPOINTS, TRAINING, WORKERS, replace_given
 
 Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
-S = TypeVar("S", bound=msgspec.Struct)
 WORKERS_HELP = "Fewest and most workers; a single number sets both."
 
 
@@ -145,12 +144,3 @@ def parse_milestones(text: str) -> Milestones:
     if not set(words) <= {"epoch", "evaluation"}:
         raise BadInput(f"invalid --checkpoint-at: {text!r}", do="write epoch, evaluation or epoch,evaluation")
     return cast(Milestones, tuple(words))
-
-
-def replace_given(value: S, **changes: object) -> S:
-    """Return a struct with all changes that are not None applied; the same object if none of them differs."""
-    given = {
-        name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)
-    }
-    # Callers compare by identity, and a file omits a field only if it holds the default object itself.
-    return msgspec.structs.replace(value, **given) if given else value

@@ -59,10 +59,13 @@ def test_a_watcher_of_a_new_attempt_does_not_print_the_old_one_again(finished_ru
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--resume", "done", "--seed", "7", "--name", "new"), "--resume and --seed, --name at once"),
-        (("--resume", "done", "--digest-every", "5"), "--resume and --digest-every at once"),
-        (("--accept-changes", "train.py"), "--accept-changes without --resume"),
-        (("--resume", "done", "train.py"), "and the script train.py at once"),
+        (
+            ("--resume", "done", "--seed", "7", "--name", "new"),
+            "cannot be combined with --seed, --name",
+        ),
+        (("--resume", "done", "--digest-every", "5"), "--resume cannot be combined with --digest-every"),
+        (("--accept-changes", "train.py"), "--accept-changes needs --resume"),
+        (("--resume", "done", "train.py"), "cannot be combined with the script train.py"),
     ],
 )
 def test_options_that_a_resume_cannot_change_are_refused(elastane, finished_run, words, said):

@@ -61,7 +61,7 @@ def test_a_restored_state_equals_the_digest_in_the_ledger(elastane, saved_run, p
     assert result.exit_code == 0
     assert "step-00000004 verified: 1.0 kB in" in result.stdout
     assert "restored on 3 workers: 2.0 MB in 0.50 s (0.00 GB/s)" in result.stdout
-    assert "the digests that the ledger has of step 4" in result.stdout
+    assert "equal those of step 4 in the ledger" in result.stdout
     expected = f"--checkpoints {saved_run.checkpoints} --checkpoint step-00000004 --workers 3 --copies 2"
     assert notes.read_text() == expected
     assert sorted(saved_run.root.rglob("*")) == before

@@ -82,7 +82,7 @@ def test_invalid_arguments_are_exit_code_2(elastane, script, words) -> None:
 
 
 def test_only_run_needs_its_options_before_the_script(elastane) -> None:
-    assert "options of elastane go before it" in elastane("run", "no-such.py").stderr
+    assert "options of elastane run go before it" in elastane("run", "no-such.py").stderr
     answer = elastane("submit", "no-such.py", "--dry-run")
     assert "there is no script no-such.py" in answer.stderr
     assert "go before it" not in answer.stderr
@@ -121,7 +121,7 @@ def test_verify_says_whether_the_files_of_the_model_have_checksums(elastane, fin
     run_dir.events.write_text(run_dir.events.read_text() + json.dumps(event) + "\n")
     result = elastane("verify", "done")
     assert result.exit_code == 0
-    assert "1 file of the finished model as the run wrote them" in result.stdout
+    assert "1 file of the finished model unchanged" in result.stdout
     assert "proved: nothing is missing" in result.stdout
     run_dir.model_files.weights.write_bytes(b"weighty")
     result = elastane("verify", "done")
@@ -161,7 +161,7 @@ def test_two_runs_are_equal_or_the_difference_is_named(elastane, finished_run) -
     assert "loss differs first at step 1" in different.stdout
     incomparable = elastane("verify", "a", "d")
     assert incomparable.exit_code == 1
-    assert "seed (must agree): 0 against 1" in incomparable.stdout
+    assert "seed (must be equal): 0 against 1" in incomparable.stdout
 
 
 def test_report_writes_the_report_again(elastane, finished_run) -> None:
@@ -293,7 +293,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
 
 def test_ps_without_a_run_shows_live_runs_only(elastane, finished_run) -> None:
     finished_run()
-    assert "no run is live" in elastane("ps").stdout
+    assert "no live runs" in elastane("ps").stdout
     assert json.loads(elastane("ps", "--json").stdout) == []
 
 

@@ -13,6 +13,7 @@ from elastane.api.rest import Bounds, Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import warn_late
 from elastane.cli.option_values import read_future_time
+from elastane.cli.options import expand_options
 from elastane.client.context import connect
 from elastane.scheduler.wording import format_money
 
@@ -20,9 +21,9 @@ T = TypeVar("T")
 NONE = "none"
 
 
-def amend(
-    job: JobName,
-    *,
+class AmendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``elastane amend`` as typed; None: not typed."""
+
     priority: Annotated[
         str | None,
         typer.Option(
@@ -30,10 +31,10 @@ def amend(
             help="New priority class, one of those that elastane priority list shows.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     budget: Annotated[
         str | None, typer.Option(metavar="COST", help="The most that the job may cost.", show_default=False)
-    ] = None,
+    ] = None
     deadline: Annotated[
         str | None,
         typer.Option(
@@ -41,11 +42,11 @@ def amend(
             help="Time by which the job should be done: a duration from now (+8h), or a time.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     loss: Annotated[
         str | None,
         typer.Option(metavar="LOSS", help="The job finishes when it reaches this loss.", show_default=False),
-    ] = None,
+    ] = None
     by: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +54,7 @@ def amend(
             help="Time by which the job should reach that loss: a duration from now (+8h), or a time.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     throughput: Annotated[
         str | None,
         typer.Option(
@@ -61,9 +62,11 @@ def amend(
             help="The job does not grow beyond this many samples per second.",
             show_default=False,
         ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+
+
+@expand_options
+def amend(job: JobName, *, options: AmendOptions, as_json: AsJson = False) -> None:
     """Change the priority, budget, deadline or target of JOB.
 
     The next plan follows the change. Options that are not given stay unchanged;
@@ -74,16 +77,7 @@ def amend(
 
     With --json, the job.
     """
-    if loss == NONE and by is None:
-        by = NONE  # --by belongs to the loss
-    bounds = Bounds(
-        budget=_read_value("--budget", budget, _parse_number),
-        deadline=_read_value("--deadline", deadline, _parse_time("--deadline")),
-        loss=_read_value("--loss", loss, _parse_number),
-        by=_read_value("--by", by, _parse_time("--by")),
-        throughput=_read_value("--throughput", throughput, _parse_number),
-        priority_class=msgspec.UNSET if priority is None else priority,
-    )
+    bounds, priority = _read_bounds(options), options.priority
     if bounds == Bounds():
         raise BadInput("no change was given", do="elastane amend JOB --priority CLASS, or see --help")
     with connect() as cluster:
@@ -100,6 +94,24 @@ def amend(
     open_console().print(f"{job}: {named}{format_bounds(found, now)}", markup=False)
     if note := warn_late(found.spec.deadline, now):
         open_console().print(f"note: {note}", markup=False)
+
+
+def _read_bounds(options: AmendOptions) -> Bounds:
+    """Return the bounds that the options change.
+
+    Raises:
+        BadInput: the value of an option is neither a number or time nor ``none``.
+    """
+    # --by belongs to the loss.
+    by = NONE if options.loss == NONE and options.by is None else options.by
+    return Bounds(
+        budget=_read_value("--budget", options.budget, _parse_number),
+        deadline=_read_value("--deadline", options.deadline, _parse_time("--deadline")),
+        loss=_read_value("--loss", options.loss, _parse_number),
+        by=_read_value("--by", by, _parse_time("--by")),
+        throughput=_read_value("--throughput", options.throughput, _parse_number),
+        priority_class=msgspec.UNSET if options.priority is None else options.priority,
+    )
 
 
 def format_bounds(job: Job, now: datetime) -> str:

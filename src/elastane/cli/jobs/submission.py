@@ -16,10 +16,11 @@ from elastane.attempts.script_modules import find_module_file
 from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.option_values import read_future_time, read_worker_range
+from elastane.cli.options import replace_given
 from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
-from elastane.cli.train_options import change_checkpoints, replace_given
+from elastane.cli.train_options import change_checkpoints
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):

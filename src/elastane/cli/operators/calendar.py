@@ -15,6 +15,7 @@ from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.option_values import read_duration_s
+from elastane.cli.options import expand_options, replace_given
 from elastane.scheduler.calendar import list_reservation_times
 
 SOON_S = 8 * 24 * 3600.0
@@ -22,16 +23,49 @@ SOON_S = 8 * 24 * 3600.0
 
 
 class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of a reservation, as typed; None: not typed."""
+    """The options for the times of a reservation, as typed; None: not typed."""
 
-    days: str | None = None
-    begin: str | None = None
-    until: str | None = None
-    zone: str | None = None
-    start: str | None = None
-    end: str | None = None
+    days: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DAYS",
+            help="Days of the week: mon-fri, or sat,sun. Default: mon-fri.",
+            show_default=False,
+        ),
+    ] = None
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.", show_default=False),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HH:MM",
+            help="End on each of these days; on the next day if it is not after --from.",
+            show_default=False,
+        ),
+    ] = None
+    zone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.", show_default=False
+        ),
+    ] = None
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Beginning of a reservation that does not repeat: 2026-12-24T08:00.",
+            show_default=False,
+        ),
+    ] = None
+    end: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="End of a reservation that does not repeat.", show_default=False),
+    ] = None
 
 
+@expand_options
 def set_reservation(
     name: Name,
     *,
@@ -41,44 +75,7 @@ def set_reservation(
     devices: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of devices.", show_default=False)
     ] = None,
-    days: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DAYS",
-            help="Days of the week: mon-fri, or sat,sun. Default: mon-fri.",
-            show_default=False,
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.", show_default=False),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HH:MM",
-            help="End on each of these days; on the next day if it is not after --from.",
-            show_default=False,
-        ),
-    ] = None,
-    zone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.", show_default=False
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Beginning of a reservation that does not repeat: 2026-12-24T08:00.",
-            show_default=False,
-        ),
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="End of a reservation that does not repeat.", show_default=False),
-    ] = None,
+    options: ReservationTimes,
     announce: Annotated[
         str | None,
         typer.Option(
@@ -94,25 +91,17 @@ def set_reservation(
     A reservation with --from and --until repeats every week; one with --start
     and --end takes place once.
     """
-    typed = ReservationTimes(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
 
     def change_reservation(before: Reservation | None) -> Reservation:
-        when = build_schedule(typed, None if before is None else before.when)
+        when = build_schedule(options, None if before is None else before.when)
         if before is None and (pool is None or devices is None):
             raise BadInput(
                 f"there is no reservation {name} yet, so it needs --pool and --devices",
                 do=f"elastane calendar set {name} --pool h100 --devices 32 --from 09:00 --until 18:00",
             )
         known = before or Reservation(name=name, pool=pool or "", devices=devices or 0, when=when)
-        return msgspec.structs.replace(
-            known,
-            when=when,
-            pool=known.pool if pool is None else pool,
-            devices=known.devices if devices is None else devices,
-            announced_ahead_s=known.announced_ahead_s
-            if announce is None
-            else read_duration_s("--announce", announce),
-        )
+        ahead_s = None if announce is None else read_duration_s("--announce", announce)
+        return replace_given(known, when=when, pool=pool, devices=devices, announced_ahead_s=ahead_s)
 
     change_document("reservation", Reservation, name, change_reservation, as_json=as_json)
 

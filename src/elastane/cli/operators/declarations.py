@@ -20,7 +20,7 @@ from elastane.client.context import connect
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the document.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", show_default=False)]
 
 
 def make_group(name: str, help_: str) -> typer.Typer:

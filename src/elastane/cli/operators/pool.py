@@ -13,22 +13,23 @@ from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import Name, add_show_and_remove, change_document, make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_labels
+from elastane.cli.options import expand_options, replace_given
 from elastane.client.context import connect
 
 
-def set_pool(
-    name: Name,
-    *,
+class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``elastane pool set`` as typed; None: not typed."""
+
     device: Annotated[
         str | None, typer.Option(metavar="KIND", help="Kind of device, such as h100.", show_default=False)
-    ] = None,
+    ] = None
     devices: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Number of devices.", show_default=False)
-    ] = None,
+    ] = None
     per_node: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Devices of each node. Default: 8.", show_default=False),
-    ] = None,
+    ] = None
     spot: Annotated[
         bool | None,
         typer.Option(
@@ -36,23 +37,25 @@ def set_pool(
             help="Whether the devices can be taken away. Default: on demand.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     price: Annotated[
         float | None,
         typer.Option(
             metavar="PRICE", min=0, help="Price of a device per hour. Default: 0.", show_default=False
         ),
-    ] = None,
+    ] = None
     site: Annotated[
         str | None,
         typer.Option(metavar="SITE", help="Region or data centre of the pool.", show_default=False),
-    ] = None,
+    ] = None
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.", show_default=False),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+
+
+@expand_options
+def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> None:
     """Declare a pool, or change the given fields of one.
 
     If engines have seen nodes of the pool, the pool has the devices of those
@@ -60,23 +63,20 @@ def set_pool(
     """
 
     def change_pool(before: Pool | None) -> Pool:
-        if before is None and (device is None or devices is None):
+        if before is None and (options.device is None or options.devices is None):
             raise BadInput(
                 f"there is no pool {name} yet, so it needs --device and --devices",
                 do=f"elastane pool set {name} --device h100 --devices 64",
             )
-        wishes = {
-            "device": device,
-            "devices": devices,
-            "devices_per_node": per_node,
-            "spot": spot,
-            "price": price,
-            "site": site,
-            "labels": None if label is None else read_labels("--label", label),
-        }
-        known = before or Pool(name=name, device=device or "", devices=devices or 0)
-        return msgspec.structs.replace(
-            known, **{field: value for field, value in wishes.items() if value is not None}
+        return replace_given(
+            before or Pool(name=name, device="", devices=0),
+            device=options.device,
+            devices=options.devices,
+            devices_per_node=options.per_node,
+            spot=options.spot,
+            price=options.price,
+            site=options.site,
+            labels=None if options.label is None else read_labels("--label", options.label),
         )
 
     change_document("pool", Pool, name, change_pool, as_json=as_json)

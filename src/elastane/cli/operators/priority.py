@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from elastane.api.priorities import PriorityClass
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
+from elastane.cli.options import replace_given
 
 
 def set_priority(
@@ -39,12 +39,7 @@ def set_priority(
 
     def change_priority(before: PriorityClass | None) -> PriorityClass:
         known = before or PriorityClass(name=name, value=value)
-        return msgspec.structs.replace(
-            known,
-            value=value,
-            default=known.default if default is None else default,
-            description=known.description if description is None else description,
-        )
+        return replace_given(known, value=value, default=default, description=description)
 
     change_document("priority", PriorityClass, name, change_priority, as_json=as_json)
 

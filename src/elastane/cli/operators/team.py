@@ -8,6 +8,7 @@ import typer
 from elastane.api.quotas import Cohort, Limits, Quota, Team
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
+from elastane.cli.options import expand_options, replace_given
 
 LIMITS = Limits()
 """The default limits of a team."""
@@ -22,9 +23,9 @@ Weight = Annotated[
 ]
 
 
-def set_team(
-    name: Name,
-    *,
+class TeamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``elastane team set`` as typed; None: not typed."""
+
     cohort: Annotated[
         str | None,
         typer.Option(
@@ -32,8 +33,8 @@ def set_team(
             help="Cohort of the team, to which it lends first; '' for the cluster.",
             show_default=False,
         ),
-    ] = None,
-    weight: Weight = None,
+    ] = None
+    weight: Weight = None
     max_jobs: Annotated[
         int | None,
         typer.Option(
@@ -41,7 +42,7 @@ def set_team(
             help=f"Limit of jobs that have not ended. Default: {LIMITS.jobs}.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     max_jobs_per_user: Annotated[
         int | None,
         typer.Option(
@@ -49,13 +50,13 @@ def set_team(
             help=f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     max_tokens: Annotated[
         int | None,
         typer.Option(
             metavar="N", help=f"Limit of valid tokens. Default: {LIMITS.tokens}.", show_default=False
         ),
-    ] = None,
+    ] = None
     max_watchers: Annotated[
         int | None,
         typer.Option(
@@ -63,7 +64,7 @@ def set_team(
             help=f"Limit of open streams of events. Default: {LIMITS.watchers}.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     max_stored_mib: Annotated[
         int | None,
         typer.Option(
@@ -72,31 +73,27 @@ def set_team(
             f"Default: {LIMITS.stored_mib}.",
             show_default=False,
         ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+
+
+@expand_options
+def set_team(name: Name, *, options: TeamOptions, as_json: AsJson = False) -> None:
     """Declare a team, or change the given fields of one.
 
     elastane quota set sets its quotas.
     """
-    given = {
-        "jobs": max_jobs,
-        "jobs_per_user": max_jobs_per_user,
-        "tokens": max_tokens,
-        "watchers": max_watchers,
-        "stored_mib": max_stored_mib,
-    }
 
     def change_team(before: Team | None) -> Team:
         team = before or Team(name=name)
-        return msgspec.structs.replace(
-            team,
-            cohort=team.cohort if cohort is None else cohort,
-            weight=team.weight if weight is None else weight,
-            limits=msgspec.structs.replace(
-                team.limits, **{name: limit for name, limit in given.items() if limit is not None}
-            ),
+        limits = replace_given(
+            team.limits,
+            jobs=options.max_jobs,
+            jobs_per_user=options.max_jobs_per_user,
+            tokens=options.max_tokens,
+            watchers=options.max_watchers,
+            stored_mib=options.max_stored_mib,
         )
+        return replace_given(team, cohort=options.cohort, weight=options.weight, limits=limits)
 
     change_document("team", Team, name, change_team, as_json=as_json)
 
@@ -114,12 +111,7 @@ def set_cohort(
     """Declare a cohort, or change the given fields of one."""
 
     def change_cohort(before: Cohort | None) -> Cohort:
-        cohort = before or Cohort(name=name)
-        return msgspec.structs.replace(
-            cohort,
-            parent=cohort.parent if parent is None else parent,
-            weight=cohort.weight if weight is None else weight,
-        )
+        return replace_given(before or Cohort(name=name), parent=parent, weight=weight)
 
     change_document("cohort", Cohort, name, change_cohort, as_json=as_json)
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 ONE = re.compile(r"\s*0*1(\s*:\s*0*1)?\s*")
 NOTE = (
-    "one worker, with this terminal: breakpoint() works. The first microbatch is computed twice before "
-    "step 1, so a breakpoint in the inner loop is met there first"
+    "one worker owns this terminal, so breakpoint() works. The first microbatch is computed twice before "
+    "step 1, so a breakpoint in the inner loop stops there first"
 )
 
 
@@ -27,15 +27,15 @@ def check_debug_options(*, workers: str | None, start: int | None, as_json: bool
     wrong += [f"--start {start}"] if start not in (None, 1) else []
     if wrong:
         raise BadInput(
-            f"--debug and {' and '.join(wrong)} at once",
+            f"--debug cannot be combined with {' and '.join(wrong)}",
             means="--debug runs one worker, because one terminal serves one debugger",
-            do="leave the number of workers out, or leave --debug out; the trained bytes are the same",
+            do="omit the number of workers or --debug; the trained bytes are the same",
         )
     if as_json:
         raise BadInput(
-            "--debug and --json at once",
+            "--debug cannot be combined with --json",
             means="the script and its debugger write to standard output, where the JSON would be",
-            do="leave --json out; elastane ps RUN --json tells about the run from another terminal",
+            do="omit --json; elastane ps RUN --json shows the run in another terminal",
         )
 
 

@@ -8,12 +8,15 @@ from elastane.api.control import AskDrain
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
+from elastane.cli.runs.resize import format_workers
 
 
 def drain(
     run: RunName,
-    worker: Annotated[int, typer.Argument(metavar="WORKER", help="Its number, as in elastane ps.", min=0)],
-    wait: Annotated[bool, typer.Option("--wait", help="Return once it has left.")] = False,
+    worker: Annotated[
+        int, typer.Argument(metavar="WORKER", help="Number of the worker, as elastane ps shows it.", min=0)
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Return once the worker has left.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let WORKER leave RUN at a commit, without losing any of its work.
@@ -35,10 +38,11 @@ def drain(
             stuck=lambda _: "",
         )
         console.print(
-            f"worker {worker} has left; generation {answer.generation} has {len(list_members(answer))}"
+            f"worker {worker} has left; generation {answer.generation} has "
+            f"{format_workers(len(list_members(answer)))}"
         )
     else:
-        console.print(f"accepted: worker {worker} leaves at a commit")
+        console.print(f"accepted: worker {worker} leaves at the next possible commit")
     if as_json:
         print_json(
             {"ok": True, "worker": worker, "workers": list_members(answer), "generation": answer.generation}

@@ -16,21 +16,21 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     Raises:
         BadInput: the run has no controller, or its controller has not decided anything yet.
     """
-    told = read_run_explanation(run_dir)
-    if told is None and read_record(run_dir).spec.self_sizing:
+    explained = read_run_explanation(run_dir)
+    if explained is None and read_record(run_dir).spec.self_sizing:
         raise BadInput(
-            f"the controller of the run in {run_dir.root} has not decided anything",
-            means="it is starting, or could not be started; the run goes on with the workers it has",
-            do="ask again in a second, or look at what `elastane run` says",
+            f"the controller of the run in {run_dir.root} has not decided anything yet",
+            means="it is starting, or could not be started; the run continues with its workers",
+            do="ask again in a second, or read the output of `elastane run`",
         )
-    if told is None:
+    if explained is None:
         raise BadInput(
-            f"nobody but you has decided on the number of workers of the run in {run_dir.root}",
-            means="it was begun with --start, or MIN is MAX; such a run has no controller",
-            do=f"elastane events {run_dir.root} shows who changed it when",
+            f"the run in {run_dir.root} has no controller, so only you change its number of workers",
+            means="it was started with --start, or MIN equals MAX",
+            do=f"elastane events {run_dir.root} shows all changes",
         )
     if as_json:
-        print_json(told)
+        print_json(explained)
         return
     from rich.text import Text
 
@@ -40,9 +40,9 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     if not is_live(run_dir):
         console.print("The run has ended.")
     elif send_request(run_dir, AskStatus()).by_hand:
-        console.print("Its number of workers was set by hand; its controller keeps out of it until you say:")
+        console.print("Its number of workers was set by hand. To let its controller decide again:")
         console.print(f"  elastane resize {run_dir.root.name} auto", markup=False)
     else:
-        for sentence in list_explanation_lines(told.explanation):
+        for sentence in list_explanation_lines(explained.explanation):
             console.print(Text(sentence))
-    print_decisions(console, told.decisions)
+    print_decisions(console, explained.decisions)

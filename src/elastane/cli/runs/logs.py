@@ -31,7 +31,7 @@ def find_process(run_dir: RunDir, text: str) -> str:
     known = list_logged_processes(run_dir)
     if process not in known:
         raise BadInput(
-            f"{run_dir.root} holds no log of {process}",
+            f"{run_dir.root} has no log of {process}",
             do=f"choose one of {', '.join(known)}" if known else "wait until a process has started",
         )
     return process

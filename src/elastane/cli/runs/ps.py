@@ -23,14 +23,14 @@ def ps(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="Name or directory of one run.",
+            help="A run's name or directory. Default: all live runs.",
             show_default=False,
             autocompletion=complete_runs,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the processes of RUN, or of every live run.
+    """List the processes of RUN, or of all live runs.
 
     With --json, a list of objects with the keys run, role, pid, worker,
     generation, virtual_ranks, blocks and state.
@@ -48,7 +48,7 @@ def ps(
             ]
         )
     elif not answers:
-        open_console().print("no run is live; elastane list shows the others")
+        open_console().print("no live runs; elastane list shows all runs")
     for name, answer in answers.items() if not as_json else ():
         print_processes(name, answer)
 

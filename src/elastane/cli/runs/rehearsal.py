@@ -67,7 +67,7 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
     """
     record = read_record(run_dir)
     if record.spec.checkpoints is None:
-        raise BadInput(f"{record.spec.name} was started with --checkpoint-every never: it has no checkpoint")
+        raise BadInput(f"{record.spec.name} has no checkpoints: it was started with --checkpoint-every never")
     catalog = Catalog(open_storage(record.spec.checkpoints.root(run_dir)))
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
     name = select_checkpoint(catalog, wanted)
@@ -94,8 +94,8 @@ def check_still_there(catalog: Catalog, name: str) -> None:
     if name not in catalog.list_names():
         raise BadInput(
             f"{name} was deleted while it was read",
-            means="the run lives, and keeps newer ones",
-            do="rehearse again; --keep-last N keeps more of them",
+            means="the run is live and deletes its old checkpoints",
+            do="rehearse again; with --keep-last N a run keeps more of them",
         )
 
 
@@ -152,8 +152,8 @@ def compare_digests(mine: Digest, theirs: Digest | None) -> Literal["equal", "di
 
 
 WORDS = {
-    "equal": "parameters and optimizer have the digests that the ledger has of step {step}, bit for bit",
-    "different": "DIFFERENT: the ledger has other digests of step {step}",
+    "equal": "the digests of parameters and optimizer equal those of step {step} in the ledger",
+    "different": "DIFFERENT: the digests differ from those of step {step} in the ledger",
     "unknown": "the ledger has no digest of step {step} to compare with; see --digest-every",
 }
 
@@ -163,7 +163,9 @@ def print_result(found: RestoreResult, *, as_json: bool) -> None:
     for damage in found.damages:
         console.print(f"{found.name}/{damage}", markup=False)
     if found.damages:
-        console.print(f"{found.name} is damaged and cannot be restored; a resume takes an older one")
+        console.print(
+            f"{found.name} is damaged and cannot be restored; a resumed run would use an older checkpoint"
+        )
         return
     console.print(
         f"{found.name} verified: {format_transfer_speed(found.bytes, found.verify_s)}", markup=False

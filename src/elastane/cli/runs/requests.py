@@ -17,11 +17,11 @@ def send_request(run_dir: RunDir, ask: Ask) -> Answer:
         NoSuchRun: the run is not live.
         BadInput: the coordinator refused; the error has its reason.
     """
-    from elastane.client.channel import ask as send
+    from elastane.client import channel
 
-    answer = send(run_dir, ask)
+    answer = channel.ask(run_dir, ask)
     if not answer.ok:
-        raise BadInput(answer.why or "the run refused, and did not say why")
+        raise BadInput(answer.why or "the run refused without a reason")
     return answer
 
 
@@ -52,7 +52,7 @@ def wait_until(run_dir: RunDir, done: Callable[[Answer], bool], stuck: Callable[
         try:
             answer = send_request(run_dir, AskStatus())
         except NoSuchRun:
-            raise RunFailed("the run ended before the change was in effect") from None
+            raise RunFailed("the run ended before the change took effect") from None
         if done(answer):
             return answer
         if why := stuck(answer):

@@ -22,7 +22,9 @@ def resize(
     workers: Annotated[
         str,
         typer.Argument(
-            metavar="N|auto", help="Workers from now on; auto: as its controller decides.", show_default=False
+            metavar="N|auto",
+            help="New number of workers; auto: let the controller of the run decide.",
+            show_default=False,
         ),
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Return once N workers train.")] = False,
@@ -30,9 +32,9 @@ def resize(
 ) -> None:
     """Change the number of workers of RUN.
 
-    Returns as soon as the run has accepted. Training continues: new workers
-    start beside it and join at a commit; the newest workers leave first. The
-    trained bytes do not depend on the number of workers.
+    The command returns as soon as the run has accepted the request. Training
+    continues: new workers start meanwhile and join at a commit; the newest
+    workers leave first. The trained bytes do not depend on the number of workers.
 
     A run that was started without --start grows and shrinks by itself until you
     set its size; auto lets its controller decide again.
@@ -40,7 +42,7 @@ def resize(
     number = None if workers == AUTO else _parse_workers(workers)
     run_dir = find_own_run(
         run,
-        means="the controller would take it back within seconds",
+        means="the controller would undo the change within seconds",
         do="elastane scale {job} MIN:MAX",
     )
     console = open_console(as_json=as_json)
@@ -55,7 +57,7 @@ def resize(
 
 def _parse_workers(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadInput(f"{text!r} is no number of workers", do="write 1 or more, or auto")
+        raise BadInput(f"invalid number of workers: {text!r}", do="write 1 or more, or auto")
     return int(text)
 
 
@@ -70,8 +72,8 @@ def _return_to_controller(run_dir: RunDir) -> Answer:
     if spec is None or not spec.self_sizing:
         raise BadInput(
             f"the run in {run_dir.root} has no controller of its own",
-            means="it was begun with --start, or MIN is MAX: only you decide on its size",
-            do="give a number; a run that is begun without --start grows by itself",
+            means="it was started with --start, or MIN equals MAX: only you change its size",
+            do="give a number; a run that is started without --start grows by itself",
         )
     limits = (spec.min_workers, spec.max_workers)
     return send_request(run_dir, AskResize(workers=status.target, limits=limits))
@@ -100,7 +102,7 @@ def explain_other_target(status: Answer, workers: int) -> str:
     """Return why a run will not reach this size, for example after another request; empty if it still can."""
     if status.target == workers:
         return ""
-    return f"the run now aims at {format_workers(status.target)}, not {workers}; elastane events tells why"
+    return f"the run now aims at {format_workers(status.target)}, not {workers}; see elastane events"
 
 
 def format_workers(workers: int) -> str:

@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.attempts.resumption import prepare_resumption as another_attempt
+from elastane.attempts.resumption import prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
 from elastane.cli.command import AsJson, open_console
@@ -47,11 +47,12 @@ if TYPE_CHECKING:
 def run(
     context: typer.Context,
     script: Annotated[
-        Path | None, typer.Argument(metavar="SCRIPT", help="The Python file that trains.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="SCRIPT", help="The training script, a Python file.", show_default=False),
     ] = None,
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGS", help="Arguments of the script: everything after SCRIPT."),
+        typer.Argument(metavar="ARGS", help="Arguments of the script: all words after SCRIPT."),
     ] = None,
     *,
     options: RunOptions,
@@ -60,17 +61,17 @@ def run(
     """Train SCRIPT elastically, in the foreground, until the run is over.
 
     The first Ctrl-C stops the run at the next commit and writes the model; the
-    second ends all processes at once. If the script raises, its traceback is
-    printed.
+    second ends all processes at once. If the script raises an exception, its
+    traceback is printed.
 
-    Options of elastane come before SCRIPT; all arguments after it belong to the
-    script.
+    Options of elastane run come before SCRIPT; all arguments after SCRIPT belong
+    to the script.
 
       $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
       $ elastane run -m mypackage.train --lr 3e-4
 
     The run writes checkpoints. After a power failure, resume it from the newest
-    one, with any number of workers, to the same trained bytes:
+    one with any number of workers; the trained bytes are the same:
 
       $ elastane run --resume demo --start 2
     """
@@ -103,10 +104,10 @@ def _open_new_run(
         BadInput: the error names the option to change; nothing was written.
     """
     if options.accept_changes:
-        raise BadInput("--accept-changes without --resume", do="use it with --resume RUN")
+        raise BadInput("--accept-changes needs --resume", do="use it with --resume RUN")
     if script is None:
-        raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
-    find_script(script, module=options.module, do="check the path; options of elastane go before it")
+        raise BadInput("no script was given", do="elastane run SCRIPT, or elastane run --resume RUN")
+    find_script(script, module=options.module, do="check the path; options of elastane run go before it")
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
@@ -135,21 +136,21 @@ def _open_ended_run(
     """
     if script is not None:
         raise BadInput(
-            f"--resume {name} and the script {script} at once",
-            means="a run is resumed with the script and the arguments it was started with",
+            f"--resume {name} cannot be combined with the script {script}",
+            means="a run is resumed with the script and the arguments that it was started with",
             do=f"elastane run --resume {name}",
         )
     check_pinned_options(options)
     ended = find_own_run(
         name,
-        means="the controller starts its attempts, and would start one beside this",
-        do="elastane resume {job}; elastane explain {job} says what it waits for",
+        means="the controller starts its attempts, and would start another one at the same time",
+        do="elastane resume {job}; elastane explain {job} shows what the job waits for",
     )
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
         check_script(Path(spec.script))
         printer = make_printer(console)
-        yield directory, another_attempt(directory, spec, printer, adapted=options.accept_changes)
+        yield directory, prepare_resumption(directory, spec, printer, adapted=options.accept_changes)
 
 
 def _count_cpus() -> int:

@@ -18,7 +18,7 @@ def poll_run(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
 
     The caller reads the files of the run after each value, so it still reads the last output.
     """
-    told = ""
+    shown = ""
     while follow:
         live = is_live(run_dir)
         job = None if live else find_active_job(run_dir)
@@ -26,8 +26,8 @@ def poll_run(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
             break
         yield True
         # The caller has read the last output of the attempt by now.
-        if job is not None and job.state not in (told, "running"):
-            print(f"{job.name} is {job.state}; its next attempt is awaited", file=sys.stderr, flush=True)
-        told = "" if job is None else job.state
+        if job is not None and job.state not in (shown, "running"):
+            print(f"{job.name} is {job.state}; waiting for its next attempt", file=sys.stderr, flush=True)
+        shown = "" if job is None else job.state
         time.sleep(LOOK_S if live else BETWEEN_ATTEMPTS_S)
     yield False

@@ -111,9 +111,9 @@ def check_pinned_options(options: RunOptions) -> None:
     if typed:
         names = ", ".join("--" + name.replace("_", "-") for name in typed)
         raise BadInput(
-            f"--resume and {names} at once",
-            means="a run keeps these from its first step to its last",
-            do="leave them out, or start another run",
+            f"--resume cannot be combined with {names}",
+            means="a run keeps these settings from its first step to its last",
+            do="omit them, or start another run",
         )
 
 
@@ -131,16 +131,17 @@ def check_run_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise BadInput(
             f"invalid --name: {name!r} cannot name a run",
-            means="the run directory has this name: letters, digits, dots, dashes and underscores, up to 100",
+            means="the run directory gets this name",
+            do="use at most 100 letters, digits, dots, dashes and underscores; begin with a letter or digit",
         )
 
 
 def list_remarks(spec: RunSpec) -> list[str]:
-    """Return warnings about a valid spec that may not be what the user wants."""
+    """Return warnings about a valid spec that the user may not have intended."""
     words = []
     if spec.copies is not None and spec.copies > spec.min_workers:
         words.append(
-            f"copies {spec.copies}: with fewer than {spec.copies} workers there are as many copies as workers"
+            f"copies {spec.copies}: with fewer than {spec.copies} workers there is one copy per worker"
         )
     if spec.copies == 1:
         words.append(
@@ -165,7 +166,7 @@ def _check_numbers(options: RunOptions) -> None:
         if value is not None:
             check_at_least("--" + name.replace("_", "-"), value, smallest)
     if options.seed is not None and options.seed > LARGEST_SEED:
-        raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="choose a smaller one")
+        raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="choose a smaller seed")
 
 
 def _choose_limits(options: RunOptions, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:

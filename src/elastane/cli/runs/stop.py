@@ -23,7 +23,7 @@ def stop(
     """
     run_dir = find_own_run(
         run,
-        means="the controller would take it for a crash, and start it again",
+        means="the controller would treat it as a crash and start the run again",
         do="elastane cancel {job}, or elastane pause {job}",
     )
     answer = send_request(run_dir, AskStop())

@@ -1,4 +1,4 @@
-"""``elastane verify``: prove one run from its ledger, two runs equal, or a checkpoint restorable."""
+"""``elastane verify``: prove that a run is complete, two runs are equal, or a checkpoint can be restored."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -27,65 +27,70 @@ ONE_LINE = 60
 """The most characters of two values that are shown side by side."""
 
 
+Other = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="OTHER",
+        help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
+        show_default=False,
+    ),
+]
+Restore = Annotated[
+    bool,
+    typer.Option(
+        "--restore",
+        help="Rehearse a restore from a checkpoint, without touching the run.",
+        show_default=False,
+        rich_help_panel=REHEARSAL,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Number of workers that restore. Default: the number that the run starts with.",
+        show_default=False,
+        rich_help_panel=REHEARSAL,
+    ),
+]
+
+
 def verify(
     run: RunName,
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="OTHER",
-            help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
-            show_default=False,
-        ),
-    ] = None,
+    other: Other = None,
     *,
-    restore: Annotated[
-        bool,
-        typer.Option(
-            "--restore",
-            help="Rehearse a restore from a checkpoint, without touching the run.",
-            show_default=False,
-            rich_help_panel=REHEARSAL,
-        ),
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="How many restore. Default: as many as the run starts with.",
-            show_default=False,
-            rich_help_panel=REHEARSAL,
-        ),
-    ] = None,
+    restore: Restore = False,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that RUN lost and repeated nothing, or that two runs are equal.
 
-    One run: proves from the ledger that every step was made once and in order,
-    every virtual rank computed once, and every sample of an epoch trained on
-    once. Also checks that the lines of the ledger are consistent, no digest is
-    missing, and the files of the finished model are unchanged.
+    One run: the ledger proves that each step was made once and in order, that
+    each virtual rank was computed once, and that each sample of an epoch was
+    trained on once. The command also checks that the lines of the ledger are
+    consistent, no digest is missing, and the files of the model are unchanged.
 
-    Two runs: compares the pinned settings, then losses, samples and digests
-    step by step, then the final tensors, bit for bit. An inconsistency within
-    one of the runs is a problem here too.
+    Two runs: the command compares the pinned settings, then losses, samples and
+    digests step by step, then the final tensors, bit for bit. An inconsistency
+    within one of the runs is a problem, too.
 
-    With --restore: verifies a checkpoint (default: the newest), then reads it
-    into memory as N workers of a resumed run would. If the ledger has a digest
-    of that step, the restored state must have the same digest.
+    With --restore: the command verifies a checkpoint (default: the newest), then
+    reads it into memory as N workers of a resumed run would. If the ledger has a
+    digest of that step, the restored state must have the same digest.
 
       $ elastane verify demo
       $ elastane verify demo other
       $ elastane verify --restore demo 1500 --workers 4
 
-    Exit code 0: proved, equal, or restorable. 1: not. 2: a file could not be
-    read.
+    The exit code is 0 if the proof, the comparison or the restore succeeds, 1 if
+    it fails, and 2 if a file cannot be read.
     """
     if restore:
         run_rehearsal(find_run(run), other, workers, as_json=as_json)
         return
     if workers is not None:
-        raise BadInput("--workers says how many workers restore", do="use it with --restore")
+        raise BadInput("--workers needs --restore", do="use it with --restore, for the workers that restore")
     first = read_run(find_run(run))
     console = open_console(as_json=as_json)
     if other is None:
@@ -126,7 +131,7 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     if len(verdict.problems) > SHOWN:
         say(f"  and {len(verdict.problems) - SHOWN} more")
     if verdict.files:
-        say(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model as the run wrote them")
+        say(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model unchanged")
     for remark in verdict.remarks:
         say(f"  {remark}")
     by = " from the ledger" if verdict.remarks else ""
@@ -149,7 +154,7 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console.print(words, markup=False)
 
     for choice in found.pinned:
-        weight = "must agree" if choice.decides else "need not agree"
+        weight = "must be equal" if choice.decides else "may differ"
         values = f"{choice.first} against {choice.second}"
         if len(values) <= ONE_LINE:
             say(f"  {choice.name} ({weight}): {values}")
@@ -158,7 +163,7 @@ def print_comparison(found: Comparison, console: Console) -> None:
         say(f"    {choice.first}")
         say(f"    {choice.second}")
     if not found.comparable:
-        say("NOT comparable: pinned choices that decide the bits differ")
+        say("NOT comparable: pinned settings that determine the bits differ")
         return
     say(f"{found.same_steps} of {max(found.steps)} steps have the same loss and samples, bit for bit")
     for remark in found.remarks:
