@@ -57,11 +57,11 @@ def read_yaml(text: str | bytes) -> object:
     library = _import_library()
     try:
         document = library.load(text)
-    except _classes().duplicate as error:
+    except _import_classes().duplicate as error:
         raise BadInput(*error.args, means=_LOST, do="write it once") from error
     except RecursionError as error:
         raise _too_deep() from error
-    except (_classes().error, ValueError) as error:
+    except (_import_classes().error, ValueError) as error:
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
     _check_values(document)
     return document
@@ -104,15 +104,15 @@ _LOST = "only one of the two values would be used"
 
 
 def _import_library() -> Any:
-    library = _classes().yaml(typ="safe", pure=True)
-    library.Resolver, library.Composer = _classes().reader, _classes().composer
-    library.Constructor = _classes().constructor
+    library = _import_classes().yaml(typ="safe", pure=True)
+    library.Resolver, library.Composer = _import_classes().reader, _import_classes().composer
+    library.Constructor = _import_classes().constructor
     return library
 
 
 def _dump(value: object, *, allow_unicode: bool) -> str:
-    library = _classes().yaml(typ="safe", pure=True)
-    library.Resolver, library.Representer = _classes().writer, _classes().representer
+    library = _import_classes().yaml(typ="safe", pure=True)
+    library.Resolver, library.Representer = _import_classes().writer, _import_classes().representer
     library.allow_unicode, library.width, library.default_flow_style = allow_unicode, 100, False
     library.sort_base_mapping_type_on_output = False
     text = StringIO()
@@ -134,7 +134,7 @@ class _Classes(msgspec.Struct, frozen=True):
 
 
 @lru_cache
-def _classes() -> _Classes:
+def _import_classes() -> _Classes:
     """Import ruamel.yaml, and return its classes and our subclasses."""
     with require_for_import("client", "YAML needs ruamel.yaml"):
         from ruamel.yaml import YAML
@@ -144,9 +144,6 @@ def _classes() -> _Classes:
         from ruamel.yaml.nodes import ScalarNode
         from ruamel.yaml.representer import SafeRepresenter
         from ruamel.yaml.resolver import VersionedResolver
-
-    class DuplicateKey(Exception):
-        pass
 
     class Reader(VersionedResolver):
         """Resolves plain words by the core schema, also in a document that declares another version."""
@@ -158,7 +155,35 @@ def _classes() -> _Classes:
 
         versioned_resolver = _index_patterns(_CORE, _YAML_1_1)
 
-    class DocumentComposer(Composer):
+    class Constructor(SafeConstructor):
+        """Builds numbers in base ten."""
+
+    Constructor.add_constructor(f"{_TAG}int", lambda _, node: int(node.value))
+    return _Classes(
+        YAML,
+        YAMLError,
+        _DuplicateKey,
+        Reader,
+        Writer,
+        _define_composer(Composer, ScalarNode),
+        Constructor,
+        _define_representer(SafeRepresenter),
+    )
+
+
+class _DuplicateKey(Exception):
+    pass
+
+
+def _define_composer(base: Any, scalar: Any) -> Any:
+    """Return a composer that refuses duplicate keys and documents that are too deep.
+
+    Args:
+        base: class ``Composer`` of the library.
+        scalar: class ``ScalarNode`` of the library.
+    """
+
+    class DocumentComposer(base):  # type: ignore[misc]
         """Refuses duplicate keys and documents that are too deep."""
 
         depth = 0
@@ -175,19 +200,26 @@ def _classes() -> _Classes:
             node = super().compose_mapping_node(anchor)
             lines = dict[tuple[str, str], int]()
             for key, _ in node.value:
-                if isinstance(key, ScalarNode):
+                if isinstance(key, scalar):
                     line, name = key.start_mark.line + 1, (str(key.tag), key.value)
                     if name in lines:
                         first = lines[name]
                         where = f"line {line}" if first == line else f"lines {first} and {line}"
-                        raise DuplicateKey(f"has {key.value} twice: on {where}")
+                        raise _DuplicateKey(f"has {key.value} twice: on {where}")
                     lines[name] = line
             return node
 
-    class Constructor(SafeConstructor):
-        """Builds numbers in base ten."""
+    return DocumentComposer
 
-    class Representer(SafeRepresenter):
+
+def _define_representer(base: Any) -> Any:
+    """Return a representer that writes lists of scalars on one line, and no aliases.
+
+    Args:
+        base: class ``SafeRepresenter`` of the library.
+    """
+
+    class Representer(base):  # type: ignore[misc]
         """Writes lists of scalars on one line, and no aliases."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of the library
@@ -202,10 +234,9 @@ def _classes() -> _Classes:
         style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
         return representer.represent_scalar(f"{_TAG}str", value, style=style)
 
-    Constructor.add_constructor(f"{_TAG}int", lambda _, node: int(node.value))
     Representer.add_representer(list, represent_list)
     Representer.add_representer(str, represent_str)
-    return _Classes(YAML, YAMLError, DuplicateKey, Reader, Writer, DocumentComposer, Constructor, Representer)
+    return Representer
 
 
 def _index_patterns(

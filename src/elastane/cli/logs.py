@@ -16,7 +16,7 @@ def logs(  # noqa: PLR0917 - options of a command
         str | None,
         typer.Argument(
             metavar="PROCESS",
-            help="A worker's number, agent, coordinator or fork-server. Default: all of them.",
+            help="A worker's number, or agent, coordinator or fork-server. Default: all of them.",
             show_default=False,
         ),
     ] = None,

@@ -81,7 +81,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="epoch|evaluation",
-            help="Also write a checkpoint after each epoch or evaluation; for both, epoch,evaluation.",
+            help="Also write a checkpoint after each epoch or evaluation; for both, write epoch,evaluation.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None

@@ -89,7 +89,7 @@ def set_reservation(
     """Declare a reservation, or change the given fields of one.
 
     A reservation with --from and --until repeats every week; one with --start
-    and --end takes place once.
+    and --end takes place once. Defaults are for a new reservation.
     """
 
     def change_reservation(before: Reservation | None) -> Reservation:

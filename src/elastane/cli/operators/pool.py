@@ -56,7 +56,7 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @expand_options
 def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> None:
-    """Declare a pool, or change the given fields of one.
+    """Declare a pool, or change the given fields of one; defaults are for a new pool.
 
     If engines have seen nodes of the pool, the pool has the devices of those
     nodes, and --devices is ignored.

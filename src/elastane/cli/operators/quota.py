@@ -52,7 +52,7 @@ def set_quota(
 ) -> None:
     """Set how many devices of a pool OWNER owns, may borrow and lends.
 
-    Options that are not given stay unchanged.
+    Options that are not given stay unchanged; defaults are for a new quota.
     """
 
     def change_quota(quota: Quota) -> Quota:

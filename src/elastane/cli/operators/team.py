@@ -78,7 +78,7 @@ class TeamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @expand_options
 def set_team(name: Name, *, options: TeamOptions, as_json: AsJson = False) -> None:
-    """Declare a team, or change the given fields of one.
+    """Declare a team, or change the given fields of one; defaults are for a new team.
 
     elastane quota set sets its quotas.
     """
@@ -108,7 +108,7 @@ def set_cohort(
     weight: Weight = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a cohort, or change the given fields of one."""
+    """Declare a cohort, or change the given fields of one; defaults are for a new cohort."""
 
     def change_cohort(before: Cohort | None) -> Cohort:
         return replace_given(before or Cohort(name=name), parent=parent, weight=weight)
