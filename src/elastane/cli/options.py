@@ -77,13 +77,13 @@ def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] =
     return tuple(words)
 
 
-def replace_given(value: S, **changes: object) -> S:
+def replace_given(before: S, /, **changes: object) -> S:
     """Return a struct with all changes that are not None applied; the same object if none of them differs."""
     given = {
-        name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)
+        name: one for name, one in changes.items() if one is not None and one is not getattr(before, name)
     }
     # Callers compare by identity, and a file omits a field only if it holds the default object itself.
-    return msgspec.structs.replace(value, **given) if given else value
+    return msgspec.structs.replace(before, **given) if given else before
 
 
 def _find_panel(annotation: object) -> str:
