@@ -285,7 +285,7 @@ def _limit_rate(wait_s: float, sender: str) -> None:
         )
 
 
-# For the description only. `authenticated` requires the token, with error messages of our own.
+# For the description only. `authenticate` requires the token, with error messages of our own.
 _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
