@@ -22,7 +22,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="rewrite the narrations of scenarios, and the page of idioms, as they are now",
+        help="rewrite transcripts and generated pages with the results of this run",
     )
 
 
@@ -73,7 +73,7 @@ def stage(warm: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> S
 
 
 @pytest.fixture
-def small_disk_of(tmp_path):
+def make_small_disk(tmp_path):
     """Return a function that mounts a disk of this number of bytes for one test."""
     mounted = []
 

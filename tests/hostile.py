@@ -1,4 +1,4 @@
-"""What an attacker, or a damaged disk, puts in the place of a document or a file."""
+"""Documents and files as an attacker or a damaged disk leaves them."""
 
 import json
 import os
@@ -50,12 +50,12 @@ GARBAGE: tuple[bytes, ...] = (
 
 
 @st.composite
-def damaged(draw: st.DrawFn, document: bytes) -> bytes:
-    """A JSON document in which something is not as it was written.
+def damaged_documents(draw: st.DrawFn, document: bytes) -> bytes:
+    """JSON documents with some changed values or bytes.
 
     Args:
         draw: as hypothesis gives it.
-        document: as it was written.
+        document: the original.
     """
     if draw(st.integers(0, 4)) == 0:
         cut = draw(st.integers(0, len(document)))
@@ -64,18 +64,18 @@ def damaged(draw: st.DrawFn, document: bytes) -> bytes:
         )
     tree = json.loads(document)
     for _ in range(draw(st.integers(1, 3))):
-        tree = _changed(draw, tree)
+        tree = _change_value(draw, tree)
     text = json.dumps(tree)
     for number, value in enumerate(VALUES):
         text = text.replace(f'"@{number}@"', value)
     return text.encode()
 
 
-def _changed(draw: st.DrawFn, tree: Any) -> Any:
-    """The same, but for one value somewhere."""
+def _change_value(draw: st.DrawFn, tree: Any) -> Any:
+    """Return a copy with another value at one place."""
     keys = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list) else []
     if not keys or draw(st.integers(0, 5)) == 0:
-        # A place for the value: not every one of them is what `json` would write.
+        # A placeholder, because `json` would not write all of the values.
         return f"@{draw(st.integers(0, len(VALUES) - 1))}@"
     key = draw(st.sampled_from(keys))
     if draw(st.integers(0, 9)) == 0:
@@ -85,20 +85,20 @@ def _changed(draw: st.DrawFn, tree: Any) -> Any:
             else {name: value for name, value in tree.items() if name != key}
         )
     after = tree.copy()
-    after[key] = _changed(draw, tree[key])
+    after[key] = _change_value(draw, tree[key])
     return after
 
 
-def _sparse(path: Path) -> None:
+def _write_sparse_file(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(10 << 30)
 
 
-def _one_long_line(path: Path) -> None:
+def _write_long_line(path: Path) -> None:
     path.write_bytes(b"x" * (3 << 20))
 
 
-def _many_lines(path: Path) -> None:
+def _write_many_lines(path: Path) -> None:
     path.write_bytes(b"{}\n" * (1 << 20))
 
 
@@ -109,16 +109,16 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "a terminal": lambda path: path.symlink_to("/dev/tty"),
     "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a link to itself": lambda path: path.symlink_to(path.name),
-    "ten gigabytes": _sparse,
-    "one long line": _one_long_line,
-    "a million lines": _many_lines,
+    "ten gigabytes": _write_sparse_file,
+    "one long line": _write_long_line,
+    "a million lines": _write_many_lines,
     "a deep document": lambda path: path.write_text(DEEP),
     "bytes": lambda path: path.write_bytes(b"\x00\xff\xfe\n\x00"),
     "nothing": lambda path: path.write_bytes(b""),
 }
-"""By name, what makes a path something else than it was; nothing is there before."""
+"""Functions that make something unexpected at a free path, by name."""
 
 
-def replaced(path: Path, stand_in: str) -> None:
+def replace_with_stand_in(path: Path, stand_in: str) -> None:
     path.unlink(missing_ok=True)
     STAND_INS[stand_in](path)

@@ -251,8 +251,8 @@ def test_a_store_that_lost_changes_while_no_controller_ran_is_refused_until_that
     assert start(tmp_path / "home", store).refusal is None
 
 
-def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, small_disk_of, tmp_path):
-    disk = small_disk_of(4 << 20)
+def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, make_small_disk, tmp_path):
+    disk = make_small_disk(4 << 20)
     controller = start(tmp_path / "home", disk / "store.db")
     eventually(lambda: controller.checks() == set(), "all is well")
     with (disk / "ballast").open("ab", buffering=0) as ballast:
@@ -269,8 +269,8 @@ def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, small_
     eventually(lambda: controller.checks() == set(), "all is well again")
 
 
-def test_a_read_only_file_system_under_the_store_is_reported(start, small_disk_of, tmp_path):
-    disk = small_disk_of(4 << 20)
+def test_a_read_only_file_system_under_the_store_is_reported(start, make_small_disk, tmp_path):
+    disk = make_small_disk(4 << 20)
     controller = start(tmp_path / "home", disk / "store.db")
     eventually(lambda: controller.checks() == set(), "all is well")
     # A mount of its own, so that open files do not keep it writable.

@@ -29,8 +29,8 @@ def eventually(done, what: str) -> None:
 
 
 @pytest.fixture
-def disk(small_disk_of):
-    return small_disk_of(SIZE)
+def disk(make_small_disk):
+    return make_small_disk(SIZE)
 
 
 @pytest.fixture

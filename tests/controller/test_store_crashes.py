@@ -31,8 +31,8 @@ def test_a_store_with_a_killed_writer_has_all_committed_changes_and_no_partial_o
 
 
 @pytest.fixture
-def small_disk(small_disk_of):
-    return small_disk_of(SIZE)
+def small_disk(make_small_disk):
+    return make_small_disk(SIZE)
 
 
 def test_a_full_disk_refuses_changes_and_loses_no_committed_one(small_disk, make_spec, api_over):

@@ -20,7 +20,7 @@ from elastane.controller.store.columns import encode_json
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.observability.pace import Speed
-from tests.hostile import DEEP, damaged
+from tests.hostile import DEEP, damaged_documents
 
 from .conftest import Api, spec
 from .world import Cluster, World
@@ -353,7 +353,7 @@ def quoted(column: str) -> str:
 @given(data=st.data(), column=st.sampled_from(COLUMNS))
 def test_no_content_of_a_json_column_of_a_job_harms_other_jobs(shared, templates, data, column):
     with put_back(shared, tables.jobs, BAD):
-        after = data.draw(damaged(templates[column].encode()))
+        after = data.draw(damaged_documents(templates[column].encode()))
         with shared.api.store.begin_write() as tx:
             # As bytes that SQLite takes for text, also where they are none.
             query = text(f"UPDATE jobs SET {quoted(column)} = CAST(:after AS TEXT) WHERE name = 'bad'")  # noqa: S608
@@ -383,7 +383,7 @@ def test_no_content_of_a_plain_column_of_a_job_harms_other_jobs(shared, column, 
 def test_jobs_can_be_listed_with_any_content_of_a_document(shared, data, which):
     operator, here = shared.api.user("operator"), documents_of(*which)
     with put_back(shared, tables.documents, here) as before:
-        after = data.draw(damaged(before["body"].encode())).decode(errors="replace")
+        after = data.draw(damaged_documents(before["body"].encode())).decode(errors="replace")
         damage(shared, tables.documents, here, body=after)
         for _ in range(3):
             shared.loop._mark_stale()

@@ -254,8 +254,8 @@ def test_training_continues_while_the_checkpoint_directory_is_missing(
 
 
 @pytest.fixture
-def small_disk(small_disk_of):
-    return small_disk_of(16 << 20)
+def small_disk(make_small_disk):
+    return make_small_disk(16 << 20)
 
 
 def test_training_continues_while_the_disk_is_full(attempts, small_disk, assert_attempts_equal_reference):

@@ -11,8 +11,8 @@ SIZE = 4 << 20
 
 
 @pytest.fixture
-def small_disk(small_disk_of):
-    return small_disk_of(SIZE)
+def small_disk(make_small_disk):
+    return make_small_disk(SIZE)
 
 
 def fill_disk(where: Path) -> Path:

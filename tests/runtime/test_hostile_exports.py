@@ -17,7 +17,7 @@ from elastane.api.spec import RunRecord
 from elastane.runtime.checkpoints.model_description import KEY, describe_model, read_model_description
 from elastane.runtime.checkpoints.state_reader import read_replicated_state
 from elastane.runtime.export import read_finished_run
-from tests.hostile import STAND_INS, damaged
+from tests.hostile import STAND_INS, damaged_documents
 
 from .lessons import Lesson, build_spec, train_elastic
 from .test_model_file import SHARD_BYTES, Tied, finish
@@ -69,7 +69,7 @@ def test_an_undamaged_run_is_read(finished):
 @given(data=st.data(), name=st.sampled_from([INDEX, "run.json", "config.json"]))
 def test_a_damaged_file_of_a_run_is_refused(finished, data, name):
     before = (finished / name).read_bytes()
-    (finished / name).write_bytes(data.draw(damaged(before)))
+    (finished / name).write_bytes(data.draw(damaged_documents(before)))
     error = catch_error(lambda: read_all(finished))
     (finished / name).write_bytes(before)
     assert error is None or str(finished) in error.what or "no file of the model" in error.what
@@ -83,7 +83,7 @@ def test_damaged_metadata_of_the_optimizer_is_refused(finished, data, key):
     with safetensors.safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
     text = metadata[key] if key != "optimizer" else json.dumps(metadata[key])
-    metadata[key] = data.draw(damaged(text.encode())).decode(errors="replace")
+    metadata[key] = data.draw(damaged_documents(text.encode())).decode(errors="replace")
     safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata)
     error = catch_error(lambda: read_all(finished))
     file.write_bytes(before)
@@ -141,8 +141,8 @@ def test_a_damaged_manifest_is_reported_as_damaged(learned, data):
     state = learned.run._trainer.state
     rest, _ = state.replicated.describe()
     outline = msgspec.json.encode(describe_model(state, None))
-    plain = {"rest": data.draw(damaged(json.dumps(rest).encode())).decode(errors="replace")}
-    drawn = data.draw(damaged(outline))
+    plain = {"rest": data.draw(damaged_documents(json.dumps(rest).encode())).decode(errors="replace")}
+    drawn = data.draw(damaged_documents(outline))
     try:
         plain[KEY] = msgspec.json.decode(drawn)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

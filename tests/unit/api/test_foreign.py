@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.untrusted_data import DEEPEST, Decoder, Malformed, decode_object, read_bytes
-from tests.hostile import replaced
+from tests.hostile import replace_with_stand_in
 
 
 class Known(msgspec.Struct):
@@ -65,7 +65,7 @@ def test_any_bytes_are_a_value_or_malformed(document) -> None:
 @pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device", "a terminal"])
 @pytest.mark.parametrize("follow_links", [False, True])
 def test_other_than_regular_files_are_refused_without_waiting(tmp_path, stand_in, follow_links) -> None:
-    replaced(tmp_path / "file", stand_in)
+    replace_with_stand_in(tmp_path / "file", stand_in)
     with pytest.raises(Malformed, match="not a regular file"):
         read_bytes(tmp_path / "file", follow_links=follow_links)
 

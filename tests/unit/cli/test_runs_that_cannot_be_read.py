@@ -9,7 +9,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
-from tests.hostile import STAND_INS, replaced
+from tests.hostile import STAND_INS, replace_with_stand_in
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def bad(tmp_path, monkeypatch) -> RunDir:
 @pytest.mark.parametrize("stand_in", sorted(set(STAND_INS) - {"nothing", "a link to nothing"}))
 @pytest.mark.parametrize("file", ["run", "ledger", "events", "lock"])
 def test_an_unreadable_run_does_not_hide_the_others(bad, capsys, file, stand_in) -> None:
-    replaced(getattr(bad, file), stand_in)
+    replace_with_stand_in(getattr(bad, file), stand_in)
     list_(as_json=True)
     states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
     assert states["good"] != "unreadable"

@@ -268,9 +268,9 @@ def fill(disk: Path) -> None:
 
 
 @pytest.fixture
-def small_home(small_disk_of, monkeypatch) -> Iterator[Path]:
+def small_home(make_small_disk, monkeypatch) -> Iterator[Path]:
     """Make a home on a separate small disk."""
-    disk = small_disk_of(2 << 20)
+    disk = make_small_disk(2 << 20)
     disk.chmod(0o700)
     monkeypatch.setenv("ELASTANE_HOME", str(disk))
     yield disk

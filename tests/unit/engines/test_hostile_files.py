@@ -26,7 +26,7 @@ from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.engines.local.job_watcher import JobWatcher
 from elastane.engines.local.worker_counts import WorkerCounts, count_workers
-from tests.hostile import STAND_INS, damaged, replaced
+from tests.hostile import STAND_INS, damaged_documents, replace_with_stand_in
 
 OVER = Attempt(
     number=3, pid=1, started=1, began_s=0.0, outcome=AttemptOutcome(code=0, why="all steps are made")
@@ -94,7 +94,7 @@ def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, cap
     places = EngineDirectories(tmp_path)
     bad = write_run(places.run_dir("bad"))
     write_run(places.run_dir("good"))
-    replaced(getattr(bad, file), stand_in)
+    replace_with_stand_in(getattr(bad, file), stand_in)
     engine = LocalEngine(tmp_path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -114,7 +114,7 @@ def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stan
     there = hold_presence(other)
     try:
         if stand_in in STAND_INS:
-            replaced(getattr(run_dir, file), stand_in)
+            replace_with_stand_in(getattr(run_dir, file), stand_in)
         else:
             getattr(run_dir, file).unlink()
             getattr(run_dir, file).symlink_to(getattr(other, file))
@@ -157,7 +157,7 @@ def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -
     os.close(presence)
     try:
         engine = LocalEngine(tmp_path)
-        replaced(run_dir.presence, "a pipe")
+        replace_with_stand_in(run_dir.presence, "a pipe")
         seen = observe(engine, "bad")["bad"]
         assert seen.present
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
@@ -207,10 +207,10 @@ fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_heal
 
 @fuzz
 @given(
-    line=damaged(msgspec.json.encode(LINE)),
-    event=damaged(msgspec.json.encode(EVENTS[1])),
-    saved=damaged(msgspec.json.encode(EVENTS[0])),
-    record=damaged(msgspec.json.encode(RECORD)),
+    line=damaged_documents(msgspec.json.encode(LINE)),
+    event=damaged_documents(msgspec.json.encode(EVENTS[1])),
+    saved=damaged_documents(msgspec.json.encode(EVENTS[0])),
+    record=damaged_documents(msgspec.json.encode(RECORD)),
 )
 def test_progress_from_hostile_files_is_finite_and_within_bounds(
     tmp_path_factory, line, event, record, saved
@@ -232,7 +232,7 @@ def test_progress_from_hostile_files_is_finite_and_within_bounds(
 
 
 @fuzz
-@given(attempt=damaged(msgspec.json.encode(OVER)))
+@given(attempt=damaged_documents(msgspec.json.encode(OVER)))
 def test_a_hostile_attempt_file_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
     write_run(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)

@@ -357,10 +357,12 @@ def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp
     wait_until(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
 
 
-def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(tmp_path, small_disk_of) -> None:
+def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(
+    tmp_path, make_small_disk
+) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
-    home = small_disk_of(1 << 20)
+    home = make_small_disk(1 << 20)
     engine = LocalEngine(home, agent=("false",))
 
     def start(attempt):

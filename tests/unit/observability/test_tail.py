@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.observability.tail import Tail
-from tests.hostile import replaced
+from tests.hostile import replace_with_stand_in
 
 
 def test_of_a_long_file_only_the_last_whole_lines_are_read(tmp_path) -> None:
@@ -57,6 +57,6 @@ def test_a_line_that_is_too_long_is_skipped(tmp_path) -> None:
 
 @pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device"])
 def test_other_than_regular_files_are_not_followed(tmp_path, stand_in) -> None:
-    replaced(tmp_path / "lines", stand_in)
+    replace_with_stand_in(tmp_path / "lines", stand_in)
     with pytest.raises(BadInput, match="cannot be followed"):
         Tail(tmp_path / "lines").new_lines()
