@@ -14,7 +14,7 @@ from typing import Self
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, ProcessInfo
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
 
 import ticks
@@ -163,7 +163,7 @@ class ElastaneRun:
     # -- requests and files --------------------------------------------------------------------------------
 
     def ask(self, question: Ask) -> Answer:
-        answer = ask(self.run_dir, question)
+        answer = ask_coordinator(self.run_dir, question)
         if not answer.ok:
             raise RuntimeError(f"{question} was refused: {answer.why}")
         return answer

@@ -20,8 +20,8 @@ from elastane.api.rest import Job
 from elastane.api.rundir import RunDir
 from elastane.api.tokens import NewToken, Role
 from elastane.attempts.attempt_file import read_attempt
-from elastane.client.channel import ask
 from elastane.client.cluster import Cluster
+from elastane.client.coordinator_request import ask_coordinator
 
 from pilot.controller import SOURCES, start_controller
 from pilot.record import ArmRecord, Deed, Look
@@ -224,7 +224,7 @@ def _find_agent(run_dir: RunDir) -> int | None:
 def _find_worker(run_dir: RunDir) -> int | None:
     """Return the youngest of several workers; None for a single worker, which alone has the state."""
     try:
-        answer = ask(run_dir, AskStatus(), timeout_s=1.0)
+        answer = ask_coordinator(run_dir, AskStatus(), timeout_s=1.0)
     except ElastaneError:
         return None
     members = [row.pid for row in answer.processes if row.role == "worker" and row.state == "member"]

@@ -14,7 +14,7 @@ from elastane.api.control import Answer, Ask, AskStatus, RunOver
 from elastane.api.errors import ElastaneError
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_event_line, read_lines, read_run
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
@@ -149,7 +149,7 @@ class Attempts:
         (self.run_dir.root / name).touch()
 
     def ask(self, question: Ask) -> Answer:
-        answer = ask(self.run_dir, question, WAIT_S / 2)
+        answer = ask_coordinator(self.run_dir, question, WAIT_S / 2)
         assert answer.ok, answer.why
         return answer
 
@@ -188,7 +188,7 @@ class Attempts:
     @property
     def status(self) -> Answer | None:
         try:
-            return ask(self.run_dir, AskStatus(), SHORT_S)
+            return ask_coordinator(self.run_dir, AskStatus(), SHORT_S)
         except ElastaneError:
             return None
 

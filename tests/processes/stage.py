@@ -21,7 +21,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.attempts.run_directory import claim_run_directory
 from elastane.attempts.verification import verify_run
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import Verdict
 from elastane.protocol.tree import expand_spans
@@ -41,7 +41,7 @@ class LiveRun:
         self.agent = agent
 
     async def ask(self, question: Ask) -> Answer:
-        return await asyncio.to_thread(ask, self.run_dir, question, WAIT_S / 2)
+        return await asyncio.to_thread(ask_coordinator, self.run_dir, question, WAIT_S / 2)
 
     async def resize(self, workers: int) -> None:
         answer = await self.ask(AskResize(workers=workers))
@@ -52,7 +52,7 @@ class LiveRun:
         async with asyncio.timeout(WAIT_S):
             while True:
                 try:
-                    answer = await asyncio.to_thread(ask, self.run_dir, AskStatus(), SHORT_S)
+                    answer = await asyncio.to_thread(ask_coordinator, self.run_dir, AskStatus(), SHORT_S)
                 except (NoSuchRun, RunFailed):
                     answer = None
                 if answer is not None and done(answer):

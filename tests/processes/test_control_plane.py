@@ -12,7 +12,7 @@ import pytest
 from elastane.api.control import AskStatus
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 
 from .stage import SCRIPTS, find_members, is_alive, kill, wait_until
 
@@ -120,7 +120,7 @@ def test_all_processes_of_a_run_end_when_its_agent_is_killed(stage, tmp_path):
 
 def read_pids(files, step):
     try:
-        answer = ask(files, AskStatus(), 1.0)
+        answer = ask_coordinator(files, AskStatus(), 1.0)
     except ElastaneError:
         return []
     return [row.pid for row in answer.processes if row.role != "agent"] if answer.step >= step else []

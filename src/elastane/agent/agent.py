@@ -123,7 +123,7 @@ class Agent:
         address = listening.getsockname()
         secret = read_secret(self._run_dir)
         log = partial(self._write_log, "coordinator")
-        link = ControlLink(address, secret, self._make_report, self._handle, self._changed, complain=log)
+        link = ControlLink(address, secret, self._make_report, self._handle, self._changed, log=log)
         self._run_dir.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(*address)))
         try:
             async with self._group as group:

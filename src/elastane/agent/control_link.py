@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from elastane.api.control import LARGEST_MESSAGE_BYTES, AgentReport, ToAgent, decode_to_agent, encode
-from elastane.api.endpoint import CoordinatorEndpoint, build_bearer_header
+from elastane.api.coordinator_connection import open_async_connection
+from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
 
@@ -23,9 +24,9 @@ class ControlLink:
         address: host and port.
         secret: of the run.
         report: returns the current report.
-        hear: receives the messages of the coordinator.
+        handle: receives the messages of the coordinator.
         changed: set when there is something new to report.
-        complain: receives a line for the log about each malformed message.
+        log: receives a line about each malformed message.
     """
 
     def __init__(
@@ -33,44 +34,39 @@ class ControlLink:
         address: tuple[str, int],
         secret: str,
         report: Callable[[], AgentReport],
-        hear: Callable[[ToAgent], None],
+        handle: Callable[[ToAgent], None],
         changed: asyncio.Event,
         *,
-        complain: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._uri = CoordinatorEndpoint(*address).url
-        self._headers = build_bearer_header(secret)
+        self._endpoint = CoordinatorEndpoint(*address)
+        self._secret = secret
         self._report = report
-        self._hear = hear
+        self._handle = handle
         self._changed = changed
-        self._complain = complain
+        self._log = log
 
     async def run(self) -> None:
         """Stay connected until cancelled; the next coordinator listens on the same socket."""
         while True:
             try:
-                async with connect(
-                    self._uri,
-                    additional_headers=self._headers,
-                    # The last message of a run contains its traceback, which may be long.
-                    max_size=LARGEST_MESSAGE_BYTES,
-                    proxy=None,
-                    compression=None,
-                    close_timeout=1,
+                # The last message of a run contains its traceback, which may be long.
+                async with open_async_connection(
+                    self._endpoint, self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
                 ) as connection:
-                    await self._talk(connection)
+                    await self._exchange_messages(connection)
             except (OSError, TimeoutError, WebSocketException):
                 await asyncio.sleep(RETRY_S)
             except Malformed as error:
                 # Connect again, to this coordinator or to its successor.
-                self._complain(f"the agent does not understand the coordinator: {escape_line(str(error))}")
+                self._log(f"the agent cannot decode a message of the coordinator: {escape_line(str(error))}")
                 await asyncio.sleep(RETRY_MALFORMED_S)
 
-    async def _talk(self, connection: ClientConnection) -> None:
+    async def _exchange_messages(self, connection: ClientConnection) -> None:
         reporting = asyncio.create_task(self._keep_reporting(connection))
         try:
             async for frame in connection:
-                self._hear(decode_to_agent(frame))
+                self._handle(decode_to_agent(frame))
         finally:
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)

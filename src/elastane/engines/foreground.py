@@ -33,7 +33,9 @@ class ForegroundEngine:
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """Observe the run through its coordinator; all other jobs are earlier attempts, which have ended."""
         gone = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
-        return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
+        return gone | {
+            self._job: self._observation(await self._watched.coordinator.ask(AskStatus(), ANSWER_S))
+        }
 
     def _observation(self, answer: Answer | None) -> Observation:
         count = count_workers(answer)
@@ -62,7 +64,7 @@ class ForegroundEngine:
             case ResizeJob(workers=workers, limits=limits):
                 # The coordinator decides: a user may have set the size since the run was observed.
                 question = AskResize(workers=workers, limits=limits, unless_by_hand=True)
-                answer = await self._watched.line.ask(question, ANSWER_S)
+                answer = await self._watched.coordinator.ask(question, ANSWER_S)
                 return (
                     f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
                 )
@@ -75,4 +77,4 @@ class ForegroundEngine:
 
     async def close(self) -> None:
         """Close the connection; the run continues."""
-        await self._watched.line.close()
+        await self._watched.coordinator.close()

@@ -18,7 +18,7 @@ from elastane.api.errors import NoSuchRun
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 
 pytestmark = pytest.mark.processes
 
@@ -40,7 +40,7 @@ class Running:
         self.agent = Agent(self.run_dir, spec, commands)
 
     async def ask(self, question: Ask) -> Answer:
-        return await asyncio.to_thread(ask, self.run_dir, question, WAIT_S)
+        return await asyncio.to_thread(ask_coordinator, self.run_dir, question, WAIT_S)
 
     async def wait_until(self, done) -> Answer:
         async with asyncio.timeout(WAIT_S):

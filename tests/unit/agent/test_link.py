@@ -13,8 +13,8 @@ from elastane.api.control import AgentReport, AskStatus, RunOver, SetTarget, enc
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import RunFailed
 from elastane.api.rundir import RunDir
-from elastane.client import channel
-from elastane.client.line import Line
+from elastane.client import coordinator_request
+from elastane.client.coordinator_client import CoordinatorClient
 
 from .test_agent import SMALL, find_members, play_run
 
@@ -53,7 +53,7 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
                 lambda: AgentReport(pid=1, target=1, term=1),
                 heard.append,
                 asyncio.Event(),
-                complain=complaints.append,
+                log=complaints.append,
             )
             running = asyncio.create_task(link.run())
             async with asyncio.timeout(WAIT_S):
@@ -96,7 +96,7 @@ def malformed_coordinator(tmp_path, monkeypatch):
 def test_the_command_line_reports_a_malformed_answer_as_no_answer(malformed_coordinator, garbage):
     async def story(run_dir):
         with pytest.raises(RunFailed):
-            await asyncio.to_thread(channel.ask, run_dir, AskStatus(), 0.5)
+            await asyncio.to_thread(coordinator_request.ask_coordinator, run_dir, AskStatus(), 0.5)
 
     malformed_coordinator(garbage, story)
 
@@ -104,9 +104,9 @@ def test_the_command_line_reports_a_malformed_answer_as_no_answer(malformed_coor
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_the_controller_takes_a_malformed_answer_for_no_answer(malformed_coordinator, garbage):
     async def story(run_dir):
-        line = Line(run_dir)
-        assert await line.ask(AskStatus(), WAIT_S) is None
-        await line.close()
+        client = CoordinatorClient(run_dir)
+        assert await client.ask(AskStatus(), WAIT_S) is None
+        await client.close()
 
     malformed_coordinator(garbage, story)
 

@@ -29,7 +29,7 @@ class PretendLine:
 @pytest.fixture
 def engine(tmp_path) -> ForegroundEngine:
     engine = ForegroundEngine("trial", RunDir(tmp_path))
-    engine._watched.line = PretendLine()
+    engine._watched.coordinator = PretendLine()
     return engine
 
 

@@ -17,9 +17,9 @@ def send_request(run_dir: RunDir, ask: Ask) -> Answer:
         NoSuchRun: the run is not live.
         BadInput: the coordinator refused; the error has its reason.
     """
-    from elastane.client import channel
+    from elastane.client.coordinator_request import ask_coordinator
 
-    answer = channel.ask(run_dir, ask)
+    answer = ask_coordinator(run_dir, ask)
     if not answer.ok:
         raise BadInput(answer.why or "the run refused without a reason")
     return answer

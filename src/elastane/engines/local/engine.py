@@ -135,7 +135,7 @@ class LocalEngine:
 
     async def _forget(self, jobs: Iterable[str]) -> None:
         for job in list(jobs):
-            await self._watched.pop(job).line.close()
+            await self._watched.pop(job).coordinator.close()
 
     # -- orders ---------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class LocalEngine:
         return self._watched.get(job)
 
     async def _ask(self, watched: JobWatcher, question: Ask) -> Answer | None:
-        return await watched.line.ask(question, ANSWER_S)
+        return await watched.coordinator.ask(question, ANSWER_S)
 
     def nodes(self) -> Sequence[ObservedNode]:
         return () if self._node is None else (self._node,)

@@ -13,7 +13,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
 from elastane.attempts.attempt_file import read_attempt
-from elastane.client.line import Line
+from elastane.client.coordinator_client import CoordinatorClient
 from elastane.observability.pace import Pace, add_event_to_pace, add_line_to_pace
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
@@ -36,7 +36,7 @@ class JobWatcher:
 
     def __init__(self, run_dir: RunDir, *, isolated: bool = False) -> None:
         self.run_dir = run_dir
-        self.line = Line(run_dir)
+        self.coordinator = CoordinatorClient(run_dir)
         self._isolated = isolated
         self.user: int | None = None
         self.present = False

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from elastane.api import control
-from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
+from elastane.api.coordinator_connection import open_connection
+from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
@@ -20,6 +21,7 @@ from elastane.runtime.links.inherited_descriptors import close_in_children
 REPORT_S = 0.5
 FLUSH_S = 0.05
 RETRY_S = 0.05
+CONNECT_TIMEOUT_S = 5.0
 
 
 class CoordinatorLink:
@@ -115,13 +117,11 @@ class CoordinatorLink:
         while True:
             try:
                 # Without the context `websockets` warns, and a script may have turned warnings into errors.
-                with connect(
-                    read_endpoint(self._run_dir).url,
-                    additional_headers=build_bearer_header(self._secret),
-                    open_timeout=5,
-                    max_size=control.LARGEST_MESSAGE_BYTES,
-                    compression=None,
-                    proxy=None,
+                with open_connection(
+                    read_endpoint(self._run_dir),
+                    self._secret,
+                    largest_bytes=control.LARGEST_MESSAGE_BYTES,
+                    timeout_s=CONNECT_TIMEOUT_S,
                 ) as connection:
                     try:
                         self._follow(connection)

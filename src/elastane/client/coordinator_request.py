@@ -3,10 +3,10 @@
 import time
 
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import connect
 
 from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
-from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
+from elastane.api.coordinator_connection import open_connection
+from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
@@ -16,7 +16,7 @@ from elastane.observability.run_files import is_live
 RETRY_S = 0.05
 
 
-def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
+def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
     """Send a request and return the answer; retry while the coordinator is being replaced.
 
     Args:
@@ -34,7 +34,7 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
         if not is_live(run_dir):
             raise NoSuchRun(
                 f"the run in {run_dir.root} is not running",
-                means="no `elastane run` holds its lock: it has ended, or was ended",
+                means="no `elastane run` holds its lock: it has ended, or was killed",
                 do=f"elastane report {run_dir.root} shows how it went",
             )
         try:
@@ -44,8 +44,8 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
             time.sleep(RETRY_S)
     raise RunFailed(
         f"the coordinator of {run_dir.root} did not answer within {timeout_s:g} s ({last})",
-        means="the run is live, but its coordinator is not; training goes on without it meanwhile",
-        do=f"look into {run_dir.log('coordinator')}, and ask again",
+        means="the run is live, but its coordinator is not; training continues without it",
+        do=f"read {run_dir.log('coordinator')}, and try again",
     )
 
 
@@ -53,14 +53,8 @@ def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
     """Send a request once and return the answer; a timeout raises `TimeoutError`, which is an `OSError`."""
     with use_owner_rights(run_dir.root):
         endpoint, secret = read_endpoint(run_dir), read_secret(run_dir)
-    with connect(
-        endpoint.url,
-        additional_headers=build_bearer_header(secret),
-        open_timeout=timeout_s,
-        close_timeout=1,
-        max_size=LARGEST_ANSWER_BYTES,
-        compression=None,
-        proxy=None,
+    with open_connection(
+        endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=timeout_s
     ) as connection:
         connection.send(encode(question), text=True)
         return decode_answer(connection.recv(timeout=timeout_s))

@@ -3,17 +3,18 @@
 import asyncio
 from contextlib import suppress
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
-from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
+from elastane.api.coordinator_connection import open_async_connection
+from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 from elastane.client.owner_rights import use_owner_rights
 
 
-class Line:
+class CoordinatorClient:
     """A connection that opens on the first request, and again after the coordinator was replaced.
 
     Args:
@@ -24,7 +25,7 @@ class Line:
         self._run_dir = run_dir
         self._connection: ClientConnection | None = None
         # Answers carry no id and come in the order of the requests, so one request runs at a time.
-        self._turn = asyncio.Lock()
+        self._in_use = asyncio.Lock()
 
     async def ask(self, question: Ask, timeout_s: float) -> Answer | None:
         """Send a request once, and return the answer.
@@ -37,9 +38,9 @@ class Line:
             The answer; None if no coordinator answered in time.
         """
         try:
-            async with asyncio.timeout(timeout_s), self._turn:
+            async with asyncio.timeout(timeout_s), self._in_use:
                 try:
-                    return await self._asked(question)
+                    return await self._send_request(question)
                 except BaseException:
                     # A late answer would be taken for the answer to the next request.
                     self._drop()
@@ -53,19 +54,13 @@ class Line:
             with suppress(WebSocketException, OSError):
                 await connection.close()
 
-    async def _asked(self, question: Ask) -> Answer:
+    async def _send_request(self, question: Ask) -> Answer:
         if self._connection is None:
             with use_owner_rights(self._run_dir.root):
                 endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
-            self._connection = await connect(
-                endpoint.url,
-                additional_headers=build_bearer_header(secret),
-                max_size=LARGEST_ANSWER_BYTES,
-                compression=None,
-                proxy=None,
-                open_timeout=None,
-                close_timeout=1,
-                ping_interval=None,
+            # `ask` has a timeout of its own, which also detects a lost coordinator.
+            self._connection = await open_async_connection(
+                endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, ping_interval_s=None
             )
         await self._connection.send(encode(question), text=True)
         return decode_answer(await self._connection.recv())
