@@ -78,7 +78,7 @@ class Agents:
     """
 
     def __init__(self, places: EngineDirectories, names: list[str]) -> None:
-        self._run_dirs = {name: places.run_dir(name) for name in names}
+        self._run_dirs = {name: places.get_run_dir(name) for name in names}
         self._presence: dict[str, int] = {}
         self._steps = dict.fromkeys(names, 0)
         self._bearers: dict[str, str] = {}

@@ -54,7 +54,7 @@ class TimedJob:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.engine = LocalEngine(home)
-        self.run_dir = EngineDirectories(home).run_dir(JOB)
+        self.run_dir = EngineDirectories(home).get_run_dir(JOB)
         self.tail = Tail(self.run_dir.ledger)
         self.lines: list[LedgerLine] = []
         self.resizes: list[tuple[float, int]] = []
@@ -102,7 +102,7 @@ class TimedJob:
 
     def read_ledger(self) -> list[LedgerLine]:
         """Return all lines so far, but read only new ones: the training needs the cores."""
-        self.lines += map(decode_ledger_line, self.tail.new_lines())
+        self.lines += map(decode_ledger_line, self.tail.read_new_lines())
         return self.lines
 
 
@@ -184,7 +184,7 @@ async def measure_observation(home: Path) -> Spread:
     """Time one observation by an engine with many ended and many waiting jobs in its directory."""
     engine, places = LocalEngine(home), EngineDirectories(home)
     for number in range(SETTLED):
-        run_dir = places.run_dir(f"settled-{number}")
+        run_dir = places.get_run_dir(f"settled-{number}")
         run_dir.logs.mkdir(parents=True)
         run_dir.presence.touch()
         attempt = Attempt(number=1, pid=1, started=1, began_s=0.0, outcome=AttemptOutcome(code=0))

@@ -341,7 +341,7 @@ def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) ->
         submitted = sum(one.kind == "job.submitted" and one.job == name for one in told)
         expect(submitted == 1, f"{name} was submitted {submitted} times")
         expect(job.number == asked.submitted[name], f"{name} has another number than was promised")
-        look_at(job, places.run_dir(name), wanted_no_more=name in asked.cancelled)
+        look_at(job, places.get_run_dir(name), wanted_no_more=name in asked.cancelled)
     for one, following in itertools.pairwise(usage):
         same = (one.job, one.pool, one.terms) == (following.job, following.pool, following.terms)
         expect(not same or one.until_s <= following.from_s, f"usage of {one.job} was counted twice")
@@ -386,11 +386,11 @@ def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -
     """Check that each job has one agent at a time, and that there are never more workers than devices."""
     changes: list[tuple[float, int, str]] = []
     for name in names:
-        if trains(places.run_dir(name)):
+        if trains(places.get_run_dir(name)):
             changes += changes_of_ledger(places, name)
             continue
         decode = msgspec.json.Decoder(small_agent.Used).decode
-        journal = read_lines(places.run_dir(name).root / "journal.jsonl", decode, torn_tail=False)
+        journal = read_lines(places.get_run_dir(name).root / "journal.jsonl", decode, torn_tail=False)
         for one, following in itertools.pairwise(journal):
             own = one.pid == following.pid
             expect(
@@ -410,7 +410,7 @@ def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -
 def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float, int, str]]:
     """Return the changes of the number of workers that computed the steps of a ledger."""
     changes, used, time_s = [], 0, 0.0
-    for line in read_lines(places.run_dir(name).ledger, decode_ledger_line, torn_tail=False):
+    for line in read_lines(places.get_run_dir(name).ledger, decode_ledger_line, torn_tail=False):
         time_s = line.time
         changes.append((time_s, len(line.workers) - used, name))
         used = len(line.workers)
@@ -505,7 +505,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
         "seconds": round(killed_until_s - quiet_until_s),
     }
     for name in names:
-        run_dir = places.run_dir(name)
+        run_dir = places.get_run_dir(name)
         quiet = summary(intervals(run_dir, quiet_from_s, quiet_until_s))
         killed = summary(intervals(run_dir, quiet_until_s, killed_until_s))
         said[name] = {"nobody is killed": quiet, "controllers are killed": killed}
@@ -513,7 +513,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
 
 
 def asked_step(places: EngineDirectories, name: str) -> int:
-    return len(read_lines(places.run_dir(name).ledger, decode_ledger_line, torn_tail=True))
+    return len(read_lines(places.get_run_dir(name).ledger, decode_ledger_line, torn_tail=True))
 
 
 def at_rest(store: Store, places: EngineDirectories) -> bool:
@@ -530,7 +530,7 @@ def wait_for(done, what: str) -> None:
 
 def end_what_is_left(places: EngineDirectories) -> None:
     for name in places.list_unsettled():
-        for pid in set(list_present_processes(places.run_dir(name))) - {os.getpid()}:
+        for pid in set(list_present_processes(places.get_run_dir(name))) - {os.getpid()}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -186,7 +186,7 @@ class MachineEngine:
             case StopAttempt():
                 agent.stopping = not stubborn
 
-    def nodes(self):
+    def observe_nodes(self):
         return (ObservedNode(name="here", pool="local", devices=self._machine.devices),)
 
     async def close(self) -> None:

@@ -85,12 +85,12 @@ def test_operators_declare_compare_and_read_usage(operator, sqlite_store):
     operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
     operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))
     assert operator.document(Team, "vision").quotas == (Quota(pool="h100", nominal_quota=6),)
-    assert [one.name for one in operator.declared(Pool)] == ["h100"]
+    assert [one.name for one in operator.documents(Pool)] == ["h100"]
     operator.set_rules(SchedulingRules(cooldown_s=1))
     assert operator.rules().cooldown_s == 1
     assert [one.change for one in operator.diff(Config(teams=()))] == ["remove"]
     assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
-    assert operator.declared(Team) == ()
+    assert operator.documents(Team) == ()
     with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
     assert operator.set_node("n1", "drain", "new disk").why == "new disk"
@@ -219,7 +219,7 @@ def test_an_unreachable_controller_is_named(nobody):
         pytest.raises(ControllerUnreachable, match=nobody) as caught,
     ):
         cluster.pause("train")
-    assert "may or may not have been done" in caught.value.means
+    assert "may or may not have taken effect" in caught.value.means
 
 
 def test_a_request_to_an_unknown_host_fails_soon_and_has_no_effect(nobody):
@@ -227,7 +227,7 @@ def test_a_request_to_an_unknown_host_fails_soon_and_has_no_effect(nobody):
         for ask in (cluster.version, lambda: next(cluster.watch())):
             with pytest.raises(ControllerUnreachable, match=nobody) as caught:
                 ask()
-            assert "done" not in caught.value.means
+            assert "taken effect" not in caught.value.means
 
 
 def test_an_answer_of_another_version_is_reported(ada, make_spec, monkeypatch):
@@ -236,7 +236,7 @@ def test_an_answer_of_another_version_is_reported(ada, make_spec, monkeypatch):
     )
     with pytest.raises(IncompatibleAnswer, match="another version") as caught:
         ada.submit(make_spec())
-    assert "it was done" in caught.value.means
+    assert "your request was done" in caught.value.means
 
 
 def test_an_unreadable_answer_to_a_read_request_does_not_claim_an_effect(
@@ -348,9 +348,9 @@ def test_an_invalid_certificate_file_is_reported(tmp_path, made):
 
 def test_a_request_that_cannot_be_sent_is_reported(nobody, make_spec):
     with Cluster(nobody, "ela_x") as cluster:
-        with pytest.raises(BadInput, match="is no key"):
+        with pytest.raises(BadInput, match="is not a valid key"):
             cluster.submit(make_spec(), key="ключ")
-        with pytest.raises(BadInput, match="is no text"):
+        with pytest.raises(BadInput, match="is not valid text"):
             cluster.submit(make_spec(env={"A": "\udcff"}))
 
 

@@ -342,7 +342,7 @@ def test_a_copy_can_be_used_once_the_controller_of_the_original_has_ended(runnin
 def test_a_home_has_one_controller_with_any_store(running, start, tmp_path):
     second = start(tmp_path / "home", tmp_path / "other.db")
     assert second.process.returncode == 2
-    assert "another controller works in" in second.refusal.what
+    assert "another controller uses" in second.refusal.what
     assert not (tmp_path / "other.db").exists()
 
 

@@ -51,7 +51,7 @@ def engine(tmp_path, monkeypatch):
     engine = LocalEngine(tmp_path / "home", agent=(sys.executable, str(tmp_path / "agent.py")))
     yield engine
     for name in ("bad", "good"):
-        for pid in set(list_present_processes(EngineDirectories(tmp_path / "home").run_dir(name))) - {
+        for pid in set(list_present_processes(EngineDirectories(tmp_path / "home").get_run_dir(name))) - {
             os.getpid()
         }:
             with contextlib.suppress(ProcessLookupError):
@@ -96,7 +96,7 @@ def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
         # The attempt is unknown: its processes are killed after a while.
         await until(loop, lambda: job("bad").state == "cancelled")
 
-    bad = EngineDirectories(tmp_path / "home").run_dir("bad")
+    bad = EngineDirectories(tmp_path / "home").get_run_dir("bad")
     api.clock.now_s = time.time()
     submit("bad")
     submit("good")

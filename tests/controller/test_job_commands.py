@@ -231,7 +231,7 @@ def test_an_invalid_name_leads_to_no_other_path(elastane, submitted, name):
     for words in (("describe", name), ("cancel", name), ("scale", name, "2"), ("team", "remove", name)):
         answer = elastane(*words)
         assert answer.exit_code == 2, answer.output
-        assert f"{name!r} is not a name" in answer.stderr
+        assert f"{name!r} is not a valid name" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_bounds_of_a_job_are_set_and_removed(elastane, cluster, submitted):
     assert elastane("amend", "digits", "--loss", "none").exit_code == 0
     assert cluster.job("digits").spec.target.by is None
     assert elastane("amend", "digits", "--loss", "none", "--by", "none").exit_code == 0
-    assert "belongs to target.loss" in elastane("amend", "digits", "--loss", "none", "--by", "+1h").output
+    assert "requires target.loss" in elastane("amend", "digits", "--loss", "none", "--by", "+1h").output
     assert "invalid time for --by: 'soon'" in elastane("amend", "digits", "--by", "soon").output
     for wrong in ((), ("--budget", "much"), ("--budget", "-1"), ("--deadline", "soon"), ("--loss", "nan")):
         assert elastane("amend", "digits", *wrong).exit_code == 2
@@ -735,7 +735,7 @@ def test_a_shell_completes_commands_and_names_of_jobs_and_runs(elastane, submitt
 def test_an_invalid_name_is_refused_with_the_allowed_characters(elastane):
     answer = elastane("describe", "my job")
     assert answer.exit_code == 2
-    assert "'my job' is not a name" in answer.stderr
+    assert "'my job' is not a valid name" in answer.stderr
     assert "write letters, digits, dots, dashes and underscores" in answer.stderr
     assert "[A-Za-z" not in answer.output
 

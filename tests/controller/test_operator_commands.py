@@ -336,4 +336,4 @@ def test_without_a_cluster_every_command_says_how_to_find_one(tmp_path, monkeypa
         monkeypatch.delenv(name, raising=False)
     done = CliRunner().invoke(app, ["team", "list"])
     assert done.exit_code == 2
-    assert "no cluster is known here" in done.stderr
+    assert "no cluster is configured" in done.stderr

@@ -216,7 +216,7 @@ class World:
         job.begun.append(order.attempt)
         return ""
 
-    def nodes(self) -> Sequence[ObservedNode]:
+    def observe_nodes(self) -> Sequence[ObservedNode]:
         return self.seen_nodes
 
     async def close(self) -> None:

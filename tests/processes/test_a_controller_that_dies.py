@@ -172,14 +172,16 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
             killed += 1
             assert time.monotonic() < give_up, f"seed {seed}, {killed} kills: {store.read()}"
     finally:
-        left = {job: set(list_present_processes(places.run_dir(job))) - {os.getpid()} for job in SIZES}
+        left = {job: set(list_present_processes(places.get_run_dir(job))) - {os.getpid()} for job in SIZES}
         for pid in set.union(*left.values()):
             os.kill(pid, signal.SIGKILL)
     assert not any(left.values()), f"seed {seed}"
     assert places.list_unsettled() == set()
     assert killed > 20
     for job, lifecycle in store.read().lifecycles.items():
-        assert_job_is_complete(job, lifecycle, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
+        assert_job_is_complete(
+            job, lifecycle, read_run(places.get_run_dir(job)), f"seed {seed}, {killed} kills"
+        )
 
 
 def assert_job_is_complete(job, lifecycle, run, where):

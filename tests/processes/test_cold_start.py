@@ -11,7 +11,7 @@ import pytest
 
 from elastane.api.control import AskStatus
 from elastane.api.rundir import RunDir
-from elastane.client.channel import ask
+from elastane.client.coordinator_request import ask_coordinator
 
 from .stage import SCRIPTS, wait_until
 
@@ -91,7 +91,7 @@ def start_under_hash_seed(seed, log, *words):
 
 def find_fork_servers(files, state):
     """Return the process ids of the fork servers in this state."""
-    rows = ask(files, AskStatus(), ANSWER_S).processes
+    rows = ask_coordinator(files, AskStatus(), ANSWER_S).processes
     return {row.pid for row in rows if row.role == "fork-server" and row.state == state}
 
 

@@ -111,7 +111,7 @@ def test_a_job_trains_with_the_options_it_was_submitted_with(run_elastane, tmp_p
     )
     answer = run_elastane("submit", job, "--name", "asked", "--wait")
     assert "all 12 steps are made" in answer.stdout
-    run = read_run(EngineDirectories(tmp_path / "home").run_dir("asked"))
+    run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("asked"))
     assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}

@@ -50,7 +50,7 @@ class Loop:
     def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
         self.engine = engine
         self.lifecycle = grant_workers(JobLifecycle(job=spec.name, spec=spec), workers, time.time())
-        self.run_dir = EngineDirectories(home).run_dir(spec.name)
+        self.run_dir = EngineDirectories(home).get_run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
     async def take_turn(self) -> None:

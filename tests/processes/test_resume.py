@@ -223,7 +223,7 @@ def test_every_worker_may_die_before_the_model_is_written(attempts, assert_attem
     ended = attempts.wait_for_end()
     assert_attempts_equal_reference(ended)
     (resumed,) = ended.find_events("run.resumed")
-    assert (resumed.step, resumed.why.split(":")[0]) == (30, "every copy of the state died")
+    assert (resumed.step, resumed.why.split(":")[0]) == (30, "every copy of the state was lost")
 
 
 def test_a_finished_run_is_not_resumed(attempts):

@@ -34,7 +34,7 @@ SPEC = JobSpec(
 )
 ENDS = {
     "crash": None,
-    "lost": AttemptOutcome(128, "every copy of the state died"),
+    "lost": AttemptOutcome(128, "every copy of the state was lost"),
     "fail": AttemptOutcome(1, "ValueError", "Traceback"),
     "finish": AttemptOutcome(0, "all steps are made"),
 }

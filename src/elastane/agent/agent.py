@@ -24,13 +24,15 @@ from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.untrusted_data import Malformed
+from elastane.observability.tail import read_end_of_text
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
-FAREWELL_S = {0: 10.0, 1: 3.0, 130: 10.0}
+LEAVE_S = {0: 10.0, 1: 3.0, 130: 10.0}
 """The seconds that workers may take to leave, by the exit code of the run."""
-OTHER_FAREWELL_S = 2.0
-LAST_WORDS_S = 0.2
+OTHER_LEAVE_S = 2.0
+LAST_MESSAGES_S = 0.2
+SHOWN_LOG_BYTES = 10_000
 CHECK_DIRECTORY_EVERY_S = 0.5
 
 
@@ -63,7 +65,7 @@ class Agent:
         self._changed = asyncio.Event()
         first_worker = 0 if resumed is None else resumed.first_worker
         self.workers = WorkerProcesses(
-            WorkerSet(target=spec.start, following=first_worker),
+            WorkerSet(target=spec.start, next_worker=first_worker),
             debug=spec.debug,
             changed=self._changed,
             end_run=self._finish,
@@ -74,7 +76,7 @@ class Agent:
     @property
     def target(self) -> int:
         """The number of workers that the coordinator requested last."""
-        return self.workers.known.target
+        return self.workers.worker_set.target
 
     def stop(self) -> None:
         """Stop the run at the next commit; the model is written."""
@@ -101,7 +103,7 @@ class Agent:
         self._lifeline, lifeline_end = os.pipe()
         try:
             with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
-                over = await self._run_on(listening)
+                over = await self._run_until_end(listening)
             # The loss of the directory may have ended the run just before the guard noticed it.
             if (lost := self._guard.check()) is not None:
                 raise lost
@@ -119,7 +121,7 @@ class Agent:
 
     # -- the parts ------------------------------------------------------------------------------------------
 
-    async def _run_on(self, listening: socket.socket) -> RunOver:
+    async def _run_until_end(self, listening: socket.socket) -> RunOver:
         address = listening.getsockname()
         secret = read_secret(self._run_dir)
         log = partial(self._write_log, "coordinator")
@@ -135,7 +137,7 @@ class Agent:
                 ]
                 group.create_task(self._keep_fork_server())
                 over = await self._wait_for_end()
-                await self.workers.end(FAREWELL_S.get(over.code, OTHER_FAREWELL_S))
+                await self.workers.end(LEAVE_S.get(over.code, OTHER_LEAVE_S))
                 for task in services:
                     task.cancel()
         finally:
@@ -170,13 +172,13 @@ class Agent:
             self.workers.attach_fork_server(self._fork_server)
             try:
                 reading = self._group.create_task(self._read_messages(self._fork_server))
-                code = await child.ended()
+                code = await child.wait()
                 # A worker may have inherited the server's output and keep it open.
-                await asyncio.wait((reading,), timeout=LAST_WORDS_S)
+                await asyncio.wait((reading,), timeout=LAST_MESSAGES_S)
                 reading.cancel()
             finally:
                 child.kill()
-                await child.ended()
+                await child.wait()
                 child.close()
                 self._fork_server = None
                 self.workers.detach_fork_server()
@@ -188,7 +190,7 @@ class Agent:
 
     async def _read_messages(self, fork_server: ForkServerHandle) -> None:
         try:
-            async for message in fork_server.messages():
+            async for message in fork_server.read_messages():
                 self.workers.handle_message(message)
         except Malformed as error:
             # Its workers keep running, and another fork server follows.
@@ -220,15 +222,15 @@ class Agent:
                 self._finish(message)
 
     def _make_report(self) -> AgentReport:
-        fork_server, coordinators, known = self._fork_server, self._coordinators, self.workers.known
+        fork_server, coordinators, worker_set = self._fork_server, self._coordinators, self.workers.worker_set
         standby = None if coordinators is None else coordinators.standby_pid
         return AgentReport(
             pid=os.getpid(),
-            target=known.target,
+            target=worker_set.target,
             term=0 if coordinators is None else coordinators.term,
             workers=tuple(
                 ProcessInfo(role="worker", pid=pid, worker=worker)
-                for worker, pid in sorted(known.living.items())
+                for worker, pid in sorted(worker_set.living.items())
             ),
             fork_servers=()
             if fork_server is None
@@ -236,11 +238,11 @@ class Agent:
             standby=()
             if standby is None
             else (ProcessInfo(role="coordinator", pid=standby, state="standby"),),
-            exits=known.exits,
-            draining=known.draining,
+            exits=worker_set.exits,
+            draining=worker_set.draining,
             stopping=self._stopping,
             awaiting_data=self.workers.awaiting_data,
-            by_hand=known.by_hand,
+            by_hand=worker_set.by_hand,
         )
 
     # -- the end --------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ class Agent:
     def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
         what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"
         log = self._run_dir.log(process)
-        last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
         why = f"{what}, the last time with exit code {code}; {log} ends with: {last}"
         self._finish(RunOver(code=1, why=why))
 

@@ -48,17 +48,17 @@ class Coordinators:
         deaths = Deaths(WITHIN_S)
         try:
             while not deaths.too_many:
-                code = await self._serve(self._successor())
+                code = await self._serve(self._take_successor())
                 deaths = deaths.add(time.monotonic(), code)
         finally:
             if self._standby is not None:
                 self._standby.kill()
-                await self._standby.ended()
+                await self._standby.wait()
                 self._standby.close()
                 self._standby = None
         return code, deaths
 
-    def _successor(self) -> Child:
+    def _take_successor(self) -> Child:
         standby, self._standby = self._standby, None
         if standby is None:
             return self._start()
@@ -70,10 +70,10 @@ class Coordinators:
 
     async def _serve(self, child: Child) -> int:
         self.term += 1
-        child.tell(str(self.term).encode())
-        standing_by = asyncio.create_task(self._stand_by())
+        child.write_line(str(self.term).encode())
+        standing_by = asyncio.create_task(self._keep_standby())
         try:
-            return await child.ended()
+            return await child.wait()
         except asyncio.CancelledError:
             await child.end(GRACE_S)
             raise
@@ -83,7 +83,7 @@ class Coordinators:
             child.kill()
             child.close()
 
-    async def _stand_by(self) -> None:
+    async def _keep_standby(self) -> None:
         """Keep a standby running; stop trying for this term once standbys have died too often."""
         deaths = Deaths(WITHIN_S)
         while not deaths.too_many:
@@ -93,7 +93,7 @@ class Coordinators:
                 return
             priority.lower(child.pid)
             self._changed()
-            code = await child.ended()
+            code = await child.wait()
             self._standby = None
             child.close()
             self._changed()

@@ -84,16 +84,16 @@ class DirectoryGuard:
         self._run_dir = run_dir
         self._permanent = (run_dir.lock, run_dir.ledger, run_dir.events)
         self._fd = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._first = self._look()
+        self._first = self._take_snapshot()
 
     def check(self) -> RunDirectoryLost | None:
         """Return what was lost since the run began; None: nothing, or the file system does not answer."""
         try:
-            now = self._look()
+            now = self._take_snapshot()
         except OSError:
-            return None  # nothing is known to be lost
+            return None  # whether anything is lost is unknown
         self._first.files.update(
-            {name: of for name, of in now.files.items() if name not in self._first.files}
+            {name: identity for name, identity in now.files.items() if name not in self._first.files}
         )
         return describe_loss(self._run_dir.root, self._first, now)
 
@@ -105,21 +105,23 @@ class DirectoryGuard:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _look(self) -> DirectorySnapshot:
-        """Look at the directory and its files.
+    def _take_snapshot(self) -> DirectorySnapshot:
+        """Return the current identities of the directory and its files.
 
         Raises:
             OSError: the file system does not answer.
         """
-        found = {path.name: identity for path in self._permanent if (identity := _identity(path)) is not None}
-        return DirectorySnapshot(_identity(self._run_dir.root), self._place(), found)
+        found = {
+            path.name: identity for path in self._permanent if (identity := _read_identity(path)) is not None
+        }
+        return DirectorySnapshot(_read_identity(self._run_dir.root), self._find_place(), found)
 
-    def _place(self) -> Path | None:
+    def _find_place(self) -> Path | None:
         place = Path(f"/proc/self/fd/{self._fd}").readlink()
         return None if place.name.endswith(DELETED) or not os.fstat(self._fd).st_nlink else place
 
 
-def _identity(path: Path) -> Identity | None:
+def _read_identity(path: Path) -> Identity | None:
     """Return the identity of the file at a path; None: there is none.
 
     Raises:

@@ -16,18 +16,18 @@ next one. Otherwise it may return gradients to the kernel, which clears them aga
 tenth of a step's time. The first value is the largest that glibc accepts."""
 
 
-def build_process_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process of a run: ``own``, with `HASH_SEED`."""
-    return {**own, **HASH_SEED}
+def build_process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process of a run: ``inherited``, with `HASH_SEED`."""
+    return {**inherited, **HASH_SEED}
 
 
-def build_worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
+def build_worker_environment(inherited: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return the environment of workers, and of the fork server that forks them.
 
     Args:
-        own: the environment of the process that starts it.
+        inherited: the environment of the process that starts it.
         threads: threads of its numerical libraries.
     """
     return build_process_environment(
-        {**MALLOC_VARIABLES, **own, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+        {**MALLOC_VARIABLES, **inherited, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     )

@@ -42,7 +42,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 LARGEST_LINE_BYTES = 4096
-decode_line: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
+decode_fork_server_line: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
 
 
 class ForkServerHandle:
@@ -52,11 +52,11 @@ class ForkServerHandle:
         self.child = child
         self.state = "importing"
 
-    def ask(self, worker: WorkerId) -> None:
-        """Request a worker. If the server is dead, the agent asks its successor for the missing workers."""
-        self.child.tell(msgspec.json.encode({"start": worker}))
+    def request_worker(self, worker: WorkerId) -> None:
+        """Request a worker; if the server is dead, the agent requests it from the next one."""
+        self.child.write_line(msgspec.json.encode({"start": worker}))
 
-    async def messages(self) -> AsyncIterator[ForkServerMessage]:
+    async def read_messages(self) -> AsyncIterator[ForkServerMessage]:
         """Yield the messages of the server until it ends.
 
         Raises:
@@ -83,7 +83,7 @@ def _require_pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def _parse_line(text: bytes) -> ForkServerMessage:
-    line = decode_line(text)
+    line = decode_fork_server_line(text)
     if line.started is not None:
         return WorkerForked(line.started, line.pid)
     if line.exited is not None:

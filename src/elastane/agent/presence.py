@@ -18,7 +18,8 @@ from elastane.api.rundir import RunDir
 
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The error numbers for a run directory that does not exist or was removed."""
-PATIENCE_S = 1.0
+LOCK_CHECK_S = 1.0
+"""Longer than another process holds a lock to check whether a run is live."""
 RETRY_S = 0.01
 
 
@@ -32,7 +33,7 @@ def hold_presence(run_dir: RunDir) -> int:
         OSError: the file cannot be opened, or another process holds the lock exclusively.
     """
     descriptor = _open_presence_file(run_dir.presence, os.O_CREAT)
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + LOCK_CHECK_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -28,7 +28,7 @@ class Commands:
     fork_server: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.fork_server")
 
 
-class Watch:
+class ProcessWatch:
     """Watches for the end of a process, which need not be a child of this one.
 
     Raises:
@@ -40,13 +40,14 @@ class Watch:
         self._pidfd = os.pidfd_open(pid)
         self._ended = asyncio.Event()
         self._closed = False
-        asyncio.get_running_loop().add_reader(self._pidfd, self._end)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._record_end)
 
-    def _end(self) -> None:
+    def _record_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         self._ended.set()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
+        """Wait for the end of the process."""
         await self._ended.wait()
 
     @property
@@ -86,8 +87,8 @@ class Child:
         command: the command with its options.
         log: receives its standard error, and its standard output unless that is a pipe.
         pass_fds: file descriptors that it inherits.
-        hears: its standard input is a pipe from the agent.
-        speaks: its standard output is a pipe to the agent.
+        pipe_in: its standard input is a pipe from the agent.
+        pipe_out: its standard output is a pipe to the agent.
         threads: threads of its numerical libraries, as in a worker; None: do not set them.
 
     Raises:
@@ -100,8 +101,8 @@ class Child:
         log: Path,
         *,
         pass_fds: Sequence[int],
-        hears: bool = False,
-        speaks: bool = False,
+        pipe_in: bool = False,
+        pipe_out: bool = False,
         threads: int | None = None,
     ) -> None:
         environment = (
@@ -112,23 +113,23 @@ class Child:
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
                 command,
-                stdin=subprocess.PIPE if hears else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if speaks else stream,
+                stdin=subprocess.PIPE if pipe_in else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipe_out else stream,
                 stderr=stream,
                 pass_fds=pass_fds,
                 start_new_session=True,
                 env=environment,
                 bufsize=0,
             )
-        self._watch = Watch(self.process.pid)
+        self._watch = ProcessWatch(self.process.pid)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait for the end of the process and return its exit code, negative for a signal."""
-        await self._watch.ended()
+        await self._watch.wait()
         return self.process.wait()
 
     async def end(self, grace_s: float) -> None:
@@ -136,12 +137,12 @@ class Child:
         self._watch.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
-                await self.ended()
+                await self.wait()
         except TimeoutError:
             self.kill()
-            await self.ended()
+            await self.wait()
 
-    def tell(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """Write a line to the process's standard input; a line to a dead process is lost."""
         if self.process.stdin is None:
             raise TypeError("this process was started without a pipe as its standard input")
@@ -161,10 +162,10 @@ class Child:
 
 
 def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, lifeline: int) -> Child:
-    """Start a coordinator, which waits until `Child.tell` gives it its term."""
+    """Start a coordinator, which waits until `Child.write_line` gives it its term."""
     options = ("--fd", str(socket_fd), "--lifeline", str(lifeline))
     command = (*commands.coordinator, "--run-dir", str(run_dir.root), *options)
-    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), hears=True)
+    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), pipe_in=True)
 
 
 def start_fork_server(
@@ -181,8 +182,8 @@ def start_fork_server(
             command,
             run_dir.log("fork-server"),
             pass_fds=(lifeline, *streams),
-            hears=True,
-            speaks=True,
+            pipe_in=True,
+            pipe_out=True,
             threads=threads,
         )
     finally:

@@ -22,7 +22,7 @@ from elastane.agent.hang_detection import (
     is_hung,
     update_pulse,
 )
-from elastane.agent.processes import Watch
+from elastane.agent.processes import ProcessWatch
 from elastane.agent.worker_set import (
     WorkerSet,
     keep_missing_requests,
@@ -40,19 +40,24 @@ KILLED = -int(signal.SIGKILL)
 
 
 class WorkerProcesses:
-    """Starts as many workers as wanted and watches each of them to its end.
+    """Starts as many workers as requested and watches each of them to its end.
 
     Args:
-        wanted: the workers at the start.
+        worker_set: the workers at the start.
         debug: the only worker is under a debugger: it is never hung and never replaced.
         changed: set whenever there is something new to report.
         end_run: called once a worker under a debugger has ended.
     """
 
     def __init__(
-        self, wanted: WorkerSet, *, debug: bool, changed: asyncio.Event, end_run: Callable[[RunOver], None]
+        self,
+        worker_set: WorkerSet,
+        *,
+        debug: bool,
+        changed: asyncio.Event,
+        end_run: Callable[[RunOver], None],
     ) -> None:
-        self.known = wanted
+        self.worker_set = worker_set
         self.awaiting_data: tuple[WorkerId, ...] = ()
         self._debug = debug
         self._changed = changed
@@ -60,7 +65,7 @@ class WorkerProcesses:
         self._fork_server: ForkServerHandle | None = None
         self._starts_workers = True
         self._killed = asyncio.Event()
-        self._watches: dict[WorkerId, Watch] = {}
+        self._watches: dict[WorkerId, ProcessWatch] = {}
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
         self._pulses: dict[WorkerId, Pulse] = {}
         self._kill_reasons: dict[WorkerId, str] = {}
@@ -73,7 +78,7 @@ class WorkerProcesses:
     @property
     def living(self) -> Mapping[WorkerId, int]:
         """Process ids of the running workers."""
-        return self.known.living
+        return self.worker_set.living
 
     # -- starting -------------------------------------------------------------------------------------------
 
@@ -83,7 +88,9 @@ class WorkerProcesses:
 
     def set_target(self, order: SetTarget) -> None:
         """Keep the ordered number of workers running from now on."""
-        self.known = replace(self.known, target=order.target, draining=order.drain, by_hand=order.by_hand)
+        self.worker_set = replace(
+            self.worker_set, target=order.target, draining=order.drain, by_hand=order.by_hand
+        )
         self._start_missing()
         self._changed.set()
 
@@ -104,18 +111,18 @@ class WorkerProcesses:
             case ForkServerReady():
                 if self._fork_server is not None:
                     self._fork_server.state = "ready"
-                    self.known = keep_missing_requests(self.known)
-                    for worker in self.known.asked:
-                        self._fork_server.ask(worker)
+                    self.worker_set = keep_missing_requests(self.worker_set)
+                    for worker in self.worker_set.requested:
+                        self._fork_server.request_worker(worker)
                 self._start_missing()
             case WorkerForked(worker, pid):
-                self.known = record_start(self.known, worker, pid)
+                self.worker_set = record_start(self.worker_set, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch(worker, pid))
             case WorkerExited(worker, 0, code):
                 # The fork server could not fork the worker. Retry a little later; the coordinator counts
                 # failures.
-                self.known = record_exit(self.known, WorkerExit(worker=worker, pid=0, code=code))
+                self.worker_set = record_exit(self.worker_set, WorkerExit(worker=worker, pid=0, code=code))
                 asyncio.get_running_loop().call_later(RETRY_FORK_S, self._start_missing)
             case WorkerExited(worker, _, code):
                 future = self._codes.get(worker)
@@ -128,21 +135,21 @@ class WorkerProcesses:
         # A fork server that still imports would start them later, when fewer may be wanted.
         if not self._starts_workers or fork_server is None or fork_server.state != "ready":
             return
-        if self._debug and self.known.exits:
+        if self._debug and self.worker_set.exits:
             return
-        self.known, numbers = request_missing(self.known)
+        self.worker_set, numbers = request_missing(self.worker_set)
         for worker in numbers:
             self._heartbeats.clear(worker)
-            fork_server.ask(worker)
+            fork_server.request_worker(worker)
 
     # -- watching -------------------------------------------------------------------------------------------
 
     async def _watch(self, worker: WorkerId, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            watch = self._watches[worker] = Watch(pid)
+            watch = self._watches[worker] = ProcessWatch(pid)
             try:
                 if not self._killed.is_set():
-                    await watch.ended()
+                    await watch.wait()
             finally:
                 watch.send(signal.SIGKILL)
                 watch.close()
@@ -152,15 +159,15 @@ class WorkerProcesses:
         self._codes.pop(worker, None)
         # A worker that ended before the agent's signal arrived did not end because of it.
         why = self._kill_reasons.get(worker, "") if code == KILLED else ""
-        self.known = record_exit(
-            self.known, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
+        self.worker_set = record_exit(
+            self.worker_set, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
         )
         self._start_missing()
         self._changed.set()
         if self._debug:
             # If the coordinator knows more, it ends the run first.
             how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-            over = RunOver(code=1, why=f"worker {worker} ended ({how}), and --debug replaces no worker")
+            over = RunOver(code=1, why=f"worker {worker} ended ({how}); with --debug no worker is replaced")
             asyncio.get_running_loop().call_later(DEBUG_GRACE_S, self._end_run, over)
 
     async def _wait_for_exit_code(self, worker: WorkerId) -> int:
@@ -219,4 +226,4 @@ class WorkerProcesses:
 
     async def _wait_for_all(self) -> None:
         for watch in list(self._watches.values()):
-            await watch.ended()
+            await watch.wait()

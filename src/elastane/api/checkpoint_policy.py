@@ -23,7 +23,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 
 
 def parse_checkpoint_policy(
-    wishes: JobCheckpoints, named: Mapping[str, str] = FIELDS
+    settings: JobCheckpoints, names: Mapping[str, str] = FIELDS
 ) -> CheckpointPolicy | None:
     """Return the requested policy; None: no checkpoints.
 
@@ -31,27 +31,27 @@ def parse_checkpoint_policy(
     checkpoint now`.
 
     Args:
-        wishes: the settings as written.
-        named: the name of each setting, for errors.
+        settings: the settings as written.
+        names: the name of each setting, for errors.
 
     Raises:
         BadField: a field has a wrong value.
     """
-    if wishes.every == "never" and not (wishes.at or wishes.url):
+    if settings.every == "never" and not (settings.at or settings.url):
         return None
-    check_minimum(named["keep_last"], wishes.keep_last, 1)
-    check_minimum(named["keep_every"], wishes.keep_every, 1)
-    every_s, every_steps = _parse_interval(named["every"], wishes.every)
+    check_minimum(names["keep_last"], settings.keep_last, 1)
+    check_minimum(names["keep_every"], settings.keep_every, 1)
+    every_s, every_steps = _parse_interval(names["every"], settings.every)
     return CheckpointPolicy(
-        url=wishes.url,
+        url=settings.url,
         every_s=every_s,
         every_steps=every_steps,
-        auto=wishes.every == "auto",
-        each_epoch="epoch" in wishes.at,
-        each_evaluation="evaluation" in wishes.at,
-        keep_last=wishes.keep_last,
-        keep_every=wishes.keep_every,
-        keep_best=_best(named["keep_best"], wishes.keep_best),
+        auto=settings.every == "auto",
+        each_epoch="epoch" in settings.at,
+        each_evaluation="evaluation" in settings.at,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+        keep_best=_parse_best(names["keep_best"], settings.keep_best),
     )
 
 
@@ -96,7 +96,7 @@ def _parse_interval(name: str, text: str) -> tuple[float | None, int | None]:
     return (None, int(number)) if steps else (float(number), None)
 
 
-def _best(name: str, text: str) -> tuple[str, Literal["min", "max"]] | None:
+def _parse_best(name: str, text: str) -> tuple[str, Literal["min", "max"]] | None:
     if not text:
         return None
     match = BEST.fullmatch(text)

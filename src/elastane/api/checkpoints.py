@@ -177,7 +177,7 @@ class FileDamage(msgspec.Struct, frozen=True):
         return f"{self.file}: {self.what}"
 
 
-State: TypeAlias = Literal["complete", "unfinished", "damaged", "foreign"]
+Condition: TypeAlias = Literal["complete", "unfinished", "damaged", "foreign"]
 """``complete``: marker, manifest and the sizes of all files agree. ``unfinished``: the marker is missing.
 ``damaged``: a file is missing or does not match. ``foreign``: this version does not know its schema."""
 
@@ -187,7 +187,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: of its directory.
-        state: see `State`.
+        state: see `Condition`.
         step: from its name.
         resumed: from its name.
         bytes: total size of its files, 0 if it has no manifest.
@@ -197,7 +197,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    state: State
+    state: Condition
     step: int
     resumed: int = 0
     bytes: int = 0

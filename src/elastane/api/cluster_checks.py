@@ -67,7 +67,7 @@ def _check_duration(field: str, seconds: float) -> None:
             field,
             f"{seconds:g} is more than {LONGEST_S:.0f}",
             f"write {LONGEST_S:.0f} or less",
-            means="nothing is planned further ahead than 30 days",
+            means="plans reach at most 30 days ahead",
         )
 
 
@@ -78,7 +78,7 @@ def _check_divisor(field: str, value: float) -> None:
             field,
             f"{value:g} is less than {LEAST_DIVISOR:g}",
             f"write {LEAST_DIVISOR:g} or more",
-            means="shares are divided by it and would grow beyond all numbers",
+            means="shares are divided by it and would overflow",
         )
 
 
@@ -102,15 +102,13 @@ def _check_pool(pool: Pool) -> None:
 def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[str]) -> None:
     parents = {cohort.name: cohort.parent for cohort in cohorts}
     check_unique("teams and cohorts", (*(cohort.name for cohort in cohorts), *(team.name for team in teams)))
-    known = ", ".join(parents) or "there is none"
+    write = f"write one of: {', '.join(parents)}" if parents else "declare the cohort first"
     for cohort in cohorts:
         field = f"cohorts.{cohort.name}"
         _check_node("cohorts", cohort, pools)
         if cohort.parent and cohort.parent not in parents:
-            raise make_field_error(
-                f"{field}.parent", f"there is no cohort {cohort.parent!r}", f"write one of: {known}"
-            )
-        _check_ends(field, cohort.name, parents)
+            raise make_field_error(f"{field}.parent", f"there is no cohort {cohort.parent!r}", write)
+        _check_no_cycle(field, cohort.name, parents)
     for team in teams:
         _check_node("teams", team, pools)
         for limit in msgspec.structs.fields(team.limits):
@@ -118,18 +116,16 @@ def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[st
                 f"teams.{team.name}.limits.{limit.encode_name}", getattr(team.limits, limit.name), 0
             )
         if team.cohort and team.cohort not in parents:
-            raise make_field_error(
-                f"teams.{team.name}.cohort", f"there is no cohort {team.cohort!r}", f"write one of: {known}"
-            )
+            raise make_field_error(f"teams.{team.name}.cohort", f"there is no cohort {team.cohort!r}", write)
 
 
-def _check_ends(field: str, name: str, parents: dict[str, str]) -> None:
+def _check_no_cycle(field: str, name: str, parents: dict[str, str]) -> None:
     above = [name]
     while (parent := parents.get(above[-1], "")) != "":
         if parent in above:
-            circle = " > ".join([*above, parent])
+            cycle = " > ".join([*above, parent])
             raise make_field_error(
-                f"{field}.parent", f"goes round in a circle: {circle}", "leave one parent out"
+                f"{field}.parent", f"forms a cycle: {cycle}", "remove one of these parents"
             )
         above.append(parent)
 
@@ -179,5 +175,5 @@ def _check_reservation(reservation: Reservation, pools: list[str]) -> None:
 
 def _check_known(field: str, pool: str, pools: list[str]) -> None:
     if pool not in pools:
-        known = ", ".join(pools) or "there is none"
-        raise make_field_error(field, f"there is no pool {pool!r}", f"write one of: {known}")
+        write = f"write one of: {', '.join(pools)}" if pools else "declare the pool first"
+        raise make_field_error(field, f"there is no pool {pool!r}", write)

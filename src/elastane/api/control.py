@@ -311,7 +311,7 @@ class KillWorker(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: kill this worker's process, for ``why``."""
 
     worker: WorkerId
-    why: str = "its peers had lost it while it lived, so it was ended"
+    why: str = "its peers lost the connection to it, so it was killed"
 
 
 class RunOver(ControlMessage, frozen=True, kw_only=True):
@@ -352,7 +352,7 @@ class AskStop(ControlMessage, frozen=True, kw_only=True):
     """Drain the whole run at the next commit.
 
     Args:
-        who: the requester.
+        who: requests it.
         why: a sentence; empty: unknown.
     """
 

@@ -42,7 +42,7 @@ class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         what: happened.
-        means: for the user who started it.
+        means: for the user.
         do: about it.
     """
 

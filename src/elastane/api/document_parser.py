@@ -68,9 +68,9 @@ def _translate_error(message: str, document: object, kind: type, what: str) -> B
     wrong, _, place = message.partition(" - at `")
     field = place.rpartition("$")[2].rstrip("`").lstrip(".")
     if place.startswith("key` in "):
-        key = next(key for key in _get_at(document, field) if not isinstance(key, str))
+        key = next(key for key in _get_value_at(document, field) if not isinstance(key, str))
         shown = msgspec.json.encode(key).decode().strip('"')
-        return make_field_error(field or what, f"its key {shown} is not a text", f'write "{shown}" in quotes')
+        return make_field_error(field or what, f"the key {shown} is not a text", f'write "{shown}" in quotes')
     above, unnamed, below = field.partition("[...]")
     if unnamed:
         field = f"{above}.{_find_refused_key(document, above, kind)}{below}"
@@ -92,7 +92,7 @@ def _translate_error(message: str, document: object, kind: type, what: str) -> B
 def _find_refused_key(document: object, place: str, kind: type) -> str:
     """Return the key of a mapping's invalid value, which msgspec does not name."""
     document = deepcopy(document)
-    mapping = _get_at(document, place)
+    mapping = _get_value_at(document, place)
     entries = list(mapping.items())
     while len(entries) > 1:
         half = len(entries) // 2
@@ -107,7 +107,7 @@ def _find_refused_key(document: object, place: str, kind: type) -> str:
     return str(entries[0][0])
 
 
-def _get_at(document: Any, place: str) -> Any:
+def _get_value_at(document: Any, place: str) -> Any:
     for step in _split_path(place):
         document = document[int(step) if isinstance(document, list) else step]
     return document
@@ -127,7 +127,7 @@ def _describe_wrong_value(wrong: str) -> tuple[str, list[str]]:
     if encoded := re.fullmatch(r"Invalid RFC3339 encoded (.+)", wrong):
         return f"is not {TYPE_NAMES.get(encoded[1], encoded[1])}", [encoded[1]]
     if value := re.fullmatch(r"Invalid (?:enum )?value (.+)", wrong):
-        return f"{value[1]} is not one of its values", []
+        return f"{value[1]} is not an allowed value", []
     return wrong[0].lower() + wrong[1:].replace("`", ""), []
 
 

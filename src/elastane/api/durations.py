@@ -28,7 +28,7 @@ def parse_duration_s(text: str) -> float:
         raise ValueError(f"{text!r} is not a duration")
     seconds = sum(float(number) * _find_unit_s(unit) for number, unit in _PART.findall(text))
     if not math.isfinite(seconds):
-        raise OverflowError(f"{text!r} is longer than any clock counts")
+        raise OverflowError(f"{text!r} is too long")
     return seconds
 
 

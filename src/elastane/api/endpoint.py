@@ -8,7 +8,7 @@ import msgspec
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
-LARGEST_BYTES = 4096
+LARGEST_ENDPOINT_BYTES = 4096
 """The size limit of either file."""
 _SECRET = re.compile(rb"[!-~]{1,256}")
 
@@ -25,7 +25,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
         return f"ws://[{self.host}]:{self.port}" if ":" in self.host else f"ws://{self.host}:{self.port}"
 
 
-_decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_bytes=LARGEST_BYTES)
+_decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_bytes=LARGEST_ENDPOINT_BYTES)
 
 
 def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
@@ -35,7 +35,7 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         Malformed: an agent has not written the file in this form.
         OSError: it cannot be read; usually because the run is not live.
     """
-    return _decode(read_bytes(run_dir.endpoint, LARGEST_BYTES))
+    return _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
 
 
 def read_secret(run_dir: RunDir) -> str:
@@ -45,7 +45,7 @@ def read_secret(run_dir: RunDir) -> str:
         Malformed: the file does not contain a secret. Unchecked, it could add headers to a request.
         OSError: it cannot be read.
     """
-    secret = read_bytes(run_dir.secret, LARGEST_BYTES).strip()
+    secret = read_bytes(run_dir.secret, LARGEST_ENDPOINT_BYTES).strip()
     if not _SECRET.fullmatch(secret):
         raise Malformed(f"{run_dir.secret.name} does not contain the secret of a run")
     return secret.decode()

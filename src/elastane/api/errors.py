@@ -20,7 +20,7 @@ from elastane.api.checkpoints import FileDamage
 from elastane.api.exit_codes import ExitCode
 from elastane.api.safe_text import fold_text
 
-LONGEST = 20_000
+LONGEST_PART = 20_000
 """The most characters of each part of an error."""
 
 
@@ -32,11 +32,11 @@ class ElastaneError(Exception):
     def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
         self.what, self.means, self.do = what, means, do
         # The parts may quote requests and files: such a text must not add a line or control the terminal.
-        lines = [fold_text(what, LONGEST)]
+        lines = [fold_text(what, LONGEST_PART)]
         if means:
-            lines.append(f"  means: {fold_text(means, LONGEST)}")
+            lines.append(f"  means: {fold_text(means, LONGEST_PART)}")
         if do:
-            lines.append(f"  do:    {fold_text(do, LONGEST)}")
+            lines.append(f"  do:    {fold_text(do, LONGEST_PART)}")
         super().__init__("\n".join(lines))
 
 
@@ -115,5 +115,5 @@ class Damaged(StorageError):
         self.checkpoint, self.damages = checkpoint, damages
         super().__init__(
             f"checkpoint {checkpoint} is damaged: " + "; ".join(map(str, damages)),
-            means=means or "it cannot be trusted; an older one has to do",
+            means=means or "it cannot be used; use an older checkpoint",
         )

@@ -30,7 +30,7 @@ def check_name(field: str, name: str) -> None:
     if not NAME.fullmatch(name):
         raise make_field_error(
             field,
-            f"{name!r} is not a name",
+            f"{name!r} is not a valid name",
             "write letters, digits, dots, dashes and underscores, up to 100, the first a letter or digit",
         )
 
@@ -46,7 +46,7 @@ def check_remark(field: str, text: str) -> None:
 def check_finite(field: str, value: float | None) -> None:
     """Check that a number is finite: JSON has neither infinity nor NaN, and would drop the value."""
     if value is not None and not abs(value) < math.inf:
-        raise make_field_error(field, f"{value:g} is not finite", "write a finite number, or leave it out")
+        raise make_field_error(field, f"{value:g} is not finite", "write a finite number, or remove it")
 
 
 def check_finite_fields(document: msgspec.Struct) -> None:

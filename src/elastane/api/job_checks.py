@@ -39,7 +39,7 @@ def parse_unchecked_job_spec(document: object) -> JobSpec:
     """
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise make_field_error(
-            "version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane"
+            "version", f"{document['version']!r} is unknown", "write 1, or upgrade elastane"
         )
     return parse_document(document, JobSpec, "job")
 
@@ -81,9 +81,9 @@ def check_numbers(spec: JobSpec) -> None:
     if spec.target.by is not None and spec.target.loss is None:
         raise make_field_error(
             "target.by",
-            "belongs to target.loss, and there is none",
-            "leave it out, or write deadline for when the job should be done",
-            means="a throughput has no time: a job grows to it as soon as it can",
+            "requires target.loss, which is missing",
+            "remove it, or write deadline, the time by which the job should be done",
+            means="only a loss has a time; a job grows to its throughput as soon as it can",
         )
     for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
         if time is not None and time.tzinfo is None:
@@ -91,9 +91,9 @@ def check_numbers(spec: JobSpec) -> None:
                 field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset"
             )
         if time is not None and not FIRST_YEAR <= time.year <= LAST_YEAR:
-            wrong = f"{time} is no time at which a job could end"
+            wrong = f"{time} is out of range"
             raise make_field_error(
-                field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or leave it out"
+                field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or remove it"
             )
 
 
@@ -104,15 +104,15 @@ def count_retries_left(spec: JobSpec, crashes: int) -> int:
 
 def _check_program(spec: JobSpec) -> None:
     fields = {"script": spec.script, "module": spec.module, "command": spec.command}
-    there = [name for name, value in fields.items() if value]
-    if len(there) != 1:
-        wrong = f"is there beside {there[0]}" if there else "is missing, and so are module and command"
-        raise make_field_error(there[1] if there else "script", wrong, f"write one of {', '.join(fields)}")
+    given = [name for name, value in fields.items() if value]
+    if len(given) != 1:
+        wrong = f"cannot be combined with {given[0]}" if given else "is missing, as are module and command"
+        raise make_field_error(given[1] if given else "script", wrong, f"write one of {', '.join(fields)}")
     if spec.module and not all(name.isidentifier() for name in spec.module.split(".")):
-        wrong = f"{spec.module!r} is no name of a Python module"
-        raise make_field_error("module", wrong, "write it as python -m takes it: package.train")
+        wrong = f"{spec.module!r} is not the name of a Python module"
+        raise make_field_error("module", wrong, "write it as for python -m: package.train")
     if spec.command and spec.args:
-        raise make_field_error("args", "belongs to script or module", "put the arguments into command")
+        raise make_field_error("args", "cannot be combined with command", "write the arguments in command")
 
 
 def _check_policy(policy: ElasticPolicy) -> None:
@@ -138,7 +138,7 @@ def _check_timeout(field: str, seconds: float) -> None:
             field,
             f"{seconds:g} is more than {LONGEST_TIMEOUT_S:g}",
             f"write {LONGEST_TIMEOUT_S:g} or less",
-            means="the lender of the devices would wait that long for them",
+            means="another job may wait that long for the devices",
         )
 
 
@@ -156,7 +156,7 @@ def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
             "training.virtualRanks",
             f"{training.virtual_ranks} is less than the {most} workers that the job may have",
             f"write {most} or more, or a smaller elasticPolicy.maxReplicas",
-            means="a worker computes at least one virtual rank, so some would have nothing to do",
+            means="each worker computes at least one virtual rank, so some workers would be idle",
         )
     if training.copies != "all":
         check_minimum("training.copies", training.copies, 1)
@@ -166,7 +166,9 @@ def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
 def _check_values(policy: ElasticPolicy) -> None:
     field, values = "elasticPolicy.replicaDiscreteValues", policy.replica_discrete_values
     if policy.replica_increment_step != 1:
-        raise make_field_error(field, "is there beside replicaIncrementStep", "write only one of the two")
+        raise make_field_error(
+            field, "cannot be combined with replicaIncrementStep", "write only one of the two"
+        )
     ordered = sorted(set(values))
     if list(values) != ordered:
         raise make_field_error(field, f"{list(values)} is not ascending", f"write {ordered}")
@@ -177,6 +179,6 @@ def _check_values(policy: ElasticPolicy) -> None:
         raise make_field_error(
             field,
             f"{list(values)} does not reach from minReplicas {ends[0]} to maxReplicas {ends[1]}",
-            f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or leave both out",
+            f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or remove both",
             means="the smallest and the largest of the values are the limits",
         )

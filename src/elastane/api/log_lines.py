@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from elastane.api.safe_text import format_entry
 
-LONGEST = 20_000
+LONGEST_ENTRY = 20_000
 """The most characters of one entry; a long traceback has 10,000."""
 FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
@@ -18,7 +18,7 @@ class EntryFormatter(logging.Formatter):
         super().__init__(FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return format_entry(super().format(record), LONGEST)
+        return format_entry(super().format(record), LONGEST_ENTRY)
 
 
 class RepeatFilter(logging.Filter):
@@ -40,17 +40,17 @@ class RepeatFilter(logging.Filter):
         self._clock = clock
         self._begun_s = clock()
         self._counts: dict[tuple[str, str], int] = {}
-        self._left_out: dict[tuple[str, str], int] = {}
+        self._suppressed: dict[tuple[str, str], int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         now_s = self._clock()
         if now_s - self._begun_s >= self.PERIOD_S or len(self._counts) > self.MOST_MESSAGES:
             left_out = {key: count - self._most for key, count in self._counts.items() if count > self._most}
-            self._begun_s, self._counts, self._left_out = now_s, {}, left_out
+            self._begun_s, self._counts, self._suppressed = now_s, {}, left_out
         message = record.getMessage()
         key = (record.name, message)
         count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count == 1 and (missing := self._left_out.pop(key, 0)):
+        if count == 1 and (missing := self._suppressed.pop(key, 0)):
             record.msg, record.args = f"{message} ({missing} more times before)", ()
         return count <= self._most
 

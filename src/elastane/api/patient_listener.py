@@ -11,11 +11,10 @@ import resource
 import socket
 import time
 
-from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules
+from elastane.api.unproven_connections import EXHAUSTED, REPORT_EVERY_S, AdmissionRules
 
 RETRY_S = 1.0
 """asyncio tries to accept again after this many seconds."""
-REPORT_EVERY_S = 60.0
 UNLIMITED = 1 << 20
 
 
@@ -72,7 +71,7 @@ def make_patient_listener(listening: socket.socket) -> PatientListener:
 
 def compute_admission_rules() -> AdmissionRules:
     """Return the rules for unproven connections that follow from this process's limit of descriptors."""
-    return AdmissionRules.for_limit(read_descriptor_limit())
+    return AdmissionRules.from_descriptor_limit(read_descriptor_limit())
 
 
 def read_descriptor_limit() -> int:

@@ -18,6 +18,12 @@ OUTCOMES = {
 SCRIPT = "script"
 """The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""
 
+AGENT = "agent"
+"""The ``who`` of a run's last event if its coordinator was killed before it could write that event."""
+
+ENDS_WITH_MODEL = ("run.finished", "run.stopped")
+"""Kinds of events that are written after the finished model."""
+
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.

@@ -63,7 +63,7 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
         number: grows with every submission.
         name: unique in the cluster.
         team: the team that owns it and that provides its quota.
-        user: who submitted it.
+        user: its submitter.
         queue: of the team.
         priority_class: as its spec names it; empty: the cluster's default.
         state: its state.
@@ -149,7 +149,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
     why: str
     traceback: str
 
-    def spent_by(self, now_s: float) -> float:
+    def compute_spent(self, now_s: float) -> float:
         """Return the job's cost until a time."""
         return self.spent + self.spending_per_h * max(0.0, now_s - self.spending_since_s) / 3600
 

@@ -41,7 +41,7 @@ class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         user = self.teams.get(team, self.default)
         if self.isolates and not user:
             raise BadInput(
-                f"team {team} has no system user, and jobs of this cluster run as their team's",
+                f"team {team} has no system user, but jobs of this cluster run as that of their team",
                 means="its jobs would run as the user of the controller and could read every token",
                 do=f"ask the operator of the controller for: elastane up --run-as {team}=USER",
             )
@@ -60,8 +60,8 @@ def parse_run_as(words: Iterable[str]) -> RunAs:
         team, equals, user = word.rpartition("=")
         if not user or (equals and not team):
             raise BadInput(
-                f"--run-as {word!r} names no team or no user",
-                do="write TEAM=USER, or USER for the teams that have no user of their own",
+                f"--run-as {word!r} lacks a team or a user",
+                do="write TEAM=USER, or USER for all other teams",
             )
         before = teams.get(team, user) if equals else default or user
         if before != user:

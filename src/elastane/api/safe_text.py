@@ -5,22 +5,22 @@ terminal, a line break could forge a line of a log, and an endless text could fi
 stores such a text passes it through this module.
 """
 
-LONGEST = 1000
+LONGEST_TEXT = 1000
 """The most characters, unless the caller sets another limit."""
 CUT = "…"
 
 
-def escape_line(text: str, longest: int = LONGEST) -> str:
+def escape_line(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text in one line: line breaks and control characters are escaped, the excess is cut off."""
-    return _escaped(text, longest, keep="")
+    return _escape_and_cut(text, longest, keep="")
 
 
-def escape_text(text: str, longest: int = LONGEST) -> str:
+def escape_text(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text with its line breaks and tabs; other control characters are escaped."""
-    return _escaped(text, longest, keep="\n\t")
+    return _escape_and_cut(text, longest, keep="\n\t")
 
 
-def fold_text(text: str, longest: int = LONGEST) -> str:
+def fold_text(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text in one line: line breaks become spaces, control characters are escaped.
 
     Use it for sentences that may come from an error with several lines.
@@ -30,12 +30,12 @@ def fold_text(text: str, longest: int = LONGEST) -> str:
     return escape_line(joined, longest) if len(text) <= longest else escape_line(joined + CUT, longest)
 
 
-def format_entry(text: str, longest: int = LONGEST) -> str:
+def format_entry(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text as one log entry: later lines are indented, so that none looks like an entry."""
     return escape_text(text.rstrip("\n"), longest).replace("\n", "\n  ")
 
 
-def make_storable(text: str, longest: int = LONGEST) -> str:
+def make_storable(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text unchanged, but bounded, and without characters that a database or JSON cannot hold.
 
     These are NUL and halves of surrogate pairs. Code that shows the text must still escape it.
@@ -46,7 +46,7 @@ def make_storable(text: str, longest: int = LONGEST) -> str:
     return shown if len(shown) <= longest and len(text) <= longest else shown[: longest - 1] + CUT
 
 
-def _escaped(text: str, longest: int, keep: str) -> str:
+def _escape_and_cut(text: str, longest: int, keep: str) -> str:
     # Bound the text before and after, because escaping turns one character into up to ten.
     shown = text[:longest]
     if not shown.isprintable():

@@ -37,7 +37,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_every: int | None = None
     keep_best: tuple[str, Literal["min", "max"]] | None = None
 
-    def root(self, run_dir: RunDir) -> str:
+    def get_root(self, run_dir: RunDir) -> str:
         """Return the path or URL that contains the checkpoints of a run in this directory."""
         return self.url or str(run_dir.checkpoints)
 

@@ -39,7 +39,7 @@ class AdmissionRules:
     descriptor_ceiling: int
 
     @classmethod
-    def for_limit(
+    def from_descriptor_limit(
         cls, descriptors: int, *, deadline_s: float = 10.0, least_s: float = 0.05
     ) -> "AdmissionRules":
         """Return the rules for a process that may have this many descriptors (``RLIMIT_NOFILE``).
@@ -89,21 +89,21 @@ class UnprovenConnections(Generic[T]):
         """The oldest unproven connection; None: there is none."""
         return next(iter(self._since), None)
 
-    def opens_at_s(self) -> float:
+    def compute_opening_s(self) -> float:
         """Return the time from which another connection may be accepted; 0: now."""
-        return 0.0 if len(self) < self.rules.most else self.yields_at_s()
+        return 0.0 if len(self) < self.rules.most else self.compute_yield_s()
 
-    def yields_at_s(self) -> float:
+    def compute_yield_s(self) -> float:
         """Return when the oldest connection may be closed in favour of another one; 0: there is none."""
         oldest = next(iter(self._since.values()), None)
         return 0.0 if oldest is None else oldest + self.rules.least_s
 
-    def expires_at_s(self) -> float | None:
+    def compute_expiry_s(self) -> float | None:
         """Return when the oldest connection must be closed; None: there is none."""
         oldest = next(iter(self._since.values()), None)
         return None if oldest is None else oldest + self.rules.deadline_s
 
-    def expired(self, now_s: float) -> tuple[T, ...]:
+    def list_expired(self, now_s: float) -> tuple[T, ...]:
         """Return the connections that have exceeded their deadline, oldest first."""
         limit = now_s - self.rules.deadline_s
         return tuple(connection for connection, since in self._since.items() if since <= limit)

@@ -55,7 +55,7 @@ class Decoder(Generic[T]):
         raw = document.encode(errors="surrogatepass") if isinstance(document, str) else document
         if len(raw) > self.at_most_bytes:
             raise Malformed(f"it has {len(raw)} bytes, more than {self.at_most_bytes}")
-        if self._json and _too_deep(raw):
+        if self._json and _is_too_deep(raw):
             raise Malformed(f"it is nested more than {DEEPEST} levels deep")
         try:
             return self._decode(raw)  # type: ignore[no-any-return]
@@ -134,7 +134,7 @@ def _check_regular(mode: int) -> None:
     raise Malformed(f"it is {kind}, not a regular file")
 
 
-def _too_deep(text: bytes | bytearray) -> bool:
+def _is_too_deep(text: bytes | bytearray) -> bool:
     # Counting is a hundred times faster than parsing, and nearly always enough.
     if text.count(b"[") + text.count(b"{") <= DEEPEST:
         return False

@@ -31,7 +31,8 @@ from elastane.attempts.resumption import prepare_restart, prepare_resumption
 from elastane.attempts.run_directory import reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
 from elastane.client.permissions import narrow_umask
-from elastane.observability.run_files import decode_event_line, read_lines, read_record
+from elastane.observability.facts import has_finished
+from elastane.observability.run_files import read_events, read_record
 
 NOTHING_TO_DO = 0
 
@@ -60,46 +61,49 @@ def main() -> None:
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
     narrow_umask()
-    wish = AttemptRequest(options.attempt, options.workers, (int(low), int(high)))
-    audience = LogDisplay()
+    request = AttemptRequest(options.attempt, options.workers, (int(low), int(high)))
+    display = LogDisplay()
     try:
         with reclaim_run_directory(RunDir(options.run_dir.absolute())) as run_dir:
-            code = run_attempt(run_dir, wish, audience)
+            code = run_attempt(run_dir, request, display)
     except BadInput as error:
         # The lock shows that another process runs this attempt or the one before.
-        audience.say(f"not started: {error}")
+        display.say(f"not started: {error}")
         code = NOTHING_TO_DO
     sys.exit(code)
 
 
-def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> int:
+def run_attempt(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> int:
     """Run the attempt unless it has begun before; return its exit code. The caller holds the lock."""
     try:
         newest = read_attempt(run_dir)
     except BadInput as error:
-        audience.say(str(error))
+        display.say(str(error))
         return RETRYABLE
-    if newest is not None and newest.number >= wish.attempt:
-        audience.say(f"attempt {wish.attempt} has begun before; the newest is {newest.number}")
+    if newest is not None and newest.number >= request.attempt:
+        display.say(f"attempt {request.attempt} has begun before; the newest is {newest.number}")
         return NOTHING_TO_DO
     pid = os.getpid()
     attempt = Attempt(
-        number=wish.attempt, pid=pid, started=process_identity.read_start_time(pid) or 0, began_s=time.time()
+        number=request.attempt,
+        pid=pid,
+        started=process_identity.read_start_time(pid) or 0,
+        began_s=time.time(),
     )
     write_attempt(run_dir, attempt)
-    audience.say(f"attempt {wish.attempt} begins with {wish.workers} workers")
+    display.say(f"attempt {request.attempt} begins with {request.workers} workers")
     try:
-        outcome = determine_outcome(run_dir, wish, audience)
+        outcome = determine_outcome(run_dir, request, display)
     except RunDirectoryLost as lost:
         # The file for the outcome is gone.
-        audience.say(f"attempt {wish.attempt} ended: {lost}")
+        display.say(f"attempt {request.attempt} ended: {lost}")
         return lost.exit_code
-    audience.say(f"attempt {wish.attempt} ended with {outcome.code}: {outcome.why}")
+    display.say(f"attempt {request.attempt} ended with {outcome.code}: {outcome.why}")
     write_attempt(run_dir, msgspec.structs.replace(attempt, outcome=outcome))
     return outcome.code
 
 
-def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> AttemptOutcome:
+def determine_outcome(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> AttemptOutcome:
     """Run to the end and return the outcome. This is the one place where a failure becomes an outcome.
 
     Raises:
@@ -107,12 +111,12 @@ def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDispla
     """
     try:
         require("torch", "a job on this machine needs torch")
-        if has_finished(run_dir):
+        if has_finished(read_events(run_dir, torn_tail=True)):
             # The previous attempt ended after it wrote the event and before it wrote its file.
-            over = RunOver(code=0, why="all steps had been made")
+            over = RunOver(code=0, why="all steps are made")
         else:
-            over = run_to_end(run_dir, prepare_record(run_dir, wish, audience), audience)
-        write_results(run_dir, audience.say)
+            over = run_to_end(run_dir, prepare_record(run_dir, request, display), display)
+        write_results(run_dir, display.say)
     except RunDirectoryLost:
         raise
     except BadInput as error:
@@ -127,12 +131,7 @@ def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDispla
     return AttemptOutcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
 
 
-def has_finished(run_dir: RunDir) -> bool:
-    events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
-    return any(event.kind == "run.finished" for event in events)
-
-
-def prepare_record(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> RunRecord:
+def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> RunRecord:
     """Prepare the run directory for the attempt and return the record of the run.
 
     The attempt begins anew, or with the newest valid checkpoint.
@@ -141,28 +140,28 @@ def prepare_record(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) 
         ElastaneError: there are checkpoints, and none can be read.
     """
     record = read_record(run_dir)
-    spec = adapt_spec(record, wish)
+    spec = adapt_spec(record, request)
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
         content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
         replace_file(run_dir.run, content, durable=True)
         return record
-    why = f"attempt {wish.attempt}"
+    why = f"attempt {request.attempt}"
     if spec.checkpoints is None:
-        return prepare_restart(run_dir, spec, audience.say, why=why)
+        return prepare_restart(run_dir, spec, display.say, why=why)
     try:
-        return prepare_resumption(run_dir, spec, audience.say, why=why)
+        return prepare_resumption(run_dir, spec, display.say, why=why)
     except NoSuchFile:
-        return prepare_restart(run_dir, spec, audience.say, why=why)
+        return prepare_restart(run_dir, spec, display.say, why=why)
 
 
-def adapt_spec(record: RunRecord, wish: AttemptRequest) -> RunSpec:
+def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:
     """Return the run's spec with the sizes of this attempt, at most the number of virtual ranks if known."""
-    low, high = wish.limits
+    low, high = request.limits
     if record.pinned is not None:
         high = min(high, record.pinned.virtual_ranks)
     low = min(low, high)
-    start = min(max(low, wish.workers), high)
+    start = min(max(low, request.workers), high)
     return msgspec.structs.replace(record.spec, min_workers=low, max_workers=high, start=start)
 
 

@@ -8,9 +8,9 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
-LARGEST_BYTES = 4 << 20
+LARGEST_ATTEMPT_BYTES = 4 << 20
 """The size limit of the file, which may contain a traceback."""
-_decode = Decoder[Attempt](Attempt, at_most_bytes=LARGEST_BYTES)
+_decode = Decoder[Attempt](Attempt, at_most_bytes=LARGEST_ATTEMPT_BYTES)
 
 
 def read_attempt(run_dir: RunDir) -> Attempt | None:
@@ -21,7 +21,7 @@ def read_attempt(run_dir: RunDir) -> Attempt | None:
         OSError: it cannot be read.
     """
     try:
-        return _decode(read_bytes(run_dir.attempt, LARGEST_BYTES, follow_links=False))
+        return _decode(read_bytes(run_dir.attempt, LARGEST_ATTEMPT_BYTES, follow_links=False))
     except FileNotFoundError:
         return None
     except Malformed as error:

@@ -13,11 +13,11 @@ class AttemptView(Protocol):
     async def follow(self) -> None:
         """Show the attempt until cancelled."""
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Show a sentence about the run."""
 
-    def close(self, *, look: bool) -> None:
-        """End the display; with ``look``, show the last state first."""
+    def close(self, *, update: bool) -> None:
+        """End the display; with ``update``, show the last state first."""
 
 
 class Display(Protocol):
@@ -42,5 +42,5 @@ class LogDisplay:
     async def follow(self) -> None:
         await asyncio.Event().wait()
 
-    def close(self, *, look: bool) -> None:
+    def close(self, *, update: bool) -> None:
         """Do nothing, because nothing is open."""

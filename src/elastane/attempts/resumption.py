@@ -14,13 +14,9 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.observability.line_files import cut_torn_line, read_last_line
-from elastane.observability.run_files import (
-    decode_event_line,
-    decode_ledger_line,
-    read_lines,
-    read_record,
-)
+from elastane.observability.facts import has_finished
+from elastane.observability.line_files import append_line
+from elastane.observability.run_files import read_events, read_last_step, read_ledger, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 
@@ -28,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def prepare_resumption(
-    run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "asked to", adapted: bool = False
+    run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "requested by the user", adapted: bool = False
 ) -> RunRecord:
     """Prepare the run directory for another attempt from a checkpoint. The caller holds its lock.
 
@@ -39,7 +35,7 @@ def prepare_resumption(
         run_dir: of the run.
         spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
         say: takes lines for the user.
-        why: for the event.
+        why: the reason for the event.
         adapted: the user has accepted that the script or the software has changed.
 
     Raises:
@@ -48,8 +44,8 @@ def prepare_resumption(
         Damaged: there are complete checkpoints, and none is valid. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
-    record, events = read_record(run_dir), _read_events(run_dir)
-    if any(event.kind == "run.finished" for event in events):
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    if has_finished(events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
             means="all its steps are made, so there is nothing to resume",
@@ -57,7 +53,7 @@ def prepare_resumption(
         )
     if not adapted:
         _check_unchanged(record, spec)
-    lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
+    lines = len(read_ledger(run_dir, torn_tail=True))
     manifest = find_newest_valid(run_dir, spec, say, within=lines)
     beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(record, events))
     pinned = None if adapted else _adapt_pinned(record, spec)
@@ -82,17 +78,15 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     Raises:
         BadInput: a file is damaged. Nothing was changed.
     """
-    record, events = read_record(run_dir), _read_events(run_dir)
-    lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    lines = len(read_ledger(run_dir, torn_tail=True))
     beginning = Resumed("", 0, *_compute_next_numbers(record, events))
     record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
-    lost = _record_begin(run_dir, record, f"{why}: from the beginning, as no checkpoint was finished", lines)
+    lost = _record_begin(
+        run_dir, record, f"{why}: from the beginning, because no checkpoint was complete", lines
+    )
     say(f"starting again; {lost} steps are made again")
     return record
-
-
-def _read_events(run_dir: RunDir) -> tuple[EventLine, ...]:
-    return read_lines(run_dir.events, decode_event_line, torn_tail=True)
 
 
 def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
@@ -106,7 +100,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
     """Record that an attempt begins; return how many of the ledger's ``lines`` are made again."""
     resumed = record.resumed
     assert resumed is not None, "the caller has set it"
-    now, last_word = time.time(), _find_last_timestamp(run_dir)
+    now, last_record_s = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
     # No two attempts may have the same number, even after a power cut.
     replace_file(
@@ -123,10 +117,10 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
             "step": resumed.step,
             "lost_steps": lost,
             "times": resumed.times,
-            "away_s": round(now - last_word, 3),
+            "away_s": round(now - last_record_s, 3),
         },
     )
-    _append_event(run_dir, event)
+    append_line(run_dir.events, msgspec.json.encode(event))
     return lost
 
 
@@ -135,7 +129,7 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
 
     Args:
         run_dir: of the run.
-        spec: likewise.
+        spec: of the run.
         say: takes lines for the user.
         within: the last step in the ledger; later checkpoints do not count. None: all checkpoints count.
 
@@ -146,10 +140,10 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         StorageError: the storage does not answer.
     """
     if spec.checkpoints is None:
-        raise BadInput("the run was started with --checkpoint-every never", means="so it has no checkpoint")
-    catalog = Catalog(open_storage(spec.checkpoints.root(run_dir)))
+        raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
+    catalog = Catalog(open_storage(spec.checkpoints.get_root(run_dir)))
 
-    def proved(manifest: Manifest) -> None:
+    def check(manifest: Manifest) -> None:
         damages: tuple[FileDamage, ...]
         if within is not None and manifest.step > within:
             # Lines of the ledger were removed, or the run went back to an older checkpoint before.
@@ -159,10 +153,10 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         if damages:
             raise Damaged(manifest.name, damages)
 
-    begun = time.perf_counter()
-    _, manifest, passed = catalog.restore_newest(proved)
-    seconds = time.perf_counter() - begun
-    for damaged in passed:
+    start_s = time.perf_counter()
+    _, manifest, skipped = catalog.restore_newest(check)
+    seconds = time.perf_counter() - start_s
+    for damaged in skipped:
         say(f"skipping checkpoint {damaged.checkpoint}: " + "; ".join(map(str, damaged.damages)))
     say(f"checkpoint {manifest.name} is valid: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
     return manifest
@@ -180,16 +174,16 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
     if hashlib.sha256(script.read_bytes()).hexdigest() != record.pinned.script_digest:
         raise BadInput(
             f"{script} has changed since the run {spec.name} began",
-            means="with another script the run may end with other bytes",
+            means="a changed script may train other bytes",
             do="restore the script, or add --accept-changes",
         )
 
 
 def _find_last_timestamp(run_dir: RunDir) -> float:
     """Return the time of the last line that the previous attempt wrote."""
-    newest = read_last_line(run_dir.ledger, decode_ledger_line)
-    said = [event.time for event in _read_events(run_dir)] + ([newest.time] if newest is not None else [])
-    return max(said, default=time.time())
+    events, newest = read_events(run_dir, torn_tail=True), read_last_step(run_dir)
+    times = [event.time for event in events] + ([newest.time] if newest is not None else [])
+    return max(times, default=time.time())
 
 
 def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
@@ -202,18 +196,11 @@ def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
     if not lines:
         return 0
     text = run_dir.ledger.read_bytes().split(b"\n")
-    kept, lost = text[:step], text[step:lines]
+    remaining, lost = text[:step], text[step:lines]
     if lost:
         with run_dir.lost_ledger.open("ab") as file:
             file.write(b"\n".join(lost) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-    replace_file(run_dir.ledger, b"".join(line + b"\n" for line in kept), durable=True)
+    replace_file(run_dir.ledger, b"".join(line + b"\n" for line in remaining), durable=True)
     return len(lost)
-
-
-def _append_event(run_dir: RunDir, event: EventLine) -> None:
-    with run_dir.events.open("r+b") as file:
-        cut_torn_line(file.fileno())
-        file.seek(0, os.SEEK_END)
-        file.write(msgspec.json.encode(event) + b"\n")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.agent.presence import LOCK_CHECK_S
 from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.client.runs_home import runs_home
+from elastane.client.runs_home import find_runs_home
 
-PATIENCE_S = 1.0
 SECRET_BYTES = 32
 
 
@@ -37,7 +37,7 @@ def claim_run_directory(
     Raises:
         BadInput: the directory is in use, has another run, or cannot be written. Nothing was overwritten.
     """
-    run_dir = RunDir((directory or runs_home() / spec.name).absolute())
+    run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
     try:
         run_dir.logs.mkdir(parents=True, exist_ok=True)
         lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -82,7 +82,7 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
     Raises:
         BadInput: a live run holds it.
     """
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + LOCK_CHECK_S
     while True:
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +100,7 @@ def refuse_another_run(run_dir: RunDir) -> None:
     if run_dir.run.exists():
         raise BadInput(
             f"{run_dir.root} already holds a run",
-            means="a run directory is for one run, so that its ledger stays a proof",
+            means="a directory holds one run, so that its ledger proves that run",
             do="choose another --run-dir or --name, or remove the directory",
         )
 
@@ -120,7 +120,7 @@ def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | N
 
 def link_run_name(name: str, run_dir: RunDir) -> None:
     """Link the run directory in the home, so that commands in other terminals can name the run."""
-    link = runs_home() / name
+    link = find_runs_home() / name
     if link.resolve() == run_dir.root.resolve():
         return
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -135,11 +135,11 @@ def check_name_is_free(name: str, directory: Path | None) -> None:
     Raises:
         BadInput: another run has it.
     """
-    there = runs_home() / name
-    if directory is None or not there.exists() or there.resolve() == directory.resolve():
+    path = find_runs_home() / name
+    if directory is None or not path.exists() or path.resolve() == directory.resolve():
         return
     raise BadInput(
-        f"the name {name} belongs to the run in {there.resolve()}",
+        f"the name {name} belongs to the run in {path.resolve()}",
         do="choose another --name, or remove that run",
     )
 
@@ -148,6 +148,6 @@ def explain_unwritable(run_dir: RunDir, error: OSError) -> BadInput:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return BadInput(
         f"cannot write the run directory {run_dir.root}: {error.strerror}",
-        means="without a ledger the run would prove nothing, so it was not started",
+        means="the run needs its ledger, so it was not started",
         do="free some space there, or choose another --run-dir" if full else "choose another --run-dir",
     )

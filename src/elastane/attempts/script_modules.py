@@ -33,11 +33,11 @@ def find_module_file(module: str, folder: Path | None) -> Path:
                     f"{module} is a package without a {MAIN}.py",
                     do=f"name the module in it that trains, such as {module}.train",
                 )
-    where = f"in {folder}, nor is it installed" if folder is not None else "installed"
+    where = f"in {folder} or installed" if folder is not None else "installed"
     raise BadInput(
         f"there is no Python module {module} {where}",
-        means="modules are searched as python -m does it, first in the working directory",
-        do="correct the name, start in the directory of its outermost package, or install that package",
+        means="modules are searched as by python -m, first in the working directory",
+        do="correct the name, start in the directory of its outermost package, or install the package",
     )
 
 

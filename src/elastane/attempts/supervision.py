@@ -17,7 +17,7 @@ from elastane.attempts.resumption import prepare_resumption
 MOST_FUTILE_ATTEMPTS = 3
 
 
-def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver:
+def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver:
     """Run to the end and return the outcome. The caller holds the lock of the run directory.
 
     Raises:
@@ -26,40 +26,40 @@ def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver
     futile = 0
     while True:
         try:
-            over, wanted = asyncio.run(train_attempt(run_dir, record, audience))
+            over, wanted = asyncio.run(train_attempt(run_dir, record, display))
         except RunDirectoryLost as lost:
             # Nothing is written to the old path: it may belong to another run now.
             if lost.moved_to is not None:
-                _record_end_elsewhere(RunDir(lost.moved_to), lost, audience)
+                _record_end_elsewhere(RunDir(lost.moved_to), lost, display)
             raise
         try:
             write_final_event(run_dir, over)
         except (OSError, ElastaneError) as error:
-            audience.say(f"cannot record the end of the run: {error}")
+            display.say(f"cannot record the end of the run: {error}")
         if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug:
             return over
         before = record.resumed.step if record.resumed is not None else 0
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            record = prepare_resumption(run_dir, spec, audience.say, why="every copy of the state died")
+            record = prepare_resumption(run_dir, spec, display.say, why="every copy of the state was lost")
         except ElastaneError as error:
-            audience.say(f"cannot resume: {error}")
+            display.say(f"cannot resume: {error}")
             return over
         # An attempt that dies before its first new checkpoint would probably do so again.
         futile = futile + 1 if record.resumed is not None and record.resumed.step <= before else 0
 
 
-def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Display) -> None:
+def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, display: Display) -> None:
     """Record in the moved directory why the run ended."""
     try:
         write_final_event(run_dir, RunOver(code=1, why=lost.what))
         run_dir.endpoint.unlink(missing_ok=True)
     except (OSError, ElastaneError) as error:
-        audience.say(f"cannot record the end of the run: {error}")
+        display.say(f"cannot record the end of the run: {error}")
 
 
-async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -> tuple[RunOver, int]:
+async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) -> tuple[RunOver, int]:
     """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second kills it.
 
     Returns:
@@ -68,10 +68,10 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -
     from elastane.agent.agent import Agent
 
     agent = Agent(run_dir, record.spec, resumed=record.resumed)
-    view = audience.view(record)
+    view = display.view(record)
     interrupts = 0
 
-    def interrupted() -> None:
+    def handle_interrupt() -> None:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
@@ -83,25 +83,25 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted)
+        loop.add_signal_handler(number, handle_interrupt)
     showing = asyncio.create_task(view.follow())
     try:
         over = await agent.run()
     except OSError as error:
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
-        await close_view(showing, view, audience)
+        await close_view(showing, view, display)
     # The user killed the run before it could record its outcome; that counts as stopped, not as failed.
     if interrupts > 1 and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
 
 
-async def close_view(showing: "asyncio.Task[None]", view: AttemptView, audience: Display) -> None:
+async def close_view(showing: "asyncio.Task[None]", view: AttemptView, display: Display) -> None:
     """Close the view after its last update. A failure of the view is shown; the outcome stays."""
     showing.cancel()
     (outcome,) = await asyncio.gather(showing, return_exceptions=True)
     failed = isinstance(outcome, Exception)
-    view.close(look=not failed)
+    view.close(update=not failed)
     if failed:
-        audience.say(f"the display failed ({outcome}); the run continued without it")
+        display.say(f"the display failed ({outcome}); the run continued without it")

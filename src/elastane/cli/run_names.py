@@ -3,7 +3,7 @@
 import random
 
 from elastane.api.rundir import RunDir
-from elastane.client.runs_home import list_run_names, runs_home
+from elastane.client.runs_home import find_runs_home, list_run_names
 
 WORDS = (
     "amber", "aspen", "birch", "brisk", "calm", "cedar", "clear", "cobalt", "coral", "crisp",
@@ -17,12 +17,12 @@ WORDS = (
 
 def list_runs() -> list[RunDir]:
     """Return all runs that have a name, sorted by name."""
-    return [RunDir((runs_home() / name).resolve()) for name in list_run_names()]
+    return [RunDir((find_runs_home() / name).resolve()) for name in list_run_names()]
 
 
 def generate_name(stem: str) -> str:
     """Return an unused name for a run: the stem of its script, a word and a number."""
-    taken = {entry.name for entry in runs_home().iterdir()} if runs_home().is_dir() else set()
+    taken = {entry.name for entry in find_runs_home().iterdir()} if find_runs_home().is_dir() else set()
     while True:
         # The name must not depend on the user's seed, and is not secret.
         word, number = random.choice(WORDS), random.randrange(10, 1000)  # noqa: S311 - a name, not a secret

@@ -18,8 +18,8 @@ def check_url(url: str) -> None:
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise BadInput(
             f"{url} is not encrypted",
-            means="whoever sees the network would see your token",
-            do="write https://, or reach it through a tunnel that ends on 127.0.0.1",
+            means="your token could be read on the network",
+            do="use https://, or a tunnel that ends at 127.0.0.1",
         )
 
 

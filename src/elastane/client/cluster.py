@@ -70,17 +70,17 @@ PATHS: dict[type[Document], str] = {
     Reservation: "reservations",
     Trigger: "triggers",
 }
-NONE_YET = '"0"'
+NO_VERSION = '"0"'
 """Version of a document that does not exist."""
-QUESTIONS = ("/config/diff", "/policy/check")
-"""Paths where a POST changes nothing: its body is the question."""
-OURS = ("application/json", "text/event-stream")
+READING_POSTS = ("/config/diff", "/policy/check")
+"""Ends of paths where a POST only reads."""
+CONTROLLER_TYPES = ("application/json", "text/event-stream")
 """Content types of a controller, perhaps of another version; any other type is not from a controller."""
-AGAIN = {429, 503}
+RETRIED_STATUSES = {429, 503}
 """Status codes after which a request is repeated later."""
 PAUSE_S = 0.2
 PRINTABLE = re.compile(r"[!-~]+")
-NOBODY_S = 2.0
+FIRST_CONTACT_S = 2.0
 """How long a read is retried at an address that refuses connections and has never answered."""
 QUIET_S = 60.0
 """A stream that has sent nothing for this long, not even a comment, is broken."""
@@ -117,7 +117,7 @@ class Cluster:
         verify: whether to verify certificates, or the path of the certificate to trust.
         timeout_s: for a request with all its retries, in seconds. Requests are retried while the controller
             restarts. Requests that change something carry a key, so that the controller runs them once. Reads
-            from an address that refuses connections and has never answered fail after `NOBODY_S`.
+            from an address that refuses connections and has never answered fail after `FIRST_CONTACT_S`.
 
     Raises:
         BadInput: the token is malformed, or ``verify`` is not a certificate.
@@ -158,7 +158,7 @@ class Cluster:
         Raises:
             RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
         """
-        return self._do("POST", "/jobs", Job, body=spec, key=key)
+        return self._request("POST", "/jobs", Job, body=spec, key=key)
 
     def jobs(
         self,
@@ -171,10 +171,10 @@ class Cluster:
     ) -> Iterator[JobSummary]:
         """Yield the jobs that the token may see, newest first, fetched page by page."""
         params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
-        yield from self._pages("/jobs", Page[JobSummary], params)
+        yield from self._list_pages("/jobs", Page[JobSummary], params)
 
     def job(self, name: str) -> Job:
-        return self._do("GET", f"/jobs/{_check_path_name(name)}", Job)
+        return self._request("GET", f"/jobs/{_check_path_name(name)}", Job)
 
     def scale(
         self,
@@ -190,33 +190,33 @@ class Cluster:
             max_replicas=max_replicas,
             replica_discrete_values=replica_discrete_values,
         )
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/scale", Job, body=body)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/scale", Job, body=body)
 
     def pause(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/pause", Job)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/pause", Job)
 
     def resume(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/resume", Job)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/resume", Job)
 
     def cancel(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/cancel", Job)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/cancel", Job)
 
     def set_priority(self, name: str, priority_class: str) -> Job:
         """Give a job another priority class."""
         body = PriorityChange(priority_class=priority_class)
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
         """Set the budget, deadline, target or priority class of a job; unset fields stay as they are."""
-        return self._do("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
+        return self._request("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> JobExplanation:
         """Return the reasons for the size of a job."""
-        return self._do("GET", f"/jobs/{_check_path_name(name)}/explain", JobExplanation)
+        return self._request("GET", f"/jobs/{_check_path_name(name)}/explain", JobExplanation)
 
     def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
         """Yield the events of a job after the event with this number, oldest first."""
-        yield from self._pages(
+        yield from self._list_pages(
             f"/jobs/{_check_path_name(name)}/events", Page[Event], {"after": after or None}
         )
 
@@ -235,24 +235,24 @@ class Cluster:
         broken_since: float | None = None
         while True:
             try:
-                for seen, event in self._watched(job, after):
+                for seen, event in self._read_stream(job, after):
                     after, broken_since = seen, None
                     if event is not None:
                         yield event
             except RequestRefused as refusal:
                 broken_since = broken_since or time.monotonic()
                 tried_s = time.monotonic() - broken_since
-                if refusal.problem.status not in AGAIN or tried_s > self._timeout_s:
+                if refusal.problem.status not in RETRIED_STATUSES or tried_s > self._timeout_s:
                     raise
             except httpx.TransportError as error:
                 if _is_about_trust(error):
-                    raise self._not_trusted(error) from error
+                    raise self._make_untrusted(error) from error
                 broken_since = broken_since or time.monotonic()
-                if time.monotonic() - broken_since > self._patience_s(error, changes=False):
-                    raise self._unreachable(error, changes=False) from error
+                if time.monotonic() - broken_since > self._get_patience_s(error, changes=False):
+                    raise self._make_unreachable(error, changes=False) from error
             time.sleep(PAUSE_S)
 
-    def _watched(self, job: str, after: int | None) -> Iterator[tuple[int | None, Event | None]]:
+    def _read_stream(self, job: str, after: int | None) -> Iterator[tuple[int | None, Event | None]]:
         """Yield the events of one stream until it ends.
 
         Each comes with the number to continue after. None in place of an event: the stream is alive.
@@ -278,7 +278,7 @@ class Cluster:
 
     def processes(self, name: str) -> tuple[str, ...]:
         """Return the processes of a job that have a log: workers by number, then the others."""
-        return self._do("GET", f"/jobs/{_check_path_name(name)}/processes", Page[str]).items
+        return self._request("GET", f"/jobs/{_check_path_name(name)}/processes", Page[str]).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """Return a part of a log, and the offset of the next part.
@@ -288,23 +288,23 @@ class Cluster:
             process: ``agent``, ``coordinator``, ``fork-server`` or a worker, such as ``worker-3``.
             offset: of the first byte; negative: counted from the end.
         """
-        answer = self._ask(
+        answer = self._send(
             "GET", f"/jobs/{_check_path_name(name)}/logs", params={"process": process, "offset": offset}
         )
         return answer.content, int(_read_header(answer, "Elastane-Next-Offset"))
 
-    # -- what operators declare ----------------------------------------------------------------------------
+    # -- declared documents --------------------------------------------------------------------------------
 
-    def declared(self, kind: type[D]) -> tuple[D, ...]:
-        """Return all documents of a kind: ``cluster.declared(Team)``."""
-        return self._do("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
+    def documents(self, kind: type[D]) -> tuple[D, ...]:
+        """Return all documents of a kind: ``cluster.documents(Team)``."""
+        return self._request("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
 
     def document(self, kind: type[D], name: str) -> D:
-        return self._do("GET", f"/{PATHS[kind]}/{_check_path_name(name)}", kind)
+        return self._request("GET", f"/{PATHS[kind]}/{_check_path_name(name)}", kind)
 
     def declare(self, document: Document) -> None:
         """Declare a document; it replaces a document with the same name."""
-        self._done("PUT", f"/{PATHS[type(document)]}/{_check_path_name(document.name)}", body=document)
+        self._send_change("PUT", f"/{PATHS[type(document)]}/{_check_path_name(document.name)}", body=document)
 
     def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
         """Apply ``changed`` to a document, and declare the result.
@@ -322,20 +322,20 @@ class Cluster:
         """
         path = f"/{PATHS[kind]}/{_check_path_name(name)}"
         before: D | None = None
-        version = NONE_YET
+        version = NO_VERSION
         try:
-            answer = self._ask("GET", path)
+            answer = self._send("GET", path)
         except NotFound:
             pass
         else:
             before, version = _decode_answer(answer, answer.content, kind), _read_header(answer, "ETag")
         after = changed(before)
         if after != before:
-            self._done("PUT", path, body=after, if_match=version)
+            self._send_change("PUT", path, body=after, if_match=version)
         return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
-        self._done("DELETE", f"/{PATHS[kind]}/{_check_path_name(name)}")
+        self._send_change("DELETE", f"/{PATHS[kind]}/{_check_path_name(name)}")
 
     def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
         """Set the quota of a team or a cohort in one pool; its quotas in other pools stay.
@@ -344,43 +344,43 @@ class Cluster:
             RequestRefused: another request changed the document meanwhile.
         """
         path = f"/{PATHS[kind]}/{_check_path_name(name)}"
-        answer = self._ask("GET", path)
+        answer = self._send("GET", path)
         before: Team | Cohort = _decode_answer(answer, answer.content, kind)
         others = tuple(one for one in before.quotas if one.pool != quota.pool)
         after = msgspec.structs.replace(before, quotas=(*others, quota))
-        self._done("PUT", path, body=after, if_match=_read_header(answer, "ETag"))
+        self._send_change("PUT", path, body=after, if_match=_read_header(answer, "ETag"))
 
     def rules(self) -> SchedulingRules:
-        return self._do("GET", "/rules", SchedulingRules)
+        return self._request("GET", "/rules", SchedulingRules)
 
     def set_rules(self, rules: SchedulingRules) -> None:
-        self._done("PUT", "/rules", body=rules)
+        self._send_change("PUT", "/rules", body=rules)
 
     def config(self) -> Config:
         """Return all declared documents as one configuration."""
-        return self._do("GET", "/config", Config)
+        return self._request("GET", "/config", Config)
 
     def diff(self, config: Config) -> tuple[Change, ...]:
         """Return the changes that applying a configuration would make."""
-        return self._do("POST", "/config/diff", Page[Change], body=config).items
+        return self._request("POST", "/config/diff", Page[Change], body=config).items
 
     def apply(self, config: Config) -> tuple[Change, ...]:
         """Make the declared documents equal to a configuration; kinds that are None stay."""
-        return self._do("POST", "/config/apply", Page[Change], body=config).items
+        return self._request("POST", "/config/apply", Page[Change], body=config).items
 
     def check_policy(self, config: Config) -> Forecast:
         """Return the changes, of documents and jobs, that applying a configuration now would make."""
-        return self._do("POST", "/policy/check", Forecast, body=config)
+        return self._request("POST", "/policy/check", Forecast, body=config)
 
     # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
 
     def nodes(self) -> tuple[Node, ...]:
-        return self._do("GET", "/nodes", Page[Node]).items
+        return self._request("GET", "/nodes", Page[Node]).items
 
     def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
         """Drain a node, count it as failed, or use it again."""
         body = None if verb == "use" else NodeChange(why=why)
-        return self._do("POST", f"/nodes/{_check_path_name(name)}/{verb}", Node, body=body)
+        return self._request("POST", f"/nodes/{_check_path_name(name)}/{verb}", Node, body=body)
 
     def forget_node(self, name: str) -> None:
         """Remove a node that no engine sees any more from the list.
@@ -388,11 +388,11 @@ class Cluster:
         Raises:
             RequestRefused: an engine still sees the node.
         """
-        self._done("DELETE", f"/nodes/{_check_path_name(name)}")
+        self._send_change("DELETE", f"/nodes/{_check_path_name(name)}")
 
     def report(self, report: Report) -> None:
         """Report a capacity, a notice, a price or a metric from outside."""
-        self._done("POST", "/reports", body=report)
+        self._send_change("POST", "/reports", body=report)
 
     def usage(
         self,
@@ -401,7 +401,7 @@ class Cluster:
         until_s: float | None = None,
     ) -> Usage:
         """Return device-seconds and cost, grouped; by default by team, for the last 30 days."""
-        return self._do("GET", "/usage", Usage, params=_build_usage_query(by, from_s, until_s))
+        return self._request("GET", "/usage", Usage, params=_build_usage_query(by, from_s, until_s))
 
     def usage_csv(
         self,
@@ -410,50 +410,50 @@ class Cluster:
         until_s: float | None = None,
     ) -> str:
         """Return the usage as CSV."""
-        return self._ask(
+        return self._send(
             "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
         ).text
 
     def make_token(self, new: NewToken) -> MadeToken:
         """Create a token; its secret is only in this answer, and empty if the first answer was lost."""
-        return self._do("POST", "/tokens", MadeToken, body=new)
+        return self._request("POST", "/tokens", MadeToken, body=new)
 
     def tokens(self) -> tuple[Token, ...]:
-        return self._do("GET", "/tokens", Page[Token]).items
+        return self._request("GET", "/tokens", Page[Token]).items
 
     def revoke_token(self, id_: str) -> None:
-        self._done("DELETE", f"/tokens/{_check_path_name(id_)}")
+        self._send_change("DELETE", f"/tokens/{_check_path_name(id_)}")
 
     def audit(self) -> Iterator[AuditLine]:
         """Yield the audit log, newest line first."""
-        yield from self._pages("/audit", Page[AuditLine], {})
+        yield from self._list_pages("/audit", Page[AuditLine], {})
 
     def occupancy(self) -> tuple[Occupancy, ...]:
         """Return every pool with its used devices."""
-        return self._do("GET", "/occupancy", Page[Occupancy]).items
+        return self._request("GET", "/occupancy", Page[Occupancy]).items
 
     def me(self) -> Me:
         """Return the user, role and team of the token of this connection."""
-        return self._do("GET", "/me", Me)
+        return self._request("GET", "/me", Me)
 
     def health(self) -> Health:
         """Return the health of the controller."""
-        return self._do("GET", "/health", Health)
+        return self._request("GET", "/health", Health)
 
     def version(self) -> Version:
-        return self._do("GET", "/version", Version)
+        return self._request("GET", "/version", Version)
 
     # -- HTTP ------------------------------------------------------------------------------------------------
 
-    def _pages(self, path: str, kind: type[Page[T]], params: dict[str, Any]) -> Iterator[T]:
+    def _list_pages(self, path: str, kind: type[Page[T]], params: dict[str, Any]) -> Iterator[T]:
         after = ""
         while True:
-            page = self._do("GET", path, kind, params=params | ({"after": after} if after else {}))
+            page = self._request("GET", path, kind, params=params | ({"after": after} if after else {}))
             yield from page.items
             if not (after := page.after):
                 return
 
-    def _do(
+    def _request(
         self,
         method: str,
         path: str,
@@ -463,16 +463,16 @@ class Cluster:
         body: object = None,
         key: str = "",
     ) -> T:
-        answer = self._ask(method, path, params=params, body=body, key=key)
+        answer = self._send(method, path, params=params, body=body, key=key)
         return _decode_answer(answer, answer.content, kind)
 
-    def _done(self, method: str, path: str, *, body: object = None, if_match: str = "") -> None:
+    def _send_change(self, method: str, path: str, *, body: object = None, if_match: str = "") -> None:
         """Send a change; check only that its answer comes from a controller."""
-        answer = self._ask(method, path, body=body, if_match=if_match)
+        answer = self._send(method, path, body=body, if_match=if_match)
         if answer.status_code != httpx.codes.NO_CONTENT:
             _decode_answer(answer, answer.content, dict)
 
-    def _ask(
+    def _send(
         self,
         method: str,
         path: str,
@@ -492,13 +492,15 @@ class Cluster:
         changes = _is_change(method, path)
         if key and not PRINTABLE.fullmatch(key):
             raise BadInput(
-                f"{key!r} is no key", means="nothing was sent", do="write signs of ASCII, no spaces"
+                f"{key!r} is not a valid key",
+                means="nothing was sent",
+                do="use ASCII characters without spaces",
             )
         headers = {"Idempotency-Key": key or str(uuid.uuid4())} if changes else {}
         headers |= {"If-Match": if_match} if if_match else {}
         content = None if body is None else _encode_body(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
-        begun = time.monotonic()
+        began = time.monotonic()
         while True:
             pause_s = PAUSE_S
             try:
@@ -507,39 +509,42 @@ class Cluster:
                 )
             except httpx.TransportError as error:
                 if _is_about_trust(error):
-                    raise self._not_trusted(error) from error
-                if time.monotonic() + pause_s > begun + self._patience_s(error, changes=changes):
-                    raise self._unreachable(error, changes=changes) from error
+                    raise self._make_untrusted(error) from error
+                if time.monotonic() + pause_s > began + self._get_patience_s(error, changes=changes):
+                    raise self._make_unreachable(error, changes=changes) from error
             else:
                 self._answered = True
                 # Redirects are not followed, because the token is only for this address.
                 if answer.is_success:
                     return answer
                 pause_s = _read_retry_after_s(answer)
-                if answer.status_code not in AGAIN or time.monotonic() + pause_s > begun + self._timeout_s:
+                if (
+                    answer.status_code not in RETRIED_STATUSES
+                    or time.monotonic() + pause_s > began + self._timeout_s
+                ):
                     raise _decode_refusal(answer)
             time.sleep(pause_s)
 
-    def _patience_s(self, error: httpx.TransportError, *, changes: bool) -> float:
+    def _get_patience_s(self, error: httpx.TransportError, *, changes: bool) -> float:
         """Return how long a request is retried after this error, in seconds."""
         # A controller that has answered before is restarting. One that has never answered does not exist or
         # is starting. A change waits in both cases, so that the user does not have to repeat it.
-        nobody = not changes and not self._answered and isinstance(error, httpx.ConnectError)
-        return min(NOBODY_S, self._timeout_s) if nobody else self._timeout_s
+        first_contact = not changes and not self._answered and isinstance(error, httpx.ConnectError)
+        return min(FIRST_CONTACT_S, self._timeout_s) if first_contact else self._timeout_s
 
-    def _unreachable(self, error: httpx.TransportError, *, changes: bool) -> ControllerUnreachable:
-        unsure = "; what you asked for may or may not have been done" if changes else ""
+    def _make_unreachable(self, error: httpx.TransportError, *, changes: bool) -> ControllerUnreachable:
+        unsure = "; your request may or may not have taken effect" if changes else ""
         return ControllerUnreachable(
             f"the controller at {self._http.base_url} does not answer ({error})",
-            means=f"jobs go on training without it{unsure}",
-            do="see that it runs (`elastane up`) and that the address is right, then ask again",
+            means=f"jobs continue without it{unsure}",
+            do="check that it runs (`elastane up`) and that the address is correct, then try again",
         )
 
-    def _not_trusted(self, error: httpx.TransportError) -> ControllerUnreachable:
+    def _make_untrusted(self, error: httpx.TransportError) -> ControllerUnreachable:
         return ControllerUnreachable(
-            f"the certificate of {self._http.base_url} is not trusted here ({error})",
-            means="it may be another's: nothing was sent, your token neither",
-            do="name its authority (`elastane login URL --ca FILE`), and the host as the certificate has it",
+            f"the certificate of {self._http.base_url} is not trusted ({error})",
+            means="another server may be answering; nothing was sent, not even your token",
+            do="name its authority (`elastane login URL --ca FILE`), and use the host of the certificate",
         )
 
 
@@ -551,9 +556,11 @@ def _check_token(token: str) -> str:
     """
     if not PRINTABLE.fullmatch(token):
         raise BadInput(
-            "the token is empty" if not token else "the token has spaces, line breaks or signs that none has",
+            "the token is empty"
+            if not token
+            else "the token has spaces, line breaks or other invalid characters",
             means="nothing was sent",
-            do="write it as it was told, ela_ and what follows, with nothing around it",
+            do="copy the whole token, which begins with ela_, and nothing else",
         )
     return token
 
@@ -568,16 +575,16 @@ def _encode_body(body: object) -> bytes:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:
         raise BadInput(
-            f"{error.object[:40]!r} is no text",
-            means="it has bytes that are none, as names of files and variables may; nothing was sent",
-            do="write it in UTF-8",
+            f"{error.object[:40]!r} is not valid text",
+            means="a file name or a variable may contain such bytes; nothing was sent",
+            do="encode it as UTF-8",
         ) from error
 
 
 def _read_retry_after_s(answer: httpx.Response) -> float:
     """Return the seconds of ``Retry-After``; a default if it is missing or, as proxies send it, a date."""
-    said = answer.headers.get("Retry-After", "")
-    return float(said) if said.isascii() and said.isdigit() else PAUSE_S
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else PAUSE_S
 
 
 def _check_path_name(name: str) -> str:
@@ -592,11 +599,11 @@ def _check_path_name(name: str) -> str:
 
 def _is_change(method: str, path: str) -> bool:
     """Return whether a request may change something; otherwise it is a read."""
-    return method != "GET" and not path.endswith(QUESTIONS)
+    return method != "GET" and not path.endswith(READING_POSTS)
 
 
 @lru_cache(maxsize=64)
-def _decoder(kind: Any) -> Decoder[Any]:
+def _get_decoder(kind: Any) -> Decoder[Any]:
     return Decoder(kind)
 
 
@@ -615,7 +622,7 @@ def _decode_answer(answer: httpx.Response, content: bytes | str, kind: type[T]) 
         IncompatibleAnswer: the content does not have the format of this version.
     """
     try:
-        decoded: T = _decoder(kind)(content)  # type: ignore[arg-type]
+        decoded: T = _get_decoder(kind)(content)  # type: ignore[arg-type]
     except Malformed as error:
         raise _make_incompatible(answer, str(error)) from error
     return decoded
@@ -634,17 +641,17 @@ def _read_header(answer: httpx.Response, name: str) -> str:
 
 
 def _make_incompatible(answer: httpx.Response, why: str) -> IncompatibleAnswer:
-    done = "it was done; but " if _is_change(answer.request.method, answer.url.path) else ""
-    if not answer.headers.get("Content-Type", "").startswith(OURS):
+    done = "your request was done, but " if _is_change(answer.request.method, answer.url.path) else ""
+    if not answer.headers.get("Content-Type", "").startswith(CONTROLLER_TYPES):
         return IncompatibleAnswer(
-            f"{answer.url} gave an answer that is not a controller's ({why})",
-            means="something else has answered in its place; nothing that was asked for is known to be done",
-            do="look at the address, and at proxies on the way",
+            f"{answer.url} gave an answer that does not come from a controller ({why})",
+            means="another server has answered; your request may not have been done",
+            do="check the address, and any proxies on the way",
         )
     return IncompatibleAnswer(
-        f"{answer.url} gave an answer that is not understood here ({why})",
-        means=f"{done}the controller is of another version of elastane than this command",
-        do="install the same version here and there: elastane --version, and GET /v1/version",
+        f"{answer.url} gave an answer that this version does not understand ({why})",
+        means=f"{done}the controller runs another version of elastane",
+        do="install the version of the controller; compare elastane --version and GET /v1/version",
     )
 
 
@@ -673,8 +680,8 @@ def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
     except OSError as error:
         raise BadInput(
             f"{verify} cannot be read as a certificate ({error})",
-            means="nobody could be told from another by it; nothing was sent",
-            do="name the PEM file of the cluster's authority, or of its own certificate",
+            means="the controller cannot be authenticated; nothing was sent",
+            do="name a PEM file with the cluster's certificate authority or its certificate",
         ) from error
 
 
@@ -689,7 +696,7 @@ def _build_usage_query(by: tuple[str, ...], from_s: float | None, until_s: float
 
 def _decode_refusal(answer: httpx.Response) -> RequestRefused:
     try:
-        problem: Problem = _decoder(Problem)(answer.content)
+        problem: Problem = _get_decoder(Problem)(answer.content)
     except Malformed:
         # A proxy between here and the controller has answered.
         problem = Problem(
@@ -697,7 +704,7 @@ def _decode_refusal(answer: httpx.Response) -> RequestRefused:
             title=answer.reason_phrase,
             status=answer.status_code,
             detail=f"{answer.url} answered {answer.status_code} {answer.reason_phrase}",
-            means="this is not the controller's own answer",
-            do="look at the address, and at proxies on the way",
+            means="this answer does not come from the controller",
+            do="check the address, and any proxies on the way",
         )
     return (NotFound if problem.status == httpx.codes.NOT_FOUND else RequestRefused)(problem)

@@ -15,7 +15,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.run_as import RunAs
 from elastane.client.addresses import check_url
-from elastane.client.runs_home import runs_home
+from elastane.client.runs_home import find_runs_home
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
@@ -54,7 +54,7 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_home() -> Path:
-    return runs_home().parent
+    return find_runs_home().parent
 
 
 def make_home() -> None:
@@ -71,34 +71,33 @@ def find_context() -> Context:
     Raises:
         BadInput: no controller is configured, or its token is missing.
     """
-    kept = read_context()
+    saved = read_context()
     url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
-    lacking = [name for name, value in (("ELASTANE_URL", url), ("ELASTANE_TOKEN", token)) if not value]
-    if kept is None and len(lacking) == 1:
+    missing = [name for name, value in (("ELASTANE_URL", url), ("ELASTANE_TOKEN", token)) if not value]
+    if saved is None and len(missing) == 1:
         raise BadInput(
-            f"{lacking[0]} is not set",
-            means=f"half of what names a cluster is missing, and there is no {find_home() / 'cluster.json'}",
-            do=f"set {lacking[0]} too, or: elastane login URL",
+            f"{missing[0]} is not set",
+            means=f"an address and a token are needed, and there is no {find_home() / 'cluster.json'}",
+            do=f"set {missing[0]} too, or: elastane login URL",
         )
-    if kept is None and lacking:
+    if saved is None and missing:
         raise BadInput(
-            "no cluster is known here",
+            "no cluster is configured",
             means=f"there is no {find_home() / 'cluster.json'}; ELASTANE_URL and ELASTANE_TOKEN are not set",
             do="elastane up starts one on this machine; for another: elastane login URL",
         )
-    if kept is not None and url and url.rstrip("/") != kept.url.rstrip("/"):
+    if saved is not None and url and url.rstrip("/") != saved.url.rstrip("/"):
         if not token:
             raise BadInput(
                 "ELASTANE_TOKEN is not set",
-                means=f"ELASTANE_URL is {url}, and the token that is kept here is for {kept.url}: another "
-                "controller is not shown it",
+                means=f"ELASTANE_URL is {url}, but the saved token is only for {saved.url}",
                 do=f"set ELASTANE_TOKEN too, or: elastane login {url}",
             )
-        kept = Context(url=url, token=token)
-    kept = kept or Context(url=url, token=token)
-    certificate = os.environ.get("ELASTANE_CA", kept.certificate)
-    team = kept.team if token in ("", kept.token) else ""
-    return Context(url=url or kept.url, token=token or kept.token, certificate=certificate, team=team)
+        saved = None
+    context = saved or Context(url=url, token=token)
+    certificate = os.environ.get("ELASTANE_CA", context.certificate)
+    team = context.team if token in ("", context.token) else ""
+    return Context(url=url or context.url, token=token or context.token, certificate=certificate, team=team)
 
 
 def connect(to: Context | None = None) -> "Cluster":
@@ -115,8 +114,8 @@ def connect(to: Context | None = None) -> "Cluster":
     if to.certificate and not Path(to.certificate).is_file():
         raise BadInput(
             f"there is no certificate {to.certificate}",
-            means="the cluster's own cannot be told from another's without it",
-            do="put it there, or elastane login URL --ca FILE",
+            means="without it the controller cannot be authenticated",
+            do="restore that file, or: elastane login URL --ca FILE",
         )
     return Cluster(to.url, to.token, verify=to.certificate or True)
 
@@ -133,14 +132,14 @@ def save_context(found: Context) -> None:
 
 def save_store_context(store: str, found: Context) -> None:
     """Save the context of the controller of a store, for when it starts here again after another one."""
-    _write(_of_store(store), found)
+    _write(_get_store_path(store), found)
 
 
 def read_store_context(store: str) -> Context | None:
-    return _read(_of_store(store), Context)
+    return _read(_get_store_path(store), Context)
 
 
-def _of_store(store: str) -> Path:
+def _get_store_path(store: str) -> Path:
     return find_home() / f"cluster-{hashlib.sha256(store.encode()).hexdigest()[:16]}.json"
 
 
@@ -169,7 +168,7 @@ def read_run_as() -> RunAs:
     except BadInput as error:
         raise BadInput(
             error.what,
-            means="nobody knows as which users the jobs ran; nothing was started",
+            means="the system users of the jobs are unknown; nothing was started",
             do="name them again: elastane up --run-as TEAM=USER",
         ) from error
 
@@ -180,7 +179,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not what was written there ({error})", do=f"remove {path}") from error
+        raise BadInput(f"{path} is damaged ({error})", do=f"remove {path}") from error
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:

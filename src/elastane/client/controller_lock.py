@@ -15,7 +15,7 @@ from elastane.api.errors import BadInput
 NAME = "controller.lock"
 PATIENCE_S = 3.0
 """How long to wait for the lock: a controller that was just killed may still hold it."""
-AGAIN_S = 0.05
+RETRY_S = 0.05
 _FLOCK = "hhqqi4x"
 """``struct flock`` of fcntl(2): type, whence, start, length, process."""
 
@@ -35,19 +35,19 @@ def lock_home(home: Path) -> int:
     except OSError as error:
         raise BadInput(
             f"cannot write {path} ({error.strerror})",
-            means="nobody could know that a controller works there; nothing was started",
-            do="make room there, or make it writable; or name another ELASTANE_HOME",
+            means="a controller there could not be found by other commands; nothing was started",
+            do="free some space, make it writable, or use another ELASTANE_HOME",
         ) from error
-    give_up_s = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not _try_lock(descriptor):
-        if time.monotonic() > give_up_s:
+        if time.monotonic() > deadline:
             os.close(descriptor)
             raise BadInput(
-                f"another controller works in {home}",
-                means="this machine's devices are given out by one; nothing was started",
-                do="use that one, or end it first (`elastane down`)",
+                f"another controller uses {home}",
+                means="a machine has only one controller; nothing was started",
+                do="use that one, or stop it first (`elastane down`)",
             )
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_S)
     return descriptor
 
 
@@ -69,8 +69,8 @@ def find_lock_holder(home: Path) -> int | None:
     except OSError:
         return None
     try:
-        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
     finally:
         os.close(descriptor)
     # The process id is 0 if the holder is not visible here, for example in another container.

@@ -29,7 +29,7 @@ def use_owner_rights(directory: Path) -> Iterator[None]:
     Raises:
         PermissionError: the kernel did not change the ids.
     """
-    owner = _other_owner(directory)
+    owner = _find_other_owner(directory)
     if owner is None:
         yield
         return
@@ -45,7 +45,7 @@ def use_owner_rights(directory: Path) -> Iterator[None]:
         _libc.setfsgid(gid_before)
 
 
-def _other_owner(directory: Path) -> tuple[int, int] | None:
+def _find_other_owner(directory: Path) -> tuple[int, int] | None:
     if os.geteuid() != 0:
         return None
     try:

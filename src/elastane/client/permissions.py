@@ -9,12 +9,12 @@ from pathlib import Path
 
 from elastane.api.errors import BadInput
 
-OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-OF_STRANGERS = stat.S_IWGRP | stat.S_IRWXO
+RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+RIGHTS_OF_WORLD = stat.S_IWGRP | stat.S_IRWXO
 """Rights to remove from a folder: its group may read it on purpose; the files with secrets are closed."""
 
 
-EVERYBODY_WRITES, OTHERS_WRITE = 0o002, 0o022
+WORLD_WRITES, OTHERS_WRITE = 0o002, 0o022
 
 
 def narrow_umask() -> None:
@@ -24,10 +24,10 @@ def narrow_umask() -> None:
     run directory can replace a checkpoint or the log of a worker. Any other umask is deliberate, and stays.
     """
     mask = os.umask(0o077)
-    os.umask(mask if mask & EVERYBODY_WRITES else mask | OTHERS_WRITE)
+    os.umask(mask if mask & WORLD_WRITES else mask | OTHERS_WRITE)
 
 
-def restrict_permissions(path: Path, rights: int = OF_OTHERS) -> bool:
+def restrict_permissions(path: Path, rights: int = RIGHTS_OF_OTHERS) -> bool:
     """Remove permissions from a file or folder; return whether it had any of them.
 
     Args:
@@ -47,9 +47,9 @@ def restrict_permissions(path: Path, rights: int = OF_OTHERS) -> bool:
     # A folder with the sticky bit is shared on purpose: /tmp.
     if found.st_uid != os.geteuid() or mode & stat.S_ISVTX:
         raise BadInput(
-            f"{path} is open to others (mode {mode:o}), and not yours alone (owner {found.st_uid})",
+            f"{path} is accessible to other users (mode {mode:o}, owner {found.st_uid})",
             means="they could read the digests of tokens and the environment of jobs; nothing was started",
-            do="name another ELASTANE_HOME or --store, or give it to the user who starts the controller",
+            do="use another ELASTANE_HOME or --store, or give it to the user that starts the controller",
         )
     path.chmod(mode & ~rights)
     return True

@@ -8,7 +8,7 @@ from elastane.api.errors import NoSuchRun
 from elastane.api.rundir import RunDir
 
 
-def runs_home() -> Path:
+def find_runs_home() -> Path:
     """Return the directory of all runs: ``$ELASTANE_HOME/runs``, by default ``~/.elastane/runs``."""
     home = os.environ.get("ELASTANE_HOME")
     return (Path(home) if home else Path.home() / ".elastane") / "runs"
@@ -20,7 +20,7 @@ def find_run(name_or_dir: str) -> RunDir:
     Raises:
         NoSuchRun: neither holds a ``run.json``.
     """
-    for candidate in (Path(name_or_dir), runs_home() / name_or_dir):
+    for candidate in (Path(name_or_dir), find_runs_home() / name_or_dir):
         run_dir = RunDir(candidate.resolve())
         if run_dir.run.is_file():
             return run_dir
@@ -28,13 +28,13 @@ def find_run(name_or_dir: str) -> RunDir:
     near = get_close_matches(name_or_dir, known, n=1)
     raise NoSuchRun(
         f"there is no run {name_or_dir!r}",
-        means=f"neither a run directory nor a name in {runs_home()}; known: {', '.join(known) or 'none'}",
+        means=f"not a run directory; runs in {find_runs_home()}: {', '.join(known) or 'none'}",
         do=f"did you mean {near[0]}?" if near else "elastane list",
     )
 
 
 def list_run_names() -> list[str]:
     """Return the names of all runs in the home, sorted."""
-    if not runs_home().is_dir():
+    if not find_runs_home().is_dir():
         return []
-    return sorted(entry.name for entry in runs_home().iterdir() if RunDir(entry).run.is_file())
+    return sorted(entry.name for entry in find_runs_home().iterdir() if RunDir(entry).run.is_file())

@@ -82,7 +82,7 @@ class Observer:
             self.has_news |= self._record_changes(names, now_s)
         if has_elapsed(self._nodes_s, NODES_S, now_s):
             with self._store.begin_write() as tx:
-                for node in self._engine.nodes():
+                for node in self._engine.observe_nodes():
                     nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
             # Set it only after the write: if the disk is full, the nodes are recorded as soon as it has room.
             self._nodes_s = now_s

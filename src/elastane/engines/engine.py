@@ -31,7 +31,7 @@ class Engine(Protocol):
             The reason for each failed order, by job.
         """
 
-    def nodes(self) -> Sequence[ObservedNode]:
+    def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines that are available now."""
 
     async def close(self) -> None:

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from elastane.api.attempts import AttemptOutcome
-from elastane.api.control import Answer, AskResize, AskStatus
+from elastane.api.control import Answer, AskResize
 from elastane.api.observations import Observation, ObservedNode
 from elastane.api.orders import Order, ResizeJob, StartAttempt
 from elastane.api.rundir import RunDir
 from elastane.engines.local.job_watcher import JobWatcher
 from elastane.engines.local.worker_counts import count_workers
 
-ANSWER_S = 1.0
 ATTEMPT = 1
 """The only attempt of each job: the next attempt of the run is another job."""
 
@@ -28,16 +27,14 @@ class ForegroundEngine:
 
     def __init__(self, job: str, run_dir: RunDir) -> None:
         self._job = job
-        self._watched = JobWatcher(run_dir)
+        self._watcher = JobWatcher(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """Observe the run through its coordinator; all other jobs are earlier attempts, which have ended."""
-        gone = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
-        return gone | {
-            self._job: self._observation(await self._watched.coordinator.ask(AskStatus(), ANSWER_S))
-        }
+        earlier = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
+        return earlier | {self._job: self._build_observation(await self._watcher.ask_status())}
 
-    def _observation(self, answer: Answer | None) -> Observation:
+    def _build_observation(self, answer: Answer | None) -> Observation:
         count = count_workers(answer)
         return Observation(
             job=self._job,
@@ -48,8 +45,8 @@ class ForegroundEngine:
             members=count.members,
             target=count.target,
             fixed=count.ending or (answer is not None and answer.by_hand),
-            progress=self._watched.progress(),
-            run_dir=str(self._watched.run_dir.root),
+            progress=self._watcher.read_progress(),
+            run_dir=str(self._watcher.run_dir.root),
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
@@ -63,18 +60,15 @@ class ForegroundEngine:
                 return ""
             case ResizeJob(workers=workers, limits=limits):
                 # The coordinator decides: a user may have set the size since the run was observed.
-                question = AskResize(workers=workers, limits=limits, unless_by_hand=True)
-                answer = await self._watched.coordinator.ask(question, ANSWER_S)
-                return (
-                    f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
-                )
+                request = AskResize(workers=workers, limits=limits, unless_by_hand=True)
+                return await self._watcher.send_order(request)
             case _:
-                return "the run belongs to a terminal, and is stopped there"
+                return "the run was started in a terminal, and only that terminal ends it"
 
-    def nodes(self) -> Sequence[ObservedNode]:
+    def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return no node: the pool is declared with the devices that this process sees."""
         return ()
 
     async def close(self) -> None:
         """Close the connection; the run continues."""
-        await self._watched.coordinator.close()
+        await self._watcher.coordinator.close()

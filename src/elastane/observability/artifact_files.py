@@ -22,6 +22,10 @@ def check_artifacts(run: Recorded) -> ModelFiles:
             intact += found == written
             missing += found is None
             if found is not None and found != written:
-                problems.append(LedgerProblem("artifact", f"{name} is not what the script wrote", line.step))
-    remarks = (f"{missing} of the artifacts are not there any more",) if missing else ()
+                problems.append(
+                    LedgerProblem(
+                        "artifact", f"{name} differs from the file that the script wrote", line.step
+                    )
+                )
+    remarks = (f"{missing} artifacts are missing",) if missing else ()
     return ModelFiles(intact, tuple(problems), remarks)

@@ -52,29 +52,29 @@ def compute_attempt_costs(
     """Return the costs of every attempt after the first, in order."""
     starts = [number for number, event in enumerate(events) if event.kind == RESUMED]
     return tuple(
-        _attempt(events[start:stop], ledger)
+        _compute_attempt_cost(events[start:stop], ledger)
         for start, stop in pairwise([*starts, len(events)])
         if start < stop
     )
 
 
-def _attempt(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> AttemptCost:
+def _compute_attempt_cost(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> AttemptCost:
     resumed = events[0]
     detail = resumed.detail
-    step = _whole(detail.get("step", resumed.step))
+    step = _read_count(detail.get("step", resumed.step))
     away_s = detail.get("away_s")
     return AttemptCost(
         checkpoint=str(detail.get("name") or resumed.why),
         step=step,
         why=resumed.why.partition(":")[0],
-        lost_steps=_whole(detail.get("lost_steps")),
+        lost_steps=_read_count(detail.get("lost_steps")),
         away_s=float(away_s) if isinstance(away_s, int | float) else None,
-        back_s=_back_s(events, step, ledger),
+        back_s=_compute_back_s(events, step, ledger),
         restored=find_restored(events),
     )
 
 
-def _back_s(events: Sequence[EventLine], step: int, ledger: Sequence[LedgerLine]) -> float | None:
+def _compute_back_s(events: Sequence[EventLine], step: int, ledger: Sequence[LedgerLine]) -> float | None:
     first = next((line for line in ledger if line.step == step + 1), None)
     began, ended = events[0].time, max(event.time for event in events)
     # If a later attempt went back further, the line belongs to that one.
@@ -88,7 +88,7 @@ def find_restored(events: Iterable[EventLine]) -> Restored | None:
     if not each:
         return None
     return Restored(
-        sum(_whole(detail.get("bytes")) for detail in each.values()),
+        sum(_read_count(detail.get("bytes")) for detail in each.values()),
         max(float(detail.get("seconds") or 0.0) for detail in each.values()),
         len(each),
     )
@@ -99,5 +99,5 @@ def is_beginning(event: EventLine, step: int, attempts: Sequence[AttemptCost]) -
     return event.kind == "worker.joined" and step in {0, *(attempt.step for attempt in attempts)}
 
 
-def _whole(value: float | str | None) -> int:
+def _read_count(value: float | str | None) -> int:
     return value if isinstance(value, int) else 0

@@ -23,7 +23,7 @@ from elastane.observability.optimizer_groups import (
     format_optimizer_value,
     list_group_rows,
 )
-from elastane.observability.quantities import format_ms, format_size, format_transfer_speed
+from elastane.observability.quantities import format_copies, format_ms, format_size, format_transfer_speed
 from elastane.observability.run_events import RUN_EVENTS
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import find_step
@@ -61,14 +61,14 @@ def write_card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> st
         write_card_heading(run, metrics),
         "## Training\n\n" + format_markdown_table(list_training_rows(run, metrics, model.optimizer)),
         *write_optimizer_section(model.optimizer),
-        "## Workers over time\n\n" + "\n".join(write_course_section(run, metrics)),
-        "## What happened\n\n" + "\n".join(write_events_section(run, metrics)),
+        "## Workers over time\n\n" + "\n".join(write_workers_section(run, metrics)),
+        "## Events\n\n" + "\n".join(write_events_section(run, metrics)),
         "## Checkpoints\n\n" + "\n".join(write_checkpoints_section(metrics)),
-        "## Made with\n\n" + format_markdown_table(list_environment_rows(run, model.environment)),
+        "## Environment\n\n" + format_markdown_table(list_environment_rows(run, model.environment)),
         "## Files\n\n"
         + format_markdown_table((f"`{name}`", format_size(size_bytes)) for name, size_bytes in model.files),
-        "## Load it\n\n```python\n" + "\n".join(write_loading_section(model)) + "\n```",
-        f"`elastane verify {name}` proves from the ledger that every sample was trained on exactly once.",
+        "## Loading\n\n```python\n" + "\n".join(write_loading_section(model)) + "\n```",
+        f"`elastane verify {name}` verifies with the ledger that every sample was trained on exactly once.",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -77,17 +77,18 @@ def write_card_heading(run: Recorded, metrics: Metrics) -> str:
     facts, pinned = metrics.facts, run.record.pinned
     parameters = f"{pinned.parameters:,} trained parameters" if pinned else "A model"
     few, most = facts.workers or (0, 0)
-    crew = f"{few} worker{choose_plural(few)}" if few == most else f"{few} to {most} workers"
+    workers = f"{few} worker{choose_plural(few)}" if few == most else f"{few} to {most} workers"
     return (
         f"# {escape_word(run.record.spec.name)}\n\n"
-        f"{parameters}, trained for {facts.steps:,} steps on {crew} by Elastane: {describe_ending(facts)}."
+        f"{parameters}, trained for {facts.steps:,} steps on {workers} by Elastane: {describe_ending(facts)}."
     )
 
 
 def describe_ending(facts: Facts) -> str:
-    if facts.outcome == "finished" or facts.planned_steps in (None, facts.steps):
+    if facts.outcome == "finished" or facts.planned_steps == facts.steps:
         return facts.outcome
-    return f"{facts.outcome} after step {facts.steps:,} of {facts.planned_steps:,}"
+    planned = f" of {facts.planned_steps:,}" if facts.planned_steps else ""
+    return f"{facts.outcome} after step {facts.steps:,}{planned}"
 
 
 def list_training_rows(
@@ -97,9 +98,10 @@ def list_training_rows(
     program = spec.program if spec.module else (re.split(r"[/\\]", spec.script)[-1], *spec.args)
     yield "script", format_code(" ".join(program))
     if pinned:
-        yield "its SHA-256", format_code(pinned.script_digest)
-        cut = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
-        yield "steps", f"{facts.steps:,} of {pinned.steps:,}, {pinned.global_batch:,} samples each {cut}"
+        yield "script SHA-256", format_code(pinned.script_digest)
+        planned = f" of {pinned.steps:,}" if pinned.steps else ""
+        parts = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
+        yield "steps", f"{facts.steps:,}{planned}, {pinned.global_batch:,} samples each, {parts}"
         epochs = (
             "" if metrics.epochs is None else f", {metrics.epochs:.3g} epochs of {pinned.dataset_length:,}"
         )
@@ -114,22 +116,19 @@ def list_training_rows(
     if metrics.logged:
         latest = [f"{name} {format_mean(value)}" for name, value in metrics.logged.items()]
         more = f" and {len(latest) - MOST_VALUES} more" if len(latest) > MOST_VALUES else ""
-        yield "logged last", escape_word(", ".join(latest[:MOST_VALUES]) + more)
+        yield "last logged values", escape_word(", ".join(latest[:MOST_VALUES]) + more)
     if pinned:
         yield "optimizer", format_code(optimizer.optimizer if optimizer else pinned.optimizer)
-        kept = "all workers keep all" if pinned.copies is None else f"{pinned.copies} copies"
-        yield "its state", kept
+        yield "copies of the optimizer state", format_copies(pinned.copies)
         yield "seed", f"{pinned.seed}"
         yield "convergence", pinned.convergence
     if facts.digest:
         yield "digest of the parameters", f"{format_code(facts.digest[0])} after step {facts.digest[1]:,}"
-    yield "began", escape_word(run.record.created)
-    speed = (
-        "" if metrics.samples_per_s is None else f", {metrics.samples_per_s:,.0f} samples/s while stepping"
-    )
+    yield "started", escape_word(run.record.created)
+    speed = "" if metrics.samples_per_s is None else f", {metrics.samples_per_s:,.0f} samples/s during steps"
     yield "wall time", f"{format_duration(facts.wall_s)}{speed}"
     if metrics.goodput is not None:
-        yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time moved training forward"
+        yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time advanced the training"
 
 
 def write_optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
@@ -150,9 +149,9 @@ def write_optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
     yield f"## Optimizer at the end\n\n{text}{alike}"
 
 
-def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
+def write_workers_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     if not run.ledger:
-        yield "No step was made."
+        yield "No step has committed."
         return
     sizes = [float(len(line.workers)) for line in run.ledger]
     losses = [line.loss for line in run.ledger]
@@ -165,7 +164,7 @@ def write_course_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     if known:
         ends = f"{format_number(known[0])} to {format_number(known[-1])}"
         yield f"loss     {draw_card_sparkline(losses, from_zero=False)}  {ends}"
-    each = "a step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
+    each = "one step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
     yield f"         steps {run.ledger[0].step:,} to {run.ledger[-1].step:,}, {each} per column"
     yield "```"
     if len(metrics.workers) > 1:
@@ -212,10 +211,10 @@ def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
         for name, kind in RUN_EVENTS.items()
         if counts[name]
     ]
-    yield (", ".join(sums) or "Nothing but training") + f". {describe_longest_pause(metrics.facts)}"
+    yield (", ".join(sums) or "No changes") + f". {describe_longest_pause(metrics.facts)}"
     if not changes:
         return
-    yield "\n| step | what | why |\n|---:|---|---|"
+    yield "\n| step | event | reason |\n|---:|---|---|"
     for event in changes[:MOST_ROWS]:
         yield (
             f"| {find_step(event, run.ledger):,} | {escape_word(describe_change(event))} "
@@ -242,47 +241,49 @@ def describe_change(event: EventLine) -> str:
 
 def describe_longest_pause(facts: Facts) -> str:
     if facts.pause_ms is None:
-        return "No healthy worker waited for a change."
+        return "No change made a healthy worker wait."
     usual = "" if facts.pause_steps is None else f", {facts.pause_steps:.2f} usual steps"
     where = "" if facts.pause_step is None else f", at step {facts.pause_step:,}"
-    return f"Worst pause of a healthy worker: {format_ms(facts.pause_ms)}{usual}{where}."
+    return f"Longest pause of a healthy worker: {format_ms(facts.pause_ms)}{usual}{where}."
 
 
 def write_checkpoints_section(metrics: Metrics) -> Iterable[str]:
     if not metrics.checkpoints:
-        yield "None were written or used: the state lived in the workers from the first step to the last."
+        yield "None was written or used; the workers held the state throughout the run."
         return
     written = [checkpoint for checkpoint in metrics.checkpoints if not checkpoint.used]
-    yield f"{len(written)} written, " + ("none used." if not metrics.attempts else "training went on from:")
+    yield f"{len(written)} written, " + ("none used." if not metrics.attempts else "training continued from:")
     for attempt in metrics.attempts:
         yield f"- {format_code(attempt.checkpoint)}, step {attempt.step:,}{describe_beginning(attempt)}"
     if written:
         last = written[-1]
         step = "" if last.step is None else f" after step {last.step:,}"
-        yield f"\nThe last one: {format_code(last.name)}{step}."
+        yield f"\nThe newest: {format_code(last.name)}{step}."
 
 
 def describe_beginning(attempt: AttemptCost) -> str:
     """Describe the cost of an attempt, as far as it is known."""
-    words = []
+    parts = []
     if attempt.lost_steps:
-        words.append(f"{attempt.lost_steps:,} step{choose_plural(attempt.lost_steps)} after it made again")
+        parts.append(f"{attempt.lost_steps:,} step{choose_plural(attempt.lost_steps)} made again")
     if attempt.restored is not None:
         speed = format_transfer_speed(attempt.restored.bytes, attempt.restored.seconds)
-        words.append(
-            f"{speed} read on {attempt.restored.workers} worker{choose_plural(attempt.restored.workers)}"
+        parts.append(
+            f"restored {speed} on {attempt.restored.workers} worker{choose_plural(attempt.restored.workers)}"
         )
-    return ": " + ", ".join(words) if words else ""
+    return ": " + ", ".join(parts) if parts else ""
 
 
-def list_environment_rows(run: Recorded, made_with: TrainingEnvironment | None) -> Iterable[tuple[str, str]]:
+def list_environment_rows(
+    run: Recorded, environment: TrainingEnvironment | None
+) -> Iterable[tuple[str, str]]:
     versions = run.record.pinned.versions if run.record.pinned else {}
     yield from ((name, escape_word(version)) for name, version in sorted(versions.items()))
     if run.record.pinned:
         yield "threads per worker", f"{run.record.pinned.threads}"
-    if made_with:
-        yield "platform", escape_word(made_with.platform)
-        yield "processor", escape_word(made_with.processor)
+    if environment:
+        yield "platform", escape_word(environment.platform)
+        yield "processor", escape_word(environment.processor)
 
 
 def write_loading_section(model: FinishedModel) -> Iterable[str]:
@@ -293,17 +294,17 @@ def write_loading_section(model: FinishedModel) -> Iterable[str]:
     elif model.adapter:
         yield "from peft import PeftModel"
         yield ""
-        yield 'model = PeftModel.from_pretrained(base, ".")  # onto the base model'
+        yield 'model = PeftModel.from_pretrained(base, ".")  # base: the base model'
     elif model.files[0][0].endswith(".safetensors"):
         yield "from safetensors.torch import load_model"
         yield ""
-        yield f'load_model(model, "{model.files[0][0]}")  # model: as the script builds it'
+        yield f'load_model(model, "{model.files[0][0]}")  # model: built as in the script'
     else:
         yield "from pathlib import Path"
         yield "from safetensors.torch import load_file"
         yield ""
         yield 'for shard in sorted(Path(".").glob("model-*.safetensors")):'
-        yield "    model.load_state_dict(load_file(shard), strict=False)  # model: as the script builds it"
+        yield "    model.load_state_dict(load_file(shard), strict=False)  # model: built as in the script"
 
 
 def format_markdown_table(rows: Iterable[tuple[str, str]]) -> str:

@@ -28,7 +28,7 @@ LEFT, RIGHT = 66, 18
 MARKS_PX, MARK_ROWS, MARK_ROW_PX = 58, 3, 17
 GAP_PX = 34
 LANE_PX = 15
-KEPT_PX = 14
+CHECKPOINTS_PX = 14
 MOST_LANES = 40
 MOST_MARKS = 600
 
@@ -123,11 +123,13 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         lanes_top = times_bottom + GAP_PX
         bottom = lanes_top + LANE_PX * len(shown)
         parts += draw_lanes_panel(shown, x, lanes_top, virtual_ranks)
-    kept = find_kept_steps(events)
-    if kept:
-        kept_top = bottom + GAP_PX
-        bottom = kept_top + KEPT_PX
-        parts += draw_kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
+    checkpoints = find_checkpoint_steps(events)
+    if checkpoints:
+        checkpoints_top = bottom + GAP_PX
+        bottom = checkpoints_top + CHECKPOINTS_PX
+        parts += draw_checkpoints_panel(
+            checkpoints, {attempt.checkpoint for attempt in attempts}, x, checkpoints_top
+        )
     parts += draw_step_ticks(x, bottom)
     # The first workers do not count as a change; workers that join or leave later do.
     changes = [event for event in events if not is_beginning(event, find_step(event, ledger), attempts)]
@@ -225,24 +227,26 @@ def draw_lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: 
             )
 
 
-def find_kept_steps(events: Sequence[EventLine]) -> dict[str, int]:
+def find_checkpoint_steps(events: Sequence[EventLine]) -> dict[str, int]:
     """Return the step of each checkpoint by its name."""
     saved = (event.detail for event in events if event.kind == "checkpoint.saved")
     return {str(detail.get("name")): step for detail in saved if isinstance(step := detail.get("step"), int)}
 
 
-def draw_kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: float) -> Iterable[str]:
+def draw_checkpoints_panel(
+    checkpoints: Mapping[str, int], used: Collection[str], x: Axis, top: float
+) -> Iterable[str]:
     """Yield a dot for each checkpoint, a larger one for those from which the run continued."""
     yield f'<text class="title" x="{LEFT}" y="{top - 9}">checkpoints</text>'
-    middle = top + KEPT_PX / 2
+    middle = top + CHECKPOINTS_PX / 2
     yield f'<path class="grid" d="M{x.start} {middle}H{x.stop}"/>'
-    for name, step in list(kept.items())[-MOST_MARKS:]:
+    for name, step in list(checkpoints.items())[-MOST_MARKS:]:
         at = x(min(max(step, x.low), x.high))
-        on, radius = (" used", 6) if name in used else ("", 4)
-        words = f"{name}; the run went on from it" if on else name
+        mark, radius = (" used", 6) if name in used else ("", 4)
+        title = f"{name}; the run continued from it" if mark else name
         yield (
-            f'<circle class="kept{on}" cx="{at}" cy="{middle}" r="{radius}">'
-            f"<title>{escape(words)}</title></circle>"
+            f'<circle class="checkpoint{mark}" cx="{at}" cy="{middle}" r="{radius}">'
+            f"<title>{escape(title)}</title></circle>"
         )
 
 

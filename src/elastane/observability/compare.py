@@ -115,9 +115,9 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
     pinned = compare_pinned(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
-    told = (add_last_digest(first), add_last_digest(second))
-    one_sided = find_one_sided_digests(*told) if comparable else ()
-    ledger = compare_ledgers(told[0].ledger, told[1].ledger, one_sided) if comparable else ()
+    complete = (add_last_digest(first), add_last_digest(second))
+    one_sided = find_one_sided_digests(*complete) if comparable else ()
+    ledger = compare_ledgers(complete[0].ledger, complete[1].ledger, one_sided) if comparable else ()
     named = frozenset(difference.step for difference in one_sided)
     problems = (*list_run_problems(first, named), *list_run_problems(second, named))
     remarks = list(describe_lengths(steps))
@@ -144,7 +144,7 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
         same_steps=count_same_lines(first.ledger, second.ledger) if comparable else 0,
         digests=sum(
             a.digest is not None and b.digest is not None
-            for a, b in zip(told[0].ledger, told[1].ledger, strict=False)
+            for a, b in zip(complete[0].ledger, complete[1].ledger, strict=False)
         ),
         ledger=ledger,
         tensors_compared=compared,
@@ -196,8 +196,8 @@ def find_one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDif
 def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedDifference, ...]:
     """Return every pinned choice that differs; a run without pinned choices differs in ``pinned`` itself."""
     if first is None or second is None:
-        said = tuple("nothing yet" if pinned is None else "choices" for pinned in (first, second))
-        return (PinnedDifference("pinned", said[0], said[1], decides=True),)
+        texts = tuple("nothing yet" if pinned is None else "choices" for pinned in (first, second))
+        return (PinnedDifference("pinned", texts[0], texts[1], decides=True),)
     a, b = flatten_pinned(first), flatten_pinned(second)
     return tuple(
         PinnedDifference(name, a.get(name, "none"), b.get(name, "none"), decides=is_decisive(name))
@@ -325,5 +325,5 @@ def describe_lengths(steps: tuple[int, int]) -> Sequence[str]:
         return ()
     ended, other = ("first", "second") if steps[0] < steps[1] else ("second", "first")
     return (
-        f"the {ended} run ended first, after step {min(steps)}; the {other} went on to step {max(steps)}",
+        f"the {ended} run ended first, after step {min(steps)}; the {other} continued to step {max(steps)}",
     )

@@ -90,13 +90,13 @@ def check_coverage(
             times[index] = min(times[index] + 1, 255)
             total += rules.hash(index)
         if (expected := f"{total % 2**64:016x}") != samples.checksum:
-            text = f"the loaded samples sum to {samples.checksum}, those dealt to {expected}"
+            text = f"the loaded samples sum to {samples.checksum}, the assigned ones to {expected}"
             problems.append(LedgerProblem("checksum", text, line.step))
         if samples.stop == length:
             ended.add(samples.epoch)
     newest = max(seen, default=-1)
     if newest >= 0 and sorted(seen) != [*range(len(seen))]:
-        text = f"epochs {', '.join(map(str, sorted(seen)))} were trained on: some before the last are missing"
+        text = f"some epochs before the last are missing; trained on: {', '.join(map(str, sorted(seen)))}"
         problems.append(LedgerProblem("samples", text))
     epochs = tuple(count_epoch(e, seen[e], e < newest or e in ended) for e in sorted(seen))
     return epochs, problems + [problem for epoch in epochs for problem in find_epoch_problems(epoch)]
@@ -139,20 +139,20 @@ class _Shards:
     def move(self, samples: Samples, virtual_ranks: int) -> Iterable[str]:
         """Add the samples of one step; yield their problems."""
         if self.ended:
-            yield f"epoch {samples.epoch} goes on after its end"
+            yield f"epoch {samples.epoch} continues after its end"
         for shard, (start, stop) in sorted(samples.shards.items()):
-            stood = self.at[shard]
+            position = self.at[shard]
             if not (0 <= shard < virtual_ranks and 0 <= start < stop):
                 yield f"shard {shard}, positions [{start}, {stop}): there are no such samples"
                 continue
-            if start != stood:
-                yield f"shard {shard} stood at {stood} and was drawn from {start} on"
-            self.never += max(0, start - stood)
-            self.repeated += max(0, min(stop, stood) - start)
-            self.at[shard] = max(stood, stop)
+            if start != position:
+                yield f"shard {shard} was at {position} and was drawn from {start} on"
+            self.never += max(0, start - position)
+            self.repeated += max(0, min(stop, position) - start)
+            self.at[shard] = max(position, stop)
         moved = sum(stop - start for start, stop in samples.shards.values())
         if moved != samples.count:
-            yield f"{samples.count} samples were loaded for the {moved} that the shards moved on by"
+            yield f"{samples.count} samples were loaded, but the shards advanced by {moved}"
         self.ended = self.ended or samples.ended
 
     def count_epoch(self, epoch: int) -> EpochCoverage:
@@ -182,14 +182,14 @@ def check_stream_coverage(
             for shard, (start, stop) in samples.shards.items()
             for position in range(start, stop)
         )
-        if (dealt := f"{expected % 2**64:016x}") != samples.checksum:
-            text = f"the loaded samples sum to {samples.checksum}, those dealt to {dealt}"
+        if (assigned := f"{expected % 2**64:016x}") != samples.checksum:
+            text = f"the loaded samples sum to {samples.checksum}, the assigned ones to {assigned}"
             problems.append(LedgerProblem("checksum", text, line.step))
-    open_ = [
+    unfinished = [
         epoch for epoch in range(max(epochs, default=0)) if epoch not in epochs or not epochs[epoch].ended
     ]
-    if open_:
-        text = f"epochs {', '.join(map(str, open_))} did not end before the next began"
+    if unfinished:
+        text = f"epochs {', '.join(map(str, unfinished))} did not end before the next began"
         problems.append(LedgerProblem("samples", text))
     return tuple(shards.count_epoch(epoch) for epoch, shards in sorted(epochs.items())), problems
 
@@ -206,7 +206,7 @@ def find_stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[Ledg
         at |= {shard: stop for shard, (_, stop) in samples.shards.items()}
         ended = sum(at.values())
         if (samples.start, samples.stop) != (begun, ended):
-            text = f"positions [{samples.start}, {samples.stop}), but its shards say [{begun}, {ended})"
+            text = f"positions [{samples.start}, {samples.stop}), but its shards give [{begun}, {ended})"
             yield LedgerProblem("samples", text, line.step)
 
 

@@ -181,7 +181,7 @@ def draw_curve(series: Series, first: int, last: int) -> str:
 
 
 def draw_small_frame(x: Axis, y: Axis) -> Iterable[str]:
-    for value in y.ticks(4):
+    for value in y.list_ticks(4):
         at = y(value)
         yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
         yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4}">{format_number(value)}</text>'

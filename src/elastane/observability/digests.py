@@ -4,18 +4,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from elastane.api.records import SCRIPT, Digest, EventLine
+from elastane.api.records import AGENT, ENDS_WITH_MODEL, SCRIPT, Digest, EventLine
 from elastane.observability.attempts import RESUMED
 from elastane.observability.coverage import LedgerProblem
 from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
 
-ENDED = ("run.finished", "run.stopped")
 WHOLE = ("parameters_sha256", "optimizer_sha256")
 """The names of the digests of the whole state in a ``digest`` event."""
-
-AGENT = "agent"
-"""The author of a run's last event if its coordinator was killed before it could write that event."""
 
 
 def find_last_due_step(run: Recorded) -> int | None:
@@ -25,7 +21,7 @@ def find_last_due_step(run: Recorded) -> int | None:
     An attempt that made no step has no last step.
     """
     event = find_outcome_event(run.events)
-    if event is None or event.kind not in ENDED or event.who in (SCRIPT, AGENT) or not run.ledger:
+    if event is None or event.kind not in ENDS_WITH_MODEL or event.who in (SCRIPT, AGENT) or not run.ledger:
         return None
     began = run.record.resumed.step if run.record.resumed is not None else 0
     last = run.ledger[-1].step
@@ -40,7 +36,7 @@ def is_digest_expected(run: Recorded, step: int) -> bool:
 
 def is_end_of_attempt(run: Recorded, step: int) -> bool:
     """Return whether an attempt of the run ended with a step, or the next attempt began after it."""
-    ends = {event.step for event in run.events if event.kind in (*ENDED, RESUMED)}
+    ends = {event.step for event in run.events if event.kind in (*ENDS_WITH_MODEL, RESUMED)}
     return step in ends or (bool(run.ledger) and step == run.ledger[-1].step)
 
 
@@ -67,9 +63,9 @@ def find_digest_problems(run: Recorded) -> Iterable[LedgerProblem]:
         if line.digest is not None:
             continue
         if every > 0 and line.step % every == 0:
-            yield LedgerProblem("digest", f"the digest is missing; every {every} steps one is due", line.step)
+            yield LedgerProblem("digest", f"the digest is missing; one is due every {every} steps", line.step)
         elif line.step == last:
-            yield LedgerProblem("digest", "the digest is missing; the last step has one", line.step)
+            yield LedgerProblem("digest", "the digest is missing; one is due at the last step", line.step)
     yield from find_event_problems(run)
 
 
@@ -77,12 +73,12 @@ def find_event_problems(run: Recorded) -> Iterable[LedgerProblem]:
     """Find a missing event for the digest of the last step, or one that contradicts the ledger."""
     if not run.ledger:
         return
-    event, ended, last = find_digest_event(run), find_outcome_event(run.events), run.ledger[-1]
+    event, outcome, last = find_digest_event(run), find_outcome_event(run.events), run.ledger[-1]
     if event is not None and last.digest is not None:
         if tuple(event.detail.get(name) for name in WHOLE) != (last.digest.parameters, last.digest.optimizer):
             yield LedgerProblem(
-                "digest", "the digest is not that of the event about the same step", last.step
+                "digest", "the digest differs from that of the event about the same step", last.step
             )
-    elif event is None and last.digest is None and ended is not None and ended.who == SCRIPT:
-        text = "the digest is missing; the script ended the run after this step, and an event should have it"
+    elif event is None and last.digest is None and outcome is not None and outcome.who == SCRIPT:
+        text = "the digest is missing; the script ended the run after this step, so an event should have it"
         yield LedgerProblem("digest", text, last.step)

@@ -29,7 +29,7 @@ class Axis(msgspec.Struct, frozen=True):
             low, high, at = math.log(low), math.log(high), math.log(max(value, SMALLEST))
         return round(self.start + (at - low) / (high - low or 1.0) * (self.stop - self.start), 2)
 
-    def ticks(self, about: int, *, whole: bool = False) -> list[float]:
+    def list_ticks(self, about: int, *, whole: bool = False) -> list[float]:
         """Return about ``about`` round values."""
         return (
             choose_log_ticks(self.low, self.high)
@@ -42,7 +42,7 @@ def draw_frame(
     title: str, y: Axis, x: Axis, top: float, bottom: float, *, ticks: int = 5, whole: bool = False
 ) -> Iterable[str]:
     yield f'<text class="title" x="{x.start}" y="{top - 9}">{escape(title)}</text>'
-    for value in y.ticks(ticks, whole=whole):
+    for value in y.list_ticks(ticks, whole=whole):
         at = y(value)
         yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
         yield f'<text class="tick" x="{x.start - 9}" y="{at + 4}">{format_number(value)}</text>'

@@ -17,7 +17,7 @@ def read_evaluation_count(event: EventLine) -> tuple[str, float]:
     samples.
     """
     for name in COUNTS:
-        value = _finite(event.detail.get(name))
+        value = _read_finite(event.detail.get(name))
         if value is not None and value > 0:
             return ("samples" if value == event.samples else name), value
     return "samples", float(event.samples or 0)
@@ -26,12 +26,12 @@ def read_evaluation_count(event: EventLine) -> tuple[str, float]:
 def read_evaluation_means(event: EventLine) -> dict[str, float | None]:
     """Return the mean of each total (None: not finite), or without a count the totals themselves."""
     _, count = read_evaluation_count(event)
-    counted = next((name for name in COUNTS if (_finite(event.detail.get(name)) or 0) > 0), None)
-    found = {name: _finite(total) for name, total in event.detail.items() if name != counted}
+    counted = next((name for name in COUNTS if (_read_finite(event.detail.get(name)) or 0) > 0), None)
+    found = {name: _read_finite(total) for name, total in event.detail.items() if name != counted}
     return {name: None if total is None else total / (count or 1.0) for name, total in found.items()}
 
 
-def _finite(total: float | str | None) -> float | None:
+def _read_finite(total: float | str | None) -> float | None:
     return float(total) if isinstance(total, int | float) and math.isfinite(total) else None
 
 
@@ -42,11 +42,11 @@ def describe_evaluation(event: EventLine) -> str:
 
 def format_means(means: Mapping[str, float | None], counted: str, count: float) -> str:
     """Return the means, or the totals if nothing was counted, in one line."""
-    words = ", ".join(f"{name} {format_mean(value)}" for name, value in means.items())
+    shown = ", ".join(f"{name} {format_mean(value)}" for name, value in means.items())
     if not count:
-        return f"{words} (totals)" if words else ""
-    over = f"{count:,.0f} {counted}"
-    return f"{words} ({over})" if words else over
+        return f"{shown} (totals)" if shown else ""
+    divisor = f"{count:,.0f} {counted}"
+    return f"{shown} ({divisor})" if shown else divisor
 
 
 def format_mean(value: float | None) -> str:

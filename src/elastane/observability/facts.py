@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -105,7 +105,7 @@ def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
         return event.kind.removeprefix("run."), event.why
     if live:
         return "running", ""
-    return "interrupted", "its processes are gone and left no word why"
+    return "interrupted", "its processes ended without recording a reason"
 
 
 def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
@@ -116,6 +116,11 @@ def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
         if event.kind in OUTCOMES:
             return event
     return None
+
+
+def has_finished(events: Iterable[EventLine]) -> bool:
+    """Return whether any attempt of the run has reached its last step; then no other attempt follows."""
+    return any(event.kind == "run.finished" for event in events)
 
 
 def find_longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:
@@ -150,10 +155,10 @@ def compute_phase_shares(ledger: Sequence[LedgerLine]) -> dict[str, float]:
     sums = Counter[str]()
     for line in ledger:
         sums.update({phase: s for phase, s in line.seconds.items() if phase != "step" and math.isfinite(s)})
-    claimed = sum(sums.values())
-    whole = max(sum(line.seconds.get("step", 0.0) for line in ledger), claimed)
+    measured = sum(sums.values())
+    whole = max(sum(line.seconds.get("step", 0.0) for line in ledger), measured)
     if whole <= 0:
         return {}
     order = [*PHASES, *sorted(sums.keys() - set(PHASES))]
     shares = {phase: sums[phase] / whole for phase in order if sums[phase] > 0}
-    return shares | ({"other": 1 - claimed / whole} if whole > claimed else {})
+    return shares | ({"other": 1 - measured / whole} if whole > measured else {})

@@ -72,14 +72,14 @@ def write_conclusion(run: Recorded) -> RunDir:
         BadInput: they cannot be written, or a file of the model is damaged.
     """
     metrics = compute_metrics(run)
-    _replace(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    _write_file(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
     model = read_finished(run.run_dir)
     if model is not None:
-        _replace(run.run_dir.card, write_card_text(run, metrics, model).encode())
+        _write_file(run.run_dir.card, write_card_text(run, metrics, model).encode())
     return run.run_dir
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     try:
         replace_file(path, content, durable=False)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +41,23 @@ def cut_torn_line(fd: int) -> int:
     end = find_end_of_lines(fd, os.lseek(fd, 0, os.SEEK_END))
     os.ftruncate(fd, end)
     return end
+
+
+def remove_torn_line(path: Path) -> None:
+    """Remove a torn last line from a file, if the file exists; see `cut_torn_line`."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        cut_torn_line(file.fileno())
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file, after its last complete line; see `cut_torn_line`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with path.open("a+b") as file:
+        cut_torn_line(file.fileno())
+        file.write(line + b"\n")
 
 
 def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:

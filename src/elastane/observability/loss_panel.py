@@ -56,9 +56,9 @@ def build_views(points: Sequence[Point], scores: Scores, top: float, bottom: flo
     low, high = compute_robust_range(losses)
     low, high = min([low, *shown]), max([high, *shown])
     floor = 0.0 if least >= 0 else None
-    views = [View("focus", "what matters", Axis(*add_margin(low, high, floor=floor), bottom, top))]
+    views = [View("focus", "main range", Axis(*add_margin(low, high, floor=floor), bottom, top))]
     if (low, high) != (least, most):
-        views.append(View("all", "everything", Axis(*add_margin(least, most, floor=floor), bottom, top)))
+        views.append(View("all", "full range", Axis(*add_margin(least, most, floor=floor), bottom, top)))
     if least > SMALLEST and most > LOG_FROM * least:
         views.append(View("log", "logarithmic", Axis(least / 1.1, most * 1.1, bottom, top, log=True)))
     return tuple(views)
@@ -90,8 +90,8 @@ def draw_loss_panel(points: Sequence[Point], scores: Scores, views: Sequence[Vie
         smooth = draw_path((x(p.step), None if p.smooth is None else y(p.smooth)) for p in points)
         yield clip_drawing(x, top, bottom, f'<path class="raw" d="{raw}"/><path class="curve" d="{smooth}"/>')
         yield from draw_score_points(shown, x, y)
-        if words := describe_outside(points, y):
-            yield f'<text class="note" x="{x.stop}" y="{top - 9}">{escape(words)}</text>'
+        if text := describe_outside(points, y):
+            yield f'<text class="note" x="{x.stop}" y="{top - 9}">{escape(text)}</text>'
         yield "</g>"
 
 
@@ -102,8 +102,8 @@ def draw_score_points(scores: Scores, x: Axis, y: Axis) -> Iterable[str]:
             at, height = x(min(max(step, x.low), x.high)), y(value)
             if not min(y.start, y.stop) <= height <= max(y.start, y.stop):
                 continue
-            words = f"step {step:,}: evaluation, {name} {format_number(value)}"
-            title = f"<title>{escape(words)}</title>"
+            text = f"step {step:,}: evaluation, {name} {format_number(value)}"
+            title = f"<title>{escape(text)}</title>"
             yield f'<circle class="score" cx="{at}" cy="{height}" r="4.5">{title}</circle>'
 
 
@@ -112,9 +112,9 @@ def describe_outside(points: Sequence[Point], y: Axis) -> str:
     losses = [(point.loss, point.step) for point in points if point.loss is not None]
     above = max((loss for loss in losses if loss[0] > y.high), default=None)
     below = min((loss for loss in losses if loss[0] < y.low), default=None)
-    words = [
-        f"{word} {format_number(loss[0])} at step {loss[1]:,}"
-        for word, loss in (("above: up to", above), ("below: down to", below))
+    parts = [
+        f"{place} {format_number(loss[0])} at step {loss[1]:,}"
+        for place, loss in (("above the axis: up to", above), ("below the axis: down to", below))
         if loss is not None and math.isfinite(loss[0])
     ]
-    return "; ".join(words)
+    return "; ".join(parts)

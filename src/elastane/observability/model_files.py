@@ -10,10 +10,9 @@ import xxhash
 
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
-from elastane.api.records import SCRIPT, EventLine
+from elastane.api.records import AGENT, ENDS_WITH_MODEL, SCRIPT, EventLine
 from elastane.api.rundir import RunDir
 from elastane.observability.coverage import LedgerProblem
-from elastane.observability.digests import AGENT, ENDED
 from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import ModelTensors, find_finished_model
@@ -45,9 +44,9 @@ def check_model(run: Recorded) -> ModelFiles:
     """
     event = find_outcome_event(run.events)
     model = find_finished_model(run.run_dir)
-    if event is None or event.kind not in ENDED:
+    if event is None or event.kind not in ENDS_WITH_MODEL:
         # An earlier attempt wrote the model; the current one may have begun to replace it.
-        why = f"{NOT_CHECKED}the run has not come to its end since they were written"
+        why = f"{NOT_CHECKED}the run has not ended since they were written"
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:
         return check_unrecorded_model(run, event, model)
@@ -55,7 +54,7 @@ def check_model(run: Recorded) -> ModelFiles:
     problems = [
         *find_file_problems(event.files, found),
         *(
-            LedgerProblem("model", f"{name} is not one of the files that this run wrote")
+            LedgerProblem("model", f"{name} was not written by this run")
             for name in list_weight_files(run.run_dir)
             if name not in event.files
         ),
@@ -71,9 +70,9 @@ def check_unrecorded_model(run: Recorded, event: EventLine, model: Path | None) 
     """Find the missing files of a model without recorded checksums."""
     killed = event.who == AGENT
     why = (
-        "the run was killed before it had recorded their checksums"
+        "the run was killed before it recorded their checksums"
         if killed
-        else "this run was written before checksums of them were recorded"
+        else "the version that made this run recorded no checksums"
     )
     problems: list[LedgerProblem] = []
     if model is not None:
@@ -100,9 +99,7 @@ def find_file_problems(
     """
     for name, written in recorded.items():
         if name not in found:
-            yield LedgerProblem(
-                "model", f"the record names {name!r}, which is not the name of a file in the run"
-            )
+            yield LedgerProblem("model", f"the event names {name!r}, which cannot be a file of the run")
             continue
         now = found[name]
         if now is None:
@@ -111,7 +108,9 @@ def find_file_problems(
             text = f"{name} has {now.bytes:,} bytes; the run wrote {written.bytes:,}"
             yield LedgerProblem("model", text)
         elif now.checksum != written.checksum:
-            text = f"{name} is not what the run wrote: XXH3-128 {now.checksum} against {written.checksum}"
+            text = (
+                f"{name} is not the file that the run wrote: XXH3-128 {now.checksum}, not {written.checksum}"
+            )
             yield LedgerProblem("model", text)
 
 

@@ -69,7 +69,7 @@ class Speed(msgspec.Struct, frozen=True):
         """Whether the time of measurement is too short for a comparison with other speeds."""
         return self.measured_s < MEASURED_S
 
-    def after(self, samples: float, seconds: float, time: float) -> "Speed":
+    def add_step(self, samples: float, seconds: float, time: float) -> "Speed":
         """Return the speed with one more step."""
         samples, in_window_s = self.samples + samples, self.seconds + seconds
         measured_s = min(MEASURED_S, self.measured_s + seconds)
@@ -120,23 +120,23 @@ def add_line_to_pace(pace: Pace, line: LedgerLine) -> Pace:
         pace,
         step=line.step,
         loss=line.loss,
-        losses=_losses(pace, line),
+        losses=_add_loss(pace, line),
         samples=max(pace.samples, line.samples.count),
-        speeds=_speeds(pace, line),
+        speeds=_add_speed(pace, line),
     )
 
 
-def _speeds(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
+def _add_speed(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
     workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
     if not (math.isfinite(seconds) and seconds >= SHORTEST_STEP_S and workers):
         return pace.speeds
-    speed = pace.speeds.get(workers, Speed()).after(line.samples.count, seconds, line.time)
+    speed = pace.speeds.get(workers, Speed()).add_step(line.samples.count, seconds, line.time)
     fresh = {other: one for other, one in pace.speeds.items() if line.time < one.time + STALE_S}
     newest = sorted({**fresh, workers: speed}.items(), key=lambda one: one[1].time)[-MOST_SIZES:]
     return dict(newest)
 
 
-def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
+def _add_loss(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
     if line.loss is None or not math.isfinite(line.loss):
         return ()
     # After a resume some steps are made again; their earlier losses must not count twice.

@@ -15,6 +15,11 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
+def format_copies(copies: int | None) -> str:
+    """Return a number of copies of the optimizer state; None: every worker keeps one."""
+    return "one on every worker" if copies is None else f"{copies:,}"
+
+
 def format_transfer_speed(size_bytes: int, seconds: float) -> str:
     """Return a phrase such as ``1.2 GB in 0.80 s (1.50 GB/s)``."""
     rate = size_bytes / 1e9 / seconds if seconds else 0.0

@@ -19,9 +19,9 @@ from elastane.observability.curves import build_series, write_curve_cards
 from elastane.observability.drawing import format_number
 from elastane.observability.evaluations import read_evaluation_means
 from elastane.observability.facts import Facts, collect_facts
-from elastane.observability.quantities import format_ms
+from elastane.observability.quantities import format_copies, format_ms
 from elastane.observability.report_attempts import (
-    build_kept_tile,
+    build_checkpoint_tile,
     render_attempts_table,
     render_checkpoint_table,
 )
@@ -105,7 +105,7 @@ def render_heading(run: Recorded, facts: Facts) -> Iterable[str]:
     if facts.why and (facts.outcome != "finished" or facts.steps != facts.planned_steps):
         tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
         words = next((str(text) for text in tracebacks if text), facts.why)
-        yield f'<pre class="card said {facts.outcome}">{escape(words)}</pre>'
+        yield f'<pre class="card reason {facts.outcome}">{escape(words)}</pre>'
 
 
 def format_command(record: RunRecord) -> str:
@@ -173,13 +173,13 @@ def render_tiles(facts: Facts) -> Iterable[str]:
             f"{facts.samples:,} samples",
         ),
         ("workers", format_worker_span(facts.workers), "fewest to most"),
-        build_kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
+        build_checkpoint_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
         ("longest pause", *build_pause_tile(facts)),
         ("usual step", "-" if facts.usual_step_ms is None else format_ms(facts.usual_step_ms), "median"),
-        ("wall time", format_duration(facts.wall_s), "first word to last"),
+        ("wall time", format_duration(facts.wall_s), "first record to last"),
     ]
     if facts.digest is None:
-        rows.append(("digest", "-", "none was due"))
+        rows.append(("digest", "-", "none recorded"))
     else:
         rows.append(("digest", facts.digest[0][:12], f"parameters, step {facts.digest[1]:,}"))
     yield '<section class="card tiles">'
@@ -242,8 +242,8 @@ def render_event_table(run: Recorded) -> Iterable[str]:
     if not run.events:
         return
     started = run.events[0].time
-    yield '<div class="card scroll"><table><thead><tr><th class="n">after</th><th class="n">step</th>'
-    yield "<th>what</th><th>who</th><th>why</th><th>pause of each healthy worker</th></tr></thead><tbody>"
+    yield '<div class="card scroll"><table><thead><tr><th class="n">time</th><th class="n">step</th>'
+    yield "<th>event</th><th>process</th><th>reason</th><th>pause of healthy workers</th></tr></thead><tbody>"
     for event in run.events[:MOST_ROWS]:
         style = MARKS.get(event.kind)
         step = find_step(event, run.ledger)
@@ -294,8 +294,8 @@ def render_evaluation_table(run: Recorded) -> Iterable[str]:
 PHASE_WORDS = {
     "deal": "fetching samples",
     "compute": "forward and backward",
-    "reduce": "gradients to their owners, votes",
-    "apply": "optimizer, new parameters",
+    "reduce": "gradients to their owners, and votes",
+    "apply": "optimizer, and new parameters",
     "other": "between the phases",
 }
 
@@ -305,14 +305,14 @@ def render_phase_bar(facts: Facts) -> Iterable[str]:
         return
     colours = dict(zip((name for name in facts.phases if name != "other"), range(5), strict=False))
     style = {name: f"p{colours[name]}" if name in colours else "other" for name in facts.phases}
-    yield '<h2>Where the time went</h2><div class="card"><div class="bar">'
+    yield '<h2>Time of the steps by phase</h2><div class="card"><div class="bar">'
     for name, share in facts.phases.items():
         yield f'<i class="{style[name]}" style="width:{100 * share:.2f}%" title="{escape(name)}"></i>'
     yield '</div><ul class="phases">'
     for name, share in facts.phases.items():
-        words = PHASE_WORDS.get(name, "")
+        description = PHASE_WORDS.get(name, "")
         yield (
-            f'<li><i class="{style[name]}"></i>{escape(name)}<span class="soft">{words}</span>'
+            f'<li><i class="{style[name]}"></i>{escape(name)}<span class="soft">{description}</span>'
             f"<b>{100 * share:.1f} %</b></li>"
         )
     yield "</ul></div>"
@@ -321,16 +321,16 @@ def render_phase_bar(facts: Facts) -> Iterable[str]:
 def render_proof(verdict: Verdict | None) -> Iterable[str]:
     if verdict is None:
         return
-    yield '<h2>Every sample once</h2><div class="card scroll"><table><thead><tr><th class="n">epoch</th>'
-    yield '<th class="n">once</th><th class="n">repeated</th><th class="n">never</th><th></th>'
+    yield '<h2>Samples of each epoch</h2><div class="card scroll"><table><thead><tr><th class="n">epoch</th>'
+    yield '<th class="n">trained once</th><th class="n">repeated</th><th class="n">skipped</th><th></th>'
     yield "</tr></thead><tbody>"
     for epoch in verdict.epochs:
-        state = "whole" if epoch.finished else "unfinished"
+        state = "complete" if epoch.finished else "unfinished"
         cells = "".join(f'<td class="n">{n:,}</td>' for n in (epoch.once, epoch.repeated, epoch.never))
         yield f'<tr><td class="n">{epoch.epoch}</td>{cells}<td class="soft">{state}</td></tr>'
     yield "</tbody></table></div>"
     if verdict.ok:
-        yield '<p class="good">The ledger holds: no step missing, no sample lost or repeated.</p>'
+        yield '<p class="good">Verified: no step is missing, no sample was lost or repeated.</p>'
     for problem in verdict.problems[:20]:
         where = "" if problem.step is None else f"step {problem.step}: "
         yield f'<p class="bad">{escape(where + problem.text)}</p>'
@@ -339,16 +339,16 @@ def render_proof(verdict: Verdict | None) -> Iterable[str]:
 def render_choices(run: Recorded) -> Iterable[str]:
     spec, pinned = run.record.spec, run.record.pinned
     rows: list[tuple[str, str]] = [("script", " ".join(spec.program))]
-    rows.append(("workers asked for", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
+    rows.append(("requested workers", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
     if pinned:
         rows += [
-            ("virtual ranks", f"{pinned.virtual_ranks} of {pinned.microbatch} samples"),
+            ("virtual ranks", f"{pinned.virtual_ranks:,} with {pinned.microbatch:,} samples each"),
             ("global batch", f"{pinned.global_batch:,} samples"),
-            ("dataset", f"{pinned.dataset_length:,} samples"),
+            ("dataset", f"{pinned.dataset_length:,} samples" if pinned.dataset_length else "a stream"),
             ("parameters", f"{pinned.parameters:,} in {pinned.blocks:,} blocks"),
             ("optimizer", pinned.optimizer),
             ("convergence", pinned.convergence),
-            ("copies of its state", "all" if pinned.copies is None else str(pinned.copies)),
+            ("copies of the optimizer state", format_copies(pinned.copies)),
             ("seed", str(pinned.seed)),
             ("threads per worker", str(pinned.threads)),
             ("script digest", pinned.script_digest),
@@ -364,6 +364,7 @@ def render_footer(run: Recorded) -> str:
     name = escape(run.record.spec.name)
     return (
         f"<footer>Started {escape(run.record.created)}. Drawn {now} from ledger.jsonl and events.jsonl; "
-        f"<code>elastane report {name}</code> draws it again, <code>elastane verify {name}</code> proves it."
+        f"<code>elastane report {name}</code> draws it again, <code>elastane verify {name}</code> verifies "
+        "the run."
         "</footer>"
     )

@@ -13,13 +13,13 @@ from elastane.observability.run_files import Recorded
 MOST_ROWS = 50
 
 
-def build_kept_tile(facts: Facts) -> tuple[str, str, str] | None:
+def build_checkpoint_tile(facts: Facts) -> tuple[str, str, str] | None:
     """Return the tile about checkpoints; None if the run has none."""
     if not facts.checkpoints and not facts.resumes:
         return None
     again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
     resumed = f"{facts.resumes} resume{'' if facts.resumes == 1 else 's'}, {again}"
-    return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "never needed"
+    return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "none was needed"
 
 
 def render_attempts_table(run: Recorded) -> Iterable[str]:
@@ -28,12 +28,12 @@ def render_attempts_table(run: Recorded) -> Iterable[str]:
         return
     titles = {
         "attempt": "n",
-        "went on from": "",
-        "why": "",
+        "continued from": "",
+        "reason": "",
         "steps made again": "n",
-        "nobody there for": "n",
-        "read": "n",
-        "to the first new step": "n",
+        "downtime": "n",
+        "restored": "n",
+        "time to first new step": "n",
     }
     yield "<h2>Attempts</h2>"
     yield from render_table(
@@ -47,8 +47,8 @@ def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[st
     yield "w", attempt.why
     yield "n", f"{attempt.lost_steps:,}"
     yield "n", "" if attempt.away_s is None else format_duration(attempt.away_s)
-    read = attempt.restored
-    yield "n", "" if read is None else f"{format_size(read.bytes)} in {read.seconds:.2f} s"
+    restored = attempt.restored
+    yield "n", "" if restored is None else f"{format_size(restored.bytes)} in {restored.seconds:.2f} s"
     yield "n", "" if attempt.back_s is None else format_duration(attempt.back_s)
 
 
@@ -64,7 +64,7 @@ def render_checkpoint_table(run: Recorded) -> Iterable[str]:
         titles, (render_checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:])
     )
     more = f"The newest {MOST_ROWS} of {len(written):,}. " if len(written) > MOST_ROWS else ""
-    yield f'<p class="soft">{more}A step may have waited for the copy, never for the writing.</p>'
+    yield f'<p class="soft">{more}A step may wait for the copy, but never for the writing.</p>'
 
 
 def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tuple[str, str]]:
@@ -73,7 +73,7 @@ def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tupl
     yield "n", format_size(checkpoint.bytes)
     for seconds in (checkpoint.copy_s, checkpoint.write_s):
         yield "n", "" if seconds is None else format_ms(1000 * seconds)
-    yield "soft", "the run went on from it" if used else ""
+    yield "soft", "the run continued from it" if used else ""
 
 
 def render_table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:

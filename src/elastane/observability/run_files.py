@@ -12,6 +12,7 @@ from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import SCHEMA, RunRecord
 from elastane.api.untrusted_data import Decoder, Malformed, open_regular, read_bytes
+from elastane.observability.line_files import read_last_line
 from elastane.observability.tail import LONGEST_LINE_BYTES
 
 T = TypeVar("T")
@@ -46,8 +47,8 @@ def read_run(run_dir: RunDir) -> Recorded:
     return Recorded(
         run_dir=run_dir,
         record=record,
-        ledger=read_lines(run_dir.ledger, decode_ledger_line, torn_tail=live),
-        events=read_lines(run_dir.events, decode_event_line, torn_tail=live),
+        ledger=read_ledger(run_dir, torn_tail=live),
+        events=read_events(run_dir, torn_tail=live),
         live=live,
     )
 
@@ -64,7 +65,7 @@ def read_record(run_dir: RunDir) -> RunRecord:
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchRun(
             f"{run_dir.root} is not a run directory: it holds no run.json",
-            do="elastane list  shows the known runs",
+            do="elastane list shows the known runs",
         ) from None
     except Malformed as error:
         raise BadInput(f"{run_dir.run} is damaged: {error}") from error
@@ -74,6 +75,33 @@ def read_record(run_dir: RunDir) -> RunRecord:
             do="read it with the version of elastane that wrote it",
         )
     return record
+
+
+def read_ledger(run_dir: RunDir, *, torn_tail: bool) -> tuple[LedgerLine, ...]:
+    """Return the ledger of a run; see `read_lines`.
+
+    Raises:
+        BadInput: a line is damaged; the message names it.
+    """
+    return read_lines(run_dir.ledger, decode_ledger_line, torn_tail=torn_tail)
+
+
+def read_events(run_dir: RunDir, *, torn_tail: bool) -> tuple[EventLine, ...]:
+    """Return the events of a run; see `read_lines`.
+
+    Raises:
+        BadInput: a line is damaged; the message names it.
+    """
+    return read_lines(run_dir.events, decode_event_line, torn_tail=torn_tail)
+
+
+def read_last_step(run_dir: RunDir) -> LedgerLine | None:
+    """Return the last complete line of the ledger without reading the others; None: there is none.
+
+    Raises:
+        BadInput: the line is damaged.
+    """
+    return read_last_line(run_dir.ledger, decode_ledger_line)
 
 
 def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> tuple[T, ...]:
@@ -92,11 +120,11 @@ def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> 
     number = 0
     try:
         with open_regular(path, follow_links=False) as file:
-            for number, line in enumerate(_lines(file), start=1):
+            for number, line in enumerate(_iterate_lines(file), start=1):
                 if line.endswith(b"\n"):
                     values.append(decode(line[:-1]))
                 elif not torn_tail:
-                    raise _torn(path, number, line)
+                    raise _make_torn_line_error(path, number, line)
     except FileNotFoundError:
         return ()
     except Malformed as error:
@@ -105,14 +133,14 @@ def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> 
     return tuple(values)
 
 
-def _torn(path: Path, number: int, line: bytes) -> BadInput:
+def _make_torn_line_error(path: Path, number: int, line: bytes) -> BadInput:
     return BadInput(
-        f"{path}, line {number}: the line is torn ({len(line)} bytes, no newline)",
-        means="the run's processes were killed while writing it; every line above it is whole",
+        f"{path}, line {number}: the line is incomplete ({len(line)} bytes, no newline)",
+        means="the run's processes were killed while they wrote it; all earlier lines are complete",
     )
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _iterate_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield a file's lines with their newlines.
 
     Raises:

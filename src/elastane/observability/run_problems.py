@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from elastane.api.records import SCRIPT
+from elastane.api.records import ENDS_WITH_MODEL, SCRIPT
 from elastane.observability.coverage import LedgerProblem, find_stream_position_problems
-from elastane.observability.digests import ENDED, find_digest_problems
+from elastane.observability.digests import find_digest_problems
 from elastane.observability.facts import find_outcome_event
 from elastane.observability.run_files import Recorded
 
@@ -20,7 +20,7 @@ def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
 def find_end_problems(run: Recorded) -> Iterable[LedgerProblem]:
     """Find a ledger that ends at another step than the last event records."""
     event, pinned = find_outcome_event(run.events), run.record.pinned
-    if event is None or event.kind not in ENDED or pinned is None:
+    if event is None or event.kind not in ENDS_WITH_MODEL or pinned is None:
         return
     finished = event.kind == "run.finished"
     last = run.ledger[-1].step if run.ledger else 0

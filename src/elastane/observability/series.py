@@ -64,14 +64,14 @@ def thin_points(points: Sequence[T], height: Callable[[T], float], most: int = M
     if len(points) <= most:
         return list(points)
     stretches = max(1, (most - 1) // 2)
-    kept: list[int] = []
+    chosen: list[int] = []
     for i in range(stretches):
         places = range(len(points) * i // stretches, len(points) * (i + 1) // stretches)
         heights = {place: height(points[place]) for place in places}
-        kept += sorted({min(places, key=heights.__getitem__), max(places, key=heights.__getitem__)})
-    if kept[-1] != len(points) - 1:
-        kept.append(len(points) - 1)
-    return [points[place] for place in kept]
+        chosen += sorted({min(places, key=heights.__getitem__), max(places, key=heights.__getitem__)})
+    if chosen[-1] != len(points) - 1:
+        chosen.append(len(points) - 1)
+    return [points[place] for place in chosen]
 
 
 def find_sizes(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:

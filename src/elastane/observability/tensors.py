@@ -35,9 +35,9 @@ class Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-_entry_in = Decoder[Entry](Entry)
-_index_in = Decoder[Index](Index)
-_header_in = Decoder[dict[str, msgspec.Raw]](dict[str, msgspec.Raw], at_most_bytes=LARGEST_HEADER_BYTES)
+_decode_entry = Decoder[Entry](Entry)
+_decode_index = Decoder[Index](Index)
+_decode_header = Decoder[dict[str, msgspec.Raw]](dict[str, msgspec.Raw], at_most_bytes=LARGEST_HEADER_BYTES)
 
 
 class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class AnyTensors(Protocol):
     @property
     def entries(self) -> Mapping[str, Entry]: ...
 
-    def raw(self, name: str) -> memoryview: ...
+    def get_bytes(self, name: str) -> memoryview: ...
 
 
 class TensorFile:
@@ -79,9 +79,9 @@ class TensorFile:
                 # Map the whole file: the kernel reads nothing before the comparison needs it.
                 self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
-            header = _header_in(bytes(self._bytes[LENGTH_BYTES : min(end, LARGEST_HEADER_BYTES)]))
+            header = _decode_header(bytes(self._bytes[LENGTH_BYTES : min(end, LARGEST_HEADER_BYTES)]))
             header.pop("__metadata__", None)
-            self.entries = {name: _entry_in(bytes(raw)) for name, raw in header.items()}
+            self.entries = {name: _decode_entry(bytes(raw)) for name, raw in header.items()}
         except (OSError, ValueError) as error:
             raise BadInput(f"{path} is not a safetensors file: {error}") from error
         self._data = self._bytes[end:]
@@ -89,7 +89,7 @@ class TensorFile:
         if size_bytes > len(self._data):
             raise BadInput(f"{path} is cut off: it holds {len(self._data)} of {size_bytes} bytes of tensors")
 
-    def raw(self, name: str) -> memoryview:
+    def get_bytes(self, name: str) -> memoryview:
         start, stop = self.entries[name].data_offsets
         return self._data[start:stop]
 
@@ -107,7 +107,7 @@ class ModelTensors:
     def __init__(self, marker: Path) -> None:
         if marker.suffix == ".json":
             try:
-                weights = _index_in(read_bytes(marker)).weight_map
+                weights = _decode_index(read_bytes(marker)).weight_map
             except (OSError, Malformed) as error:
                 raise BadInput(f"{marker} is damaged: {error}") from error
             files = [TensorFile(marker.with_name(name)) for name in dict.fromkeys(weights.values())]
@@ -116,8 +116,8 @@ class ModelTensors:
         self._files = {name: file for file in files for name in file.entries}
         self.entries = {name: file.entries[name] for name, file in self._files.items()}
 
-    def raw(self, name: str) -> memoryview:
-        return self._files[name].raw(name)
+    def get_bytes(self, name: str) -> memoryview:
+        return self._files[name].get_bytes(name)
 
 
 def find_finished_model(run_dir: RunDir) -> Path | None:
@@ -143,7 +143,7 @@ def compare_tensor(name: str, first: AnyTensors, second: AnyTensors) -> TensorDi
         return TensorDifference(name=name, why=f"dtype {a.dtype} against {b.dtype}")
     if a.shape != b.shape:
         return TensorDifference(name=name, why=f"shape {list(a.shape)} against {list(b.shape)}")
-    raw_a, raw_b = first.raw(name), second.raw(name)
+    raw_a, raw_b = first.get_bytes(name), second.get_bytes(name)
     if raw_a == raw_b:
         return None
     elements, max_abs = measure_distance(a.dtype, raw_a, raw_b)
@@ -172,5 +172,5 @@ def measure_distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[
         # bfloat16 is the upper half of a float32.
         a, b = ((half.astype("<u4") << 16).view("<f4") for half in (a, b))
     with np.errstate(all="ignore"):
-        apart = float(np.max(np.abs(a.astype("f8") - b.astype("f8"))))
-    return elements, apart if np.isfinite(apart) else None
+        distance = float(np.max(np.abs(a.astype("f8") - b.astype("f8"))))
+    return elements, distance if np.isfinite(distance) else None

@@ -76,7 +76,7 @@ def verify_ledger(
         problems += found
     elif ledger:
         problems.append(
-            LedgerProblem("steps", "run.json pins no choices, so shares and samples cannot be checked")
+            LedgerProblem("steps", "run.json has no pinned choices, so shares and samples cannot be checked")
         )
     return Verdict(
         ok=not problems,

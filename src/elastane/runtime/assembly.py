@@ -152,7 +152,7 @@ def open_run_catalog(settings: WorkerSettings) -> Catalog:
     assert policy is not None, "only a run with checkpoints has a catalog"
     assert run_dir is not None, "a process that trains alone has no checkpoints"
     inside = None if policy.url else run_dir.root
-    return Catalog(open_storage(policy.root(run_dir), inside))
+    return Catalog(open_storage(policy.get_root(run_dir), inside))
 
 
 def open_starting_checkpoint(

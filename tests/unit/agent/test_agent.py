@@ -89,7 +89,9 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture
 def play_run(tmp_path, monkeypatch):
     # The command line would take the lock; these tests do not.
-    monkeypatch.setattr("elastane.client.channel.is_live", lambda run_dir: run_dir.endpoint.exists())
+    monkeypatch.setattr(
+        "elastane.client.coordinator_request.is_live", lambda run_dir: run_dir.endpoint.exists()
+    )
 
     def play(
         story,

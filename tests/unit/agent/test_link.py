@@ -71,7 +71,7 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
 @pytest.fixture
 def malformed_coordinator(tmp_path, monkeypatch):
     """Run a story beside a coordinator that answers each request with the given bytes."""
-    monkeypatch.setattr(channel, "is_live", lambda run_dir: True)
+    monkeypatch.setattr(coordinator_request, "is_live", lambda run_dir: True)
 
     def play(garbage, story):
         run_dir = RunDir(tmp_path)

@@ -18,35 +18,35 @@ def exit_of(worker: int, code: int = -9) -> WorkerExit:
 
 
 def test_missing_workers_are_requested_once() -> None:
-    staff, numbers = request_missing(WorkerSet(target=2))
+    workers, numbers = request_missing(WorkerSet(target=2))
     assert numbers == (0, 1)
-    assert request_missing(staff)[1] == ()
+    assert request_missing(workers)[1] == ()
 
 
 def test_dead_workers_are_replaced_under_new_numbers() -> None:
-    staff, _ = request_missing(WorkerSet(target=2))
-    staff = record_start(record_start(staff, 0, 100), 1, 101)
-    staff, numbers = request_missing(record_exit(staff, exit_of(0)))
+    workers, _ = request_missing(WorkerSet(target=2))
+    workers = record_start(record_start(workers, 0, 100), 1, 101)
+    workers, numbers = request_missing(record_exit(workers, exit_of(0)))
     assert numbers == (2,)
-    assert dict(staff.living) == {1: 101}
+    assert dict(workers.living) == {1: 101}
 
 
 def test_only_requests_up_to_the_target_are_kept() -> None:
-    staff, _ = request_missing(WorkerSet(target=3))
-    staff = record_start(staff, 0, 100)
-    assert keep_missing_requests(staff).asked == (1, 2)
-    assert keep_missing_requests(replace(staff, target=2)).asked == (1,)
-    assert keep_missing_requests(replace(staff, target=0)).asked == ()
+    workers, _ = request_missing(WorkerSet(target=3))
+    workers = record_start(workers, 0, 100)
+    assert keep_missing_requests(workers).requested == (1, 2)
+    assert keep_missing_requests(replace(workers, target=2)).requested == (1,)
+    assert keep_missing_requests(replace(workers, target=0)).requested == ()
 
 
 def test_the_agent_leaves_surplus_workers_to_the_coordinator() -> None:
-    staff = WorkerSet(target=1, following=2, living={0: 100, 1: 101})
-    assert request_missing(staff)[1] == ()
+    workers = WorkerSet(target=1, next_worker=2, living={0: 100, 1: 101})
+    assert request_missing(workers)[1] == ()
 
 
 def test_an_exit_counts_once() -> None:
-    staff = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0))
-    assert record_exit(staff, exit_of(0, code=0)) == staff
+    workers = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0))
+    assert record_exit(workers, exit_of(0, code=0)) == workers
 
 
 def test_only_deaths_close_together_are_too_many() -> None:

@@ -35,21 +35,21 @@ def test_a_proven_connection_is_never_displaced() -> None:
 
 def test_full_slots_stay_closed_until_the_oldest_connection_has_had_its_minimum() -> None:
     unproven = make_three()
-    assert unproven.opens_at_s() == 1.0
+    assert unproven.compute_opening_s() == 1.0
     unproven.discard("b")
-    assert unproven.opens_at_s() == 0.0
+    assert unproven.compute_opening_s() == 0.0
 
 
 def test_every_connection_has_the_same_deadline() -> None:
     unproven = make_three()
-    assert unproven.expires_at_s() == 10.0
-    assert unproven.expired(9.9) == ()
-    assert unproven.expired(11.5) == ("a", "b")
+    assert unproven.compute_expiry_s() == 10.0
+    assert unproven.list_expired(9.9) == ()
+    assert unproven.list_expired(11.5) == ("a", "b")
 
 
 def test_unproven_connections_leave_most_descriptors_to_the_process_at_any_limit() -> None:
     for limit in (64, 256, 1024, 1 << 20):
-        rules = AdmissionRules.for_limit(limit)
+        rules = AdmissionRules.from_descriptor_limit(limit)
         assert 0 < rules.most <= limit // 8
         assert limit // 2 < rules.descriptor_ceiling < limit
 

@@ -101,24 +101,24 @@ def test_discrete_values_need_no_limits_beside_them():
         (
             {"script": "", "module": "pkg/train.py"},
             "module:",
-            "write it as python -m takes it: package.train",
+            "write it as for python -m: package.train",
         ),
         ({"name": "a/b"}, "name:", "write letters"),
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),
-        ({"budget": math.inf}, "budget: inf is not finite", "leave it out"),
-        ({"target": {"loss": math.nan}}, "target.loss: nan is not finite", "leave it out"),
+        ({"budget": math.inf}, "budget: inf is not finite", "remove it"),
+        ({"target": {"loss": math.nan}}, "target.loss: nan is not finite", "remove it"),
         (
             {"runPolicy": {"ttlSecondsAfterFinished": math.inf}},
             "runPolicy.ttlSecondsAfterFinished: inf is not finite",
-            "leave it out",
+            "remove it",
         ),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
         ({"deadline": "9999-12-31T23:59:59-14:00"}, "deadline:", "between 1971 and 9998"),
         ({"deadline": "0001-01-01T00:00:00+14:00"}, "deadline:", "between 1971 and 9998"),
         (
             {"target": {"throughput": 64, "by": "2026-12-01T00:00:00Z"}},
-            "target.by: belongs to target.loss",
+            "target.by: requires target.loss",
             "write deadline",
         ),
         ({"teem": "vision"}, "teem:", "write team"),
@@ -187,7 +187,7 @@ HOURS = Weekly(start=time(9), end=time(18))
         (Snapshot(now_s=0, teams=(Team(name="t", weight=0),)), "teams.t.weight: 0 is not more than 0"),
         (
             Snapshot(now_s=0, cohorts=(Cohort(name="c", parent="d"), Cohort(name="d", parent="c"))),
-            "cohorts.c.parent: goes round in a circle: c > d > c",
+            "cohorts.c.parent: forms a cycle: c > d > c",
         ),
         (
             Snapshot(now_s=0, cohorts=(Cohort(name="t"),), teams=(Team(name="t"),)),

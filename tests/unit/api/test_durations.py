@@ -33,7 +33,7 @@ def test_other_texts_are_refused(text):
 
 
 def test_a_duration_longer_than_any_float_is_refused():
-    with pytest.raises(OverflowError, match="longer than any clock counts"):
+    with pytest.raises(OverflowError, match="is too long"):
         parse_duration_s(f"{'9' * 400}d")
 
 
@@ -68,7 +68,8 @@ def test_a_shown_duration_is_read_back(seconds, parts):
     text = format_duration(seconds, parts=parts)
     again_s = parse_duration_s(text)
     assert format_duration(again_s, parts=parts) == text
-    assert again_s == pytest.approx(seconds, rel=0.5, abs=0.05)
+    # A duration is truncated to tenths of a second.
+    assert again_s == pytest.approx(seconds, rel=0.5, abs=0.1)
 
 
 @given(st.integers(0, 10**7))

@@ -56,7 +56,7 @@ def test_a_run_of_ten_minutes_prints_a_dozen_lines_and_every_event(watcher, line
         watcher.look()
         if second == 400:
             assert "worker.died  worker 1" in screen.getvalue(), "an event waits for no interval"
-    watcher.close(look=True)
+    watcher.close(update=True)
     shown = screen.getvalue().splitlines()
     assert len(shown) <= 14
     assert shown[0].startswith("step 1 ")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.client.permissions import OF_STRANGERS, restrict_permissions
+from elastane.client.permissions import RIGHTS_OF_WORLD, restrict_permissions
 from elastane.controller.store.database import list_store_files
 
 
@@ -26,9 +26,9 @@ def test_permissions_of_others_are_removed_once(tmp_path) -> None:
 
 def test_a_group_keeps_its_read_permission_of_a_folder(tmp_path) -> None:
     tmp_path.chmod(0o775)
-    assert restrict_permissions(tmp_path, OF_STRANGERS)
+    assert restrict_permissions(tmp_path, RIGHTS_OF_WORLD)
     assert read_mode(tmp_path) == 0o750
-    assert not restrict_permissions(tmp_path, OF_STRANGERS)
+    assert not restrict_permissions(tmp_path, RIGHTS_OF_WORLD)
 
 
 def test_a_file_of_another_user_is_refused_and_stays_as_it_is(tmp_path, monkeypatch) -> None:
@@ -36,7 +36,7 @@ def test_a_file_of_another_user_is_refused_and_stays_as_it_is(tmp_path, monkeypa
     file.touch()
     file.chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    with pytest.raises(BadInput, match="open to others") as refused:
+    with pytest.raises(BadInput, match="accessible to other users") as refused:
         restrict_permissions(file)
     assert "ELASTANE_HOME" in refused.value.do
     assert read_mode(file) == 0o644
@@ -44,8 +44,8 @@ def test_a_file_of_another_user_is_refused_and_stays_as_it_is(tmp_path, monkeypa
 
 def test_a_folder_that_everybody_can_write_to_is_refused_as_a_home(tmp_path) -> None:
     tmp_path.chmod(0o1777)
-    with pytest.raises(BadInput, match="open to others"):
-        restrict_permissions(tmp_path, OF_STRANGERS)
+    with pytest.raises(BadInput, match="accessible to other users"):
+        restrict_permissions(tmp_path, RIGHTS_OF_WORLD)
     assert read_mode(tmp_path) == 0o1777
 
 

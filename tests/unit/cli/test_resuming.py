@@ -109,10 +109,10 @@ def test_numbers_of_workers_and_terms_are_not_used_twice(dead_run):
 
 
 def test_a_resume_is_recorded_as_an_event(dead_run):
-    dead_run.resume(why="every copy of the state died")
+    dead_run.resume(why="every copy of the state was lost")
     event = dead_run.events[-1]
     assert (event.kind, event.step) == ("run.resumed", 3)
-    assert event.why.startswith(f"every copy of the state died: from {format_checkpoint_name(3)}")
+    assert event.why.startswith(f"every copy of the state was lost: from {format_checkpoint_name(3)}")
     assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
 
 

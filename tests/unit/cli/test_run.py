@@ -192,7 +192,7 @@ def test_a_card_that_cannot_be_written_is_reported_and_the_run_still_succeeds(
     def fail_with_full_disk(*_args: object) -> None:
         raise BadInput("cannot write metrics.json: No space left on device")
 
-    monkeypatch.setattr("elastane.observability.finished._replace", fail_with_full_disk)
+    monkeypatch.setattr("elastane.observability.finished._write_file", fail_with_full_disk)
     result = elastane("run", "--name", "trial", "--json", script)
     assert result.exit_code == 0
     assert "no metrics and no card: cannot write metrics.json" in result.stderr
@@ -217,7 +217,7 @@ def test_a_run_that_keeps_losing_its_state_is_not_resumed_for_ever(
     monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", resume)
     result = elastane("run", script)
     assert result.exit_code == 1
-    assert attempts == ["every copy of the state died"] * (3 + MOST_FUTILE_ATTEMPTS)
+    assert attempts == ["every copy of the state was lost"] * (3 + MOST_FUTILE_ATTEMPTS)
     directory = next((home / "runs").iterdir())
     assert f"elastane run --resume {directory} goes back to its newest checkpoint" in result.stdout
 

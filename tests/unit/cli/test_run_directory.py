@@ -66,7 +66,7 @@ def test_another_run_is_never_overwritten(home) -> None:
 
 
 def test_a_directory_in_use_is_refused(home, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(run_directory, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_directory, "LOCK_CHECK_S", 0.0)
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BadInput, match="is in use"), claim_run_directory(SPEC, tmp_path):

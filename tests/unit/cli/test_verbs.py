@@ -112,7 +112,7 @@ def test_verify_says_whether_the_files_of_the_model_have_checksums(elastane, fin
     run_dir = finished_run()
     result = elastane("verify", "done")
     assert result.exit_code == 0
-    assert "this run was written before checksums of them were recorded" in result.stdout
+    assert "the version that made this run recorded no checksums" in result.stdout
     assert "proved from the ledger: " in result.stdout
     raw = b"weights"
     run_dir.model_files.weights.write_bytes(raw)
@@ -126,7 +126,7 @@ def test_verify_says_whether_the_files_of_the_model_have_checksums(elastane, fin
     run_dir.model_files.weights.write_bytes(b"weighty")
     result = elastane("verify", "done")
     assert result.exit_code == 1
-    assert "model: model.safetensors is not what the run wrote" in result.stdout
+    assert "model: model.safetensors is not the file that the run wrote" in result.stdout
 
 
 def test_a_changed_loss_is_exit_code_1(elastane, finished_run) -> None:
@@ -169,7 +169,7 @@ def test_report_writes_the_report_again(elastane, finished_run) -> None:
     result = elastane("report", "done")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [str(run_dir.report), str(run_dir.metrics)]
-    assert "Every sample once" in run_dir.report.read_text()
+    assert "Samples of each epoch" in run_dir.report.read_text()
 
 
 def test_events_and_logs_are_lines_or_objects(elastane, finished_run) -> None:
@@ -208,7 +208,7 @@ def live_run(monkeypatch):
         requests.append(message)
         return answers.pop(0)
 
-    monkeypatch.setattr("elastane.client.channel.ask", ask)
+    monkeypatch.setattr("elastane.client.coordinator_request.ask_coordinator", ask)
     return requests, answers
 
 

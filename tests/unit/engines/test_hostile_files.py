@@ -92,8 +92,8 @@ def observe(engine: LocalEngine, *jobs: str):
 @pytest.mark.parametrize("stand_in", STAND_INS)
 def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, caplog) -> None:
     places = EngineDirectories(tmp_path)
-    bad = write_run(places.run_dir("bad"))
-    write_run(places.run_dir("good"))
+    bad = write_run(places.get_run_dir("bad"))
+    write_run(places.get_run_dir("good"))
     replace_with_stand_in(getattr(bad, file), stand_in)
     engine = LocalEngine(tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -109,8 +109,8 @@ def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, cap
 @pytest.mark.parametrize("file", ["attempt", "presence"])
 def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stand_in) -> None:
     """Otherwise it would keep its devices for ever, and could not be cancelled."""
-    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
-    other = write_run(EngineDirectories(tmp_path).run_dir("other"))
+    run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("bad"))
+    other = write_run(EngineDirectories(tmp_path).get_run_dir("other"))
     there = hold_presence(other)
     try:
         if stand_in in STAND_INS:
@@ -129,8 +129,8 @@ def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stan
 
 def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
     """The job names a foreign process as its agent, such as that of another job or the controller."""
-    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
-    other = write_run(EngineDirectories(tmp_path).run_dir("other"))
+    run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("bad"))
+    other = write_run(EngineDirectories(tmp_path).get_run_dir("other"))
     presence = hold_presence(other)
     stranger = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
@@ -151,7 +151,7 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
 
 
 def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -> None:
-    run_dir = write_run(EngineDirectories(tmp_path).run_dir("bad"))
+    run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("bad"))
     presence = hold_presence(run_dir)
     process = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
@@ -171,7 +171,7 @@ def test_processes_of_a_job_without_its_presence_file_are_killed_too(tmp_path) -
 
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
 def test_starting_an_attempt_does_not_write_through_links_of_the_job(tmp_path, place) -> None:
-    run_dir = write_run(EngineDirectories(tmp_path / "home").run_dir("bad"))
+    run_dir = write_run(EngineDirectories(tmp_path / "home").get_run_dir("bad"))
     EngineDirectories(tmp_path / "home").mark_unsettled("bad")
     folder = tmp_path / "somebody's"
     folder.mkdir()
@@ -215,13 +215,13 @@ fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_heal
 def test_progress_from_hostile_files_is_finite_and_within_bounds(
     tmp_path_factory, line, event, record, saved
 ) -> None:
-    run_dir = write_run(EngineDirectories(tmp_path_factory.mktemp("run")).run_dir("j"))
+    run_dir = write_run(EngineDirectories(tmp_path_factory.mktemp("run")).get_run_dir("j"))
     run_dir.run.write_bytes(record)
     with run_dir.ledger.open("ab") as file:
         file.write((line + b"\n") * 2 + msgspec.json.encode(LINE) + b"\n" + line + b"\n")
     with run_dir.events.open("ab") as file:
         file.write(event + b"\n" + saved + b"\n")
-    progress = JobWatcher(run_dir).progress()
+    progress = JobWatcher(run_dir).read_progress()
     assert 0 <= progress.step <= 10**12
     assert 0 <= progress.samples_per_step <= LARGEST_COUNT
     assert all(0 <= speed < 1e16 and workers for workers, speed in progress.speeds)
@@ -235,22 +235,22 @@ def test_progress_from_hostile_files_is_finite_and_within_bounds(
 @given(attempt=damaged_documents(msgspec.json.encode(OVER)))
 def test_a_hostile_attempt_file_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
-    write_run(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)
+    write_run(EngineDirectories(home).get_run_dir("j")).attempt.write_bytes(attempt)
     seen = observe(LocalEngine(home), "j")["j"]
     assert 0 <= seen.attempt <= LARGEST_COUNT
     assert not seen.present
 
 
 def test_a_file_that_has_grown_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
-    run_dir = write_run(EngineDirectories(tmp_path).run_dir("j"))
+    run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("j"))
     watched = JobWatcher(run_dir)
-    assert watched.progress().step == 7
+    assert watched.read_progress().step == 7
     begun_s = time.monotonic()
     with run_dir.ledger.open("r+b") as file:
         file.truncate(10 << 30)
         file.seek(0, 2)
         file.write(b"\n" + msgspec.json.encode(msgspec.structs.replace(LINE, step=9)) + b"\n")
-    assert watched.progress().step == 9
+    assert watched.read_progress().step == 9
     # Reading all of it would take minutes, and memory that is not there.
     assert time.monotonic() - begun_s < 60
     assert read_attempt(run_dir) == OVER

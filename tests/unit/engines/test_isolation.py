@@ -134,7 +134,7 @@ def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
 
 @as_root
 def test_root_refuses_a_run_directory_that_another_user_owns(place) -> None:
-    root = EngineDirectories(place).run_dir("j").root
+    root = EngineDirectories(place).get_run_dir("j").root
     root.mkdir(parents=True)
     os.chown(root, NOBODY, NOBODY)
     script = place / "train.py"
@@ -210,7 +210,7 @@ def test_processes_of_other_users_do_not_count_as_present(tmp_path) -> None:
 @as_root
 def test_a_process_of_another_user_is_not_taken_for_the_agent_and_not_killed(place) -> None:
     """A job writes root's process, which has the lock file open too, into its attempt.json."""
-    run_dir = EngineDirectories(place).run_dir("j")
+    run_dir = EngineDirectories(place).get_run_dir("j")
     run_dir.root.mkdir(parents=True)
     presence = hold_presence(run_dir)
     os.set_inheritable(presence, True)

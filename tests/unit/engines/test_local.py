@@ -24,10 +24,11 @@ from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.attempts.run_directory import claim_run_directory
 from elastane.controller.jobs.retries import is_permanent
-from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
+from elastane.engines.local.engine import REQUESTS_AT_ONCE, LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.engines.local.job_environment import build_job_environment
 from elastane.engines.local.job_program import make_run_spec
+from elastane.engines.local.job_watcher import JobWatcher
 
 SPEC = JobSpec(
     name="j",
@@ -102,8 +103,8 @@ def test_a_command_may_be_python_with_a_script(program) -> None:
         (("bash", "-c", "python train.py"), "starts bash"),
         (("/usr/bin/python3", "/train.py"), "starts /usr/bin/python3"),
         (("pythonx", "/train.py"), "starts pythonx"),
-        (("python", "-u", "train.py"), "gives python the option -u"),
-        (("python", "-m"), "gives python the option -m"),
+        (("python", "-u", "train.py"), "passes -u to python"),
+        (("python", "-m"), "passes -m to python"),
         (("python", "-m", "no.such.module"), "there is no Python module no.such.module installed"),
         (("python",), "names no script"),
     ],
@@ -142,9 +143,9 @@ def test_an_unknown_job_is_observed_as_absent(tmp_path) -> None:
 def test_jobs_of_an_earlier_engine_are_observed_without_being_named(tmp_path) -> None:
     places = EngineDirectories(tmp_path)
     places.mark_unsettled("old")
-    places.run_dir("old").logs.mkdir(parents=True)
-    places.run_dir("old").presence.touch()
-    write_attempt(places.run_dir("old"), OVER)
+    places.get_run_dir("old").logs.mkdir(parents=True)
+    places.get_run_dir("old").presence.touch()
+    write_attempt(places.get_run_dir("old"), OVER)
     engine = LocalEngine(tmp_path)
     seen = asyncio.run(engine.observe([]))
     assert seen["old"].attempt == 3
@@ -156,10 +157,10 @@ def test_jobs_of_an_earlier_engine_are_observed_without_being_named(tmp_path) ->
 def test_a_damaged_job_does_not_hide_other_jobs(tmp_path) -> None:
     for job in ("good", "bad"):
         places = EngineDirectories(tmp_path)
-        places.run_dir(job).logs.mkdir(parents=True)
-        places.run_dir(job).presence.touch()
-        write_attempt(places.run_dir(job), OVER)
-    places.run_dir("bad").attempt.write_bytes(b"{")
+        places.get_run_dir(job).logs.mkdir(parents=True)
+        places.get_run_dir(job).presence.touch()
+        write_attempt(places.get_run_dir(job), OVER)
+    places.get_run_dir("bad").attempt.write_bytes(b"{")
     seen = asyncio.run(LocalEngine(tmp_path).observe(["good", "bad"]))
     assert (seen["good"].attempt, seen["bad"].attempt) == (3, 0)
 
@@ -187,9 +188,9 @@ def damage(how: str, run_dir: RunDir) -> None:
 def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, known) -> None:
     places = EngineDirectories(tmp_path / "home")
     for job in ("good", "bad"):
-        places.run_dir(job).logs.mkdir(parents=True)
-        places.run_dir(job).presence.touch()
-        write_attempt(places.run_dir(job), OVER)
+        places.get_run_dir(job).logs.mkdir(parents=True)
+        places.get_run_dir(job).presence.touch()
+        write_attempt(places.get_run_dir(job), OVER)
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     engine = LocalEngine(tmp_path / "home", agent=("/no/such/agent",))
@@ -197,7 +198,7 @@ def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, k
     async def story():
         if known:
             await engine.observe(["good", "bad"])
-        damage(how, places.run_dir("bad"))
+        damage(how, places.get_run_dir("bad"))
         seen = await engine.observe(["good", "bad"])
         orders = (
             StartAttempt(job="bad", attempt=4, workers=1, spec=spec),
@@ -214,7 +215,7 @@ def test_an_unreadable_run_directory_does_not_affect_other_jobs(tmp_path, how, k
 
 
 def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, monkeypatch) -> None:
-    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     run_dir.logs.mkdir(parents=True)
     run_dir.presence.touch()
     write_attempt(run_dir, msgspec.structs.replace(OVER, outcome=None))
@@ -249,7 +250,7 @@ def test_an_agent_that_ended_at_once_is_reported_even_if_its_log_is_gone(tmp_pat
 
 def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
     """Otherwise they would keep their devices for ever."""
-    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = hold_presence(run_dir)
     stuck = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
@@ -271,7 +272,7 @@ def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
 
 def test_an_agent_without_its_directory_is_present_until_it_ends(tmp_path) -> None:
     """Otherwise other jobs would get its devices, or the same attempt would begin beside it."""
-    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = hold_presence(run_dir)
     agent = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
@@ -304,7 +305,7 @@ def test_a_job_does_not_continue_a_run_of_the_same_name(tmp_path, monkeypatch) -
     script = tmp_path / "train.py"
     script.touch()
     with claim_run_directory(
-        RunSpec(name="j", script=str(script)), EngineDirectories(tmp_path).run_dir("j").root
+        RunSpec(name="j", script=str(script)), EngineDirectories(tmp_path).get_run_dir("j").root
     ):
         pass
     engine = LocalEngine(tmp_path)
@@ -312,7 +313,7 @@ def test_a_job_does_not_continue_a_run_of_the_same_name(tmp_path, monkeypatch) -
         job="j", attempt=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script))
     )
     refused = asyncio.run(engine.carry_out([order]))
-    assert "has a run of another job" in refused["j"]
+    assert "holds a run of another job" in refused["j"]
     outcome = asyncio.run(engine.observe(["j"]))["j"].outcome
     assert outcome is not None
     assert is_permanent(outcome)
@@ -323,7 +324,7 @@ def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_p
     """The earlier job had finished, so the new one would count as finished at once."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     (tmp_path / "train.py").touch()
-    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     with claim_run_directory(RunSpec(name="j", script=str(tmp_path / "train.py")), run_dir.root):
         run_dir.presence.touch()
         write_attempt(run_dir, msgspec.structs.replace(OVER, began_s=99.0))
@@ -335,7 +336,7 @@ def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_p
         asyncio.run(engine.carry_out([msgspec.structs.replace(order, submitted_s=submitted_s)]))
         return asyncio.run(engine.observe(["j"]))["j"]
 
-    assert "has a run of another job" in start(100.0).outcome.why
+    assert "holds a run of another job" in start(100.0).outcome.why
     assert is_permanent(start(100.0).outcome)
     # The store is an older backup: this job has begun, and has been settled, since.
     assert start(98.0).outcome == OVER.outcome
@@ -458,13 +459,13 @@ def test_a_stop_reaches_the_run_with_its_origin_and_reason(tmp_path, monkeypatch
         asked.append(question)
         return ""
 
-    monkeypatch.setattr(LocalEngine, "_tell", tell)
+    monkeypatch.setattr(LocalEngine, "_send_order", tell)
     asyncio.run(LocalEngine(tmp_path).carry_out([StopAttempt(job="j", attempt=1, why="It is paused.")]))
     assert asked == [AskStop(who="controller", why="It is paused.")]
 
 
 def test_a_written_attempt_is_read_back(tmp_path) -> None:
-    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     run_dir.root.mkdir(parents=True)
     assert read_attempt(run_dir) is None
     write_attempt(run_dir, OVER)
@@ -478,7 +479,7 @@ def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path,
     """The engine needs time to decode each answer."""
     at_once = most = 0
 
-    async def answer(_engine, _watched, _question):
+    async def answer(_watcher):
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -486,16 +487,16 @@ def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path,
         at_once -= 1
         return Answer(ok=True, target=1)
 
-    monkeypatch.setattr(LocalEngine, "_ask", answer)
+    monkeypatch.setattr(JobWatcher, "ask_status", answer)
     pid = os.getpid()
     alive = Attempt(number=1, pid=pid, started=process_identity.read_start_time(pid) or 0, began_s=0.0)
-    names = [f"job-{number}" for number in range(2 * ASKED_AT_ONCE)]
+    names = [f"job-{number}" for number in range(2 * REQUESTS_AT_ONCE)]
     with ExitStack() as present:
         for name in names:
-            run_dir = EngineDirectories(tmp_path).run_dir(name)
+            run_dir = EngineDirectories(tmp_path).get_run_dir(name)
             run_dir.logs.mkdir(parents=True)
             present.callback(os.close, hold_presence(run_dir))
             write_attempt(run_dir, alive)
         seen = asyncio.run(LocalEngine(tmp_path).observe(names))
     assert {one.target for one in seen.values()} == {1}
-    assert most == ASKED_AT_ONCE
+    assert most == REQUESTS_AT_ONCE

@@ -132,8 +132,8 @@ def test_the_metrics_have_the_attempts_and_checkpoints(run):
 def test_the_card_has_the_repeated_steps(run):
     text = write_card_text(run, compute_metrics(run), FinishedModel(files=(("model.safetensors", 10),)))
     assert (
-        "2 written, training went on from:\n- `step-00000002`, step 2: 3 steps after it made again, "
-        "1.0 kB in 0.50 s (0.00 GB/s) read on 2 workers" in text
+        "2 written, training continued from:\n- `step-00000002`, step 2: 3 steps made again, "
+        "restored 1.0 kB in 0.50 s (0.00 GB/s) on 2 workers" in text
     )
     assert "1 joined, 1 died, 1 resume, 1 stopped." in text
 
@@ -143,15 +143,15 @@ def test_the_report_marks_the_resume_and_shades_the_repeated_steps(run):
     assert "step 2: elastane run resumed" in page or "step 2: resumed" in page
     assert "steps 3 to 5 were lost and made again" in page
     assert "1 resume, 3 steps made again" in page
-    assert page.count('class="kept"') == 1
-    assert page.count('class="kept used"') == 1
-    for words in ("1 min", "the run went on from it", "250 ms", "2.0 ms", "1.0 kB in 0.50 s"):
+    assert page.count('class="checkpoint"') == 1
+    assert page.count('class="checkpoint used"') == 1
+    for words in ("1 min", "the run continued from it", "250 ms", "2.0 ms", "1.0 kB in 0.50 s"):
         assert words in page
 
 
 def test_the_report_says_if_no_checkpoint_was_needed(make_run):
     page = render_report(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
-    assert "never needed" in page
+    assert "none was needed" in page
     assert "<h2>Attempts</h2>" not in page
 
 

@@ -42,35 +42,35 @@ CARD = f"""# trial
 | | |
 |---|---|
 | script | `train.py` |
-| its SHA-256 | `{"ab" * 32}` |
-| steps | 6 of 6, 8 samples each in 4 virtual ranks of 2 |
+| script SHA-256 | `{"ab" * 32}` |
+| steps | 6 of 6, 8 samples each, in 4 virtual ranks of 2 |
 | samples | 40, 2 epochs of 20 |
 | final loss | 0.3333 |
 | last evaluation | right 0.875 (8 samples) after step 4 |
 | optimizer | `AdamW(lr=0.001)` |
-| its state | all workers keep all |
+| copies of the optimizer state | one on every worker |
 | seed | 7 |
 | convergence | exact |
 | digest of the parameters | `{"e" * 64}` after step 6 |
-| began | 2026-01-01T00:00:00Z |
-| wall time | 6.2 s, 33 samples/s while stepping |
-| goodput | 19.2 % of the wall time moved training forward |
+| started | 2026-01-01T00:00:00Z |
+| wall time | 6.2 s, 33 samples/s during steps |
+| goodput | 19.2 % of the wall time advanced the training |
 
 ## Workers over time
 
 ```
 workers  ▅▅████  1 to 2
 loss     █▄▂▁▁▁  2 to 0.3333
-         steps 1 to 6, a step per column
+         steps 1 to 6, one step per column
 ```
 
 Workers: 1 from step 1, 2 from step 3.
 
-## What happened
+## Events
 
-1 joined, 1 died, 1 coordinator death. Worst pause of a healthy worker: 12 ms, 0.06 usual steps, at step 3.
+1 joined, 1 died, 1 coordinator death. Longest pause of a healthy worker: 12 ms, 0.06 usual steps, at step 3.
 
-| step | what | why |
+| step | event | reason |
 |---:|---|---|
 | 3 | worker 1 joined | member since generation 2 |
 | 4 | coordinator died | signal 9 |
@@ -80,9 +80,9 @@ Workers: 1 from step 1, 2 from step 3.
 
 1 written, none used.
 
-The last one: `step-1` after step 1.
+The newest: `step-1` after step 1.
 
-## Made with
+## Environment
 
 | | |
 |---|---|
@@ -98,15 +98,15 @@ The last one: `step-1` after step 1.
 |---|---|
 | `model.safetensors` | 1.4 kB |
 
-## Load it
+## Loading
 
 ```python
 from safetensors.torch import load_model
 
-load_model(model, "model.safetensors")  # model: as the script builds it
+load_model(model, "model.safetensors")  # model: built as in the script
 ```
 
-`elastane verify trial` proves from the ledger that every sample was trained on exactly once.
+`elastane verify trial` verifies with the ledger that every sample was trained on exactly once.
 """
 
 
@@ -121,13 +121,20 @@ def test_the_card_shows_how_the_model_was_trained(make_run):
 def test_the_card_names_the_checkpoint_that_a_run_was_resumed_from(make_run):
     resumed = EventLine(time=1000.1, kind="run.resumed", detail={"name": "step-40", "step": 40})
     text = write_card(make_run(events=(resumed, *EVENTS)))
-    assert "1 written, training went on from:\n- `step-40`, step 40" in text
+    assert "1 written, training continued from:\n- `step-40`, step 40" in text
 
 
 def test_the_card_of_a_stopped_run_has_its_last_step(make_run):
     text = write_card(make_run(steps=4, events=(EventLine(time=1007.0, kind="run.stopped"),)))
     assert "trained for 4 steps" in text
     assert "stopped after step 4 of 6" in text
+
+
+def test_a_stream_has_no_planned_number_of_steps(make_run):
+    pinned = msgspec.structs.replace(make_run().record.pinned, steps=0, dataset_length=0)
+    text = write_card(make_run(steps=4, pinned=pinned, events=(EventLine(time=1007.0, kind="run.stopped"),)))
+    assert "stopped after step 4." in text
+    assert "| steps | 4, 8 samples each" in text
 
 
 def test_the_card_loads_transformers_and_shards_in_their_own_way(make_run):

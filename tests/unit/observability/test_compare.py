@@ -191,7 +191,7 @@ def test_another_version_of_torch_decides_the_bits(pair, pinned) -> None:
 def test_a_comparison_says_which_run_ended_first(pair) -> None:
     found = pair(steps=4)
     assert not found.equal
-    assert found.remarks == ("the second run ended first, after step 4; the first went on to step 6",)
+    assert found.remarks == ("the second run ended first, after step 4; the first continued to step 6",)
     assert found.same_steps == 4
 
 

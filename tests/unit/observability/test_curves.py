@@ -120,7 +120,7 @@ def test_outliers_do_not_squeeze_the_loss(make_run, loss_at) -> None:
     assert high < 4.0
     assert read_views(page)["all"][1] > 11.0, "everything can still be seen"
     assert read_views(page)["log"][2]
-    assert "above: up to" in page
+    assert "above the axis: up to" in page
 
 
 def test_a_loss_without_outliers_has_one_view_and_no_buttons(make_run) -> None:
@@ -176,4 +176,4 @@ def test_the_range_that_matters_is_part_of_the_whole_and_holds_most(values) -> N
 def test_a_logarithmic_axis_gives_equal_factors_equal_room() -> None:
     y = Axis(1.0, 100.0, 200.0, 0.0, log=True)
     assert (y(1.0), y(10.0), y(100.0)) == (200.0, 100.0, 0.0)
-    assert y.ticks(5)[0] == 1.0
+    assert y.list_ticks(5)[0] == 1.0

@@ -132,7 +132,7 @@ def test_the_positions_of_a_stream_must_be_those_of_its_shards(make_stream, posi
     verdict = verify_samples(make_stream(step2=positions))
     start, stop = positions
     assert [(p.step, p.text) for p in verdict.problems] == [
-        (2, f"positions [{start}, {stop}), but its shards say [4, 7)")
+        (2, f"positions [{start}, {stop}), but its shards give [4, 7)")
     ]
 
 

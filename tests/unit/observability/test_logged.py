@@ -40,7 +40,7 @@ def test_the_latest_values_are_in_metrics_and_card(make_run):
     run = make_run(change=log_values(accuracy=0.125))
     metrics = compute_metrics(run)
     assert metrics.logged == {"accuracy": 0.75}
-    assert "| logged last | accuracy 0.75 |" in write_card_text(
+    assert "| last logged values | accuracy 0.75 |" in write_card_text(
         run, metrics, FinishedModel(files=(("model", 1),))
     )
 

@@ -52,9 +52,9 @@ def test_a_flipped_bit_in_any_file_is_noticed(finished, name) -> None:
     verdict = verify_run(finished)
     assert not verdict.ok
     assert verdict.files == len(SET) - 1
-    assert [(p.kind, p.text.startswith(f"{name} is not what the run wrote")) for p in verdict.problems] == [
-        ("model", True)
-    ]
+    assert [
+        (p.kind, p.text.startswith(f"{name} is not the file that the run wrote")) for p in verdict.problems
+    ] == [("model", True)]
     assert verify_samples(finished).ok, "without reading the model"
 
 
@@ -71,14 +71,14 @@ def test_a_missing_or_shortened_file_is_noticed(finished, name) -> None:
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00003-of-00003.safetensors"])
 def test_an_additional_file_of_another_set_is_noticed(finished, name) -> None:
     (finished.run_dir.root / name).write_bytes(b"another run's")
-    assert list_problems(finished) == [("model", f"{name} is not one of the files that this run wrote")]
+    assert list_problems(finished) == [("model", f"{name} was not written by this run")]
 
 
 def test_the_file_of_another_run_is_noticed(make_run) -> None:
     mine, other = end_run(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
     other.run_dir.model_files.weights.write_bytes(b"x" * mine.run_dir.model_files.weights.stat().st_size)
     other.run_dir.model_files.weights.replace(mine.run_dir.model_files.weights)
-    assert "is not what the run wrote" in list_problems(mine)[0][1]
+    assert "is not the file that the run wrote" in list_problems(mine)[0][1]
 
 
 def test_a_missing_record_of_the_optimizer_is_noticed(make_run) -> None:
@@ -93,9 +93,7 @@ def test_a_recorded_path_outside_the_run_is_not_followed(make_run) -> None:
     (event,) = run.events
     files = {**event.files, "../secret": WrittenFile(1, "00")}
     run = msgspec.structs.replace(run, events=(msgspec.structs.replace(event, files=files),))
-    assert list_problems(run) == [
-        ("model", "the record names '../secret', which is not the name of a file in the run")
-    ]
+    assert list_problems(run) == [("model", "the event names '../secret', which cannot be a file of the run")]
 
 
 def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
@@ -104,7 +102,7 @@ def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
     write_weights(run.run_dir.model_files.weights)
     verdict = verify_run(run)
     assert (verdict.ok, verdict.files) == (True, 0)
-    assert "written before checksums of them were recorded" in verdict.remarks[0]
+    assert "the version that made this run recorded no checksums" in verdict.remarks[0]
     run.run_dir.model_files.weights.rename(run.run_dir.root / SHARDS[0])
     run.run_dir.model_files.weight_index.write_text(
         json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))})
@@ -115,7 +113,7 @@ def test_a_run_from_before_checksums_has_a_remark(make_run) -> None:
 def test_a_run_killed_before_its_checksums_were_recorded_has_a_remark(make_run) -> None:
     run = end_run(make_run(), [], "run.stopped", who="agent")
     assert check_model(run).problems == ()
-    assert "killed before it had recorded their checksums" in check_model(run).remarks[0]
+    assert "killed before it recorded their checksums" in check_model(run).remarks[0]
 
 
 @pytest.mark.parametrize("kind", ["run.failed", "run.resumed", "worker.died"])
@@ -125,7 +123,7 @@ def test_files_of_an_earlier_attempt_are_not_taken_for_the_result(make_run, kind
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))
     run.run_dir.model_files.weights.write_bytes(b"being replaced")
     assert check_model(run).problems == ()
-    assert "has not come to its end since they were written" in check_model(run).remarks[0]
+    assert "has not ended since they were written" in check_model(run).remarks[0]
 
 
 def test_an_unreadable_file_is_bad_input(make_run) -> None:

@@ -69,7 +69,7 @@ def test_every_text_of_a_run_is_escaped(make_run) -> None:
 def test_the_page_has_the_key_numbers(make_run, rules) -> None:
     run = make_run(events=EVENTS)
     page = render_report(run, verify_ledger(run.record.pinned, run.ledger, rules, finished=True))
-    for text in ("finished", "1\u20132", "e" * 12, "AdamW(lr=0.001)", "The ledger holds"):
+    for text in ("finished", "1\u20132", "e" * 12, "AdamW(lr=0.001)", "Verified: no step is missing"):
         assert text in page
 
 

@@ -45,7 +45,7 @@ def test_a_torn_last_line_is_ignored_only_while_the_run_is_live(make_run) -> Non
         assert is_live(run_dir)
         assert len(read_run(run_dir).ledger) == 5
     assert not is_live(run_dir)
-    with pytest.raises(BadInput, match=r"line 6: the line is torn"):
+    with pytest.raises(BadInput, match=r"line 6: the line is incomplete"):
         read_run(run_dir)
 
 
@@ -67,12 +67,12 @@ def test_the_last_line_is_found_without_reading_all(make_run) -> None:
 def test_a_tail_waits_for_the_rest_of_a_line(tmp_path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
-    assert tail.new_lines() == []
+    assert tail.read_new_lines() == []
     path.write_bytes(b"one\ntw")
-    assert tail.new_lines() == [b"one"]
+    assert tail.read_new_lines() == [b"one"]
     with path.open("ab") as file:
         file.write(b"o\nthree")
-    assert tail.new_lines() == [b"two"]
-    assert tail.new_lines(at_end=True) == [b"three"]
+    assert tail.read_new_lines() == [b"two"]
+    assert tail.read_new_lines(at_end=True) == [b"three"]
     path.write_bytes(b"new\n")
-    assert tail.new_lines() == [b"new"]
+    assert tail.read_new_lines() == [b"new"]

@@ -117,9 +117,7 @@ def test_a_skipped_epoch_is_noticed(make_run, judge) -> None:
     run = make_run()
     later = tuple(change_samples(line.step, epoch=2)(line) if line.step > 3 else line for line in run.ledger)
     verdict = judge(msgspec.structs.replace(run, ledger=later))
-    assert "epochs 0, 2 were trained on: some before the last are missing" in {
-        p.text for p in verdict.problems
-    }
+    assert "some epochs before the last are missing; trained on: 0, 2" in {p.text for p in verdict.problems}
 
 
 def test_a_loss_that_is_not_finite_is_reported_but_is_no_problem(make_run, judge) -> None:
@@ -231,12 +229,12 @@ def test_a_stream_without_gaps_is_proved(judge_stream) -> None:
 @pytest.mark.parametrize(
     ("changed", "said", "counts"),
     [
-        ({"shards": {0: (3, 5), 1: (2, 3)}}, "shard 0 stood at 2 and was drawn from 3 on", (6, 1, 1)),
-        ({"shards": {0: (1, 4), 1: (2, 3)}}, "shard 0 stood at 2 and was drawn from 1 on", (7, 0, 1)),
+        ({"shards": {0: (3, 5), 1: (2, 3)}}, "shard 0 was at 2 and was drawn from 3 on", (6, 1, 1)),
+        ({"shards": {0: (1, 4), 1: (2, 3)}}, "shard 0 was at 2 and was drawn from 1 on", (7, 0, 1)),
         ({"shards": {9: (0, 1)}}, "shard 9, positions [0, 1): there are no such samples", None),
-        ({"count": 4}, "4 samples were loaded for the 3 that the shards moved on by", None),
-        ({"checksum": "00" * 8}, "the loaded samples sum to 0000000000000000, those dealt to", None),
-        ({"ended": True}, "epoch 0 goes on after its end", None),
+        ({"count": 4}, "4 samples were loaded, but the shards advanced by 3", None),
+        ({"checksum": "00" * 8}, "the loaded samples sum to 0000000000000000, the assigned ones to", None),
+        ({"ended": True}, "epoch 0 continues after its end", None),
     ],
 )
 def test_a_broken_stream_is_named(judge_stream, changed, said, counts) -> None:

@@ -48,7 +48,7 @@ def write_checkpoint_now(
             "--checkpoint-dir URL",
         )
     written = Tail(run_dir.events)
-    written.new_lines()
+    written.read_new_lines()
     answer = send_request(run_dir, AskCheckpoint())
     console = open_console(as_json=as_json)
     if not wait:
@@ -84,7 +84,7 @@ def wait_for_checkpoint(
     while True:
         # Check before reading, so that the last events are still read.
         live = is_live(run_dir)
-        for event in map(decode_event_line, written.new_lines()):
+        for event in map(decode_event_line, written.read_new_lines()):
             if event.kind == "checkpoint.saved" and int(event.detail.get("step") or 0) >= step:
                 return event
             if event.kind in PROBLEMS:

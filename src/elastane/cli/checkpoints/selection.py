@@ -45,7 +45,7 @@ def open_catalog(run: str) -> Catalog:
     try:
         run_dir = find_run(run)
         policy = read_record(run_dir).spec.checkpoints
-        return Catalog(open_storage(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
+        return Catalog(open_storage(str(run_dir.checkpoints) if policy is None else policy.get_root(run_dir)))
     except NoSuchRun:
         catalog = Catalog(open_storage(run))
         if catalog.list_names():

@@ -117,7 +117,7 @@ def _read_bounds(options: AmendOptions) -> Bounds:
 def format_bounds(job: Job, now: datetime) -> str:
     """Return the bounds of a job as text."""
     spec = job.spec
-    target, spent = spec.target, format_money(job.spent_by(now.timestamp()))
+    target, spent = spec.target, format_money(job.compute_spent(now.timestamp()))
     found = [
         f"a budget of {spec.budget:g} ({spent} spent)" if spec.budget is not None else "",
         f"a deadline of {_format_minute(spec.deadline)}" if spec.deadline is not None else "",

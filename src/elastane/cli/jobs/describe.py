@@ -152,7 +152,7 @@ def format_time_limit(job: Job, now_s: float) -> str:
 
 def format_cost(job: Job, now_s: float) -> str:
     """Return the cost so far and the budget; empty if there is neither."""
-    spent, budget = job.spent_by(now_s), job.spec.budget
+    spent, budget = job.compute_spent(now_s), job.spec.budget
     if not spent and budget is None:
         return ""
     return format_money(spent) + ("" if budget is None else f" of {format_money(budget)}")

@@ -106,7 +106,7 @@ def submit(
             f"submitted {job.name}: team {job.team}, {format_limits(job.min_workers, job.max_workers)}",
             markup=False,
         )
-        for note in list_notes(job.spec, cluster.declared(Team), invocation.now):
+        for note in list_notes(job.spec, cluster.documents(Team), invocation.now):
             console.print(f"note: {note}", markup=False)
         if options.wait:
             job = _follow_job(cluster, job.name, console)

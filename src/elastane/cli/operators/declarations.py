@@ -86,7 +86,7 @@ def add_document_commands(  # noqa: PLR0917 - a table's columns
 
     def list_documents(as_json: AsJson = False) -> None:
         with connect() as cluster:
-            found = cluster.declared(kind)
+            found = cluster.documents(kind)
         if as_json:
             print_json(found)
             return

@@ -49,7 +49,7 @@ def create_token(
     valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
-        strange = warn_undeclared_team(team, cluster.declared(Team))
+        strange = warn_undeclared_team(team, cluster.documents(Team))
     if strange:
         open_console(as_json=True).print(f"note: {strange}", markup=False)
     if as_json:

@@ -28,7 +28,7 @@ from elastane.cli.operators.controller_process import (
 )
 from elastane.cli.options import expand_options
 from elastane.client.context import find_home, make_home, read_run_as
-from elastane.client.permissions import OF_STRANGERS, restrict_permissions
+from elastane.client.permissions import RIGHTS_OF_WORLD, restrict_permissions
 from elastane.engines.local.user_isolation import PASSAGE
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _make_absolute(path: str) -> str:
 def _close_files(run_as: RunAs, log: Path) -> list[str]:
     """Remove the rights of other users on the home and its secrets, and return the paths that had some."""
     # The users of jobs must be able to pass through the home to their run directories.
-    others = OF_STRANGERS & ~stat.S_IXOTH if run_as.isolates or _is_shared() else OF_STRANGERS
+    others = RIGHTS_OF_WORLD & ~stat.S_IXOTH if run_as.isolates or _is_shared() else RIGHTS_OF_WORLD
     closed = [str(find_home())] if restrict_permissions(find_home(), others) else []
     secrets = (log, *find_home().glob("cluster*.json"))
     return closed + [str(path) for path in secrets if restrict_permissions(path)]

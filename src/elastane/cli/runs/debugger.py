@@ -54,5 +54,5 @@ class DebugTerminal:
     async def follow(self) -> None:
         await asyncio.Event().wait()
 
-    def close(self, *, look: bool) -> None:
+    def close(self, *, update: bool) -> None:
         """Do nothing, because nothing is open."""

@@ -18,6 +18,6 @@ def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
         return
     tail = Tail(run_dir.events)
     for _ in poll_run(run_dir, follow=True):
-        for line in tail.new_lines():
+        for line in tail.read_new_lines():
             event = decode_event_line(line)
             print_json(event) if as_json else console.print(describe_run_event(event))

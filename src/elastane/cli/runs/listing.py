@@ -6,16 +6,9 @@ from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.client.runs_home import runs_home
+from elastane.client.runs_home import find_runs_home
 from elastane.observability.facts import find_outcome
-from elastane.observability.line_files import read_last_line
-from elastane.observability.run_files import (
-    decode_event_line,
-    decode_ledger_line,
-    is_live,
-    read_lines,
-    read_record,
-)
+from elastane.observability.run_files import is_live, read_events, read_last_step, read_record
 
 
 def list_(as_json: AsJson = False) -> None:
@@ -27,7 +20,7 @@ def list_(as_json: AsJson = False) -> None:
         return
     console = open_console()
     if not rows:
-        console.print(f"no runs in {runs_home()}", markup=False)
+        console.print(f"no runs in {find_runs_home()}", markup=False)
         return
     from elastane.cli.tables import build_table, print_wide
 
@@ -66,10 +59,10 @@ def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None
 
 def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     record = read_record(run_dir)
-    newest = read_last_line(run_dir.ledger, decode_ledger_line)
+    newest = read_last_step(run_dir)
     live = is_live(run_dir)
     # An incomplete last line must not hide the run; `verify` reports it.
-    events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    events = read_events(run_dir, torn_tail=True)
     return {
         "name": record.spec.name,
         "state": find_outcome(events, live=live)[0],

@@ -15,7 +15,7 @@ def show_run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json
     for more in poll_run(run_dir, follow=follow):
         for name in [wanted] if wanted else list_logged_processes(run_dir):
             tail = tails.setdefault(name, Tail(run_dir.log(name)))
-            for line in tail.new_lines(at_end=not more):
+            for line in tail.read_new_lines(at_end=not more):
                 text = line.decode(errors="replace")
                 print_log_line(name, text, prefix=wanted is None, as_json=as_json, raw=raw)
 

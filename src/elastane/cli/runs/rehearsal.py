@@ -16,7 +16,7 @@ from elastane.cli.checkpoints.selection import select_checkpoint
 from elastane.cli.command import open_console, print_json
 from elastane.cli.torch_process import run_module
 from elastane.observability.quantities import format_transfer_speed
-from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
+from elastane.observability.run_files import read_ledger, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 
@@ -68,8 +68,8 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
     record = read_record(run_dir)
     if record.spec.checkpoints is None:
         raise BadInput(f"{record.spec.name} has no checkpoints: it was started with --checkpoint-every never")
-    catalog = Catalog(open_storage(record.spec.checkpoints.root(run_dir)))
-    ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
+    catalog = Catalog(open_storage(record.spec.checkpoints.get_root(run_dir)))
+    ledger = read_ledger(run_dir, torn_tail=True)
     name = select_checkpoint(catalog, wanted)
     try:
         found = restore_checkpoint(catalog, name, record, ledger, workers or record.spec.start)

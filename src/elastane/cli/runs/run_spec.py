@@ -1,12 +1,13 @@
 """Conversion of the options of ``elastane run`` to a `RunSpec`, or to an error that names the option."""
 
-import re
 from pathlib import Path
 
 import msgspec
 
 from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
+from elastane.api.field_checks import NAME
+from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
@@ -14,8 +15,6 @@ from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
 from elastane.cli.train_options import change_checkpoints
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LARGEST_SEED = 2**63 - 1
 CHECKPOINT_OPTIONS = {
     "every": "--checkpoint-every",
     "keep_last": "--keep-last",

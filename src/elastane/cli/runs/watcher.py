@@ -41,10 +41,10 @@ class Watcher:
 
     def _catch_up(self) -> None:
         """Read the output of earlier attempts of the run without printing it again."""
-        for line in self._ledger.new_lines():
+        for line in self._ledger.read_new_lines():
             self.progress = add_line(self.progress, decode_ledger_line(line))
         self._shown_step = self.progress.step
-        for event in map(decode_event_line, self._events.new_lines()):
+        for event in map(decode_event_line, self._events.read_new_lines()):
             if event.kind == RESUMED:
                 self.progress = add_event(self.progress, event)
         # The workers and speed of earlier attempts do not describe this one.
@@ -61,9 +61,9 @@ class Watcher:
             self.look()
             await asyncio.sleep(LOOK_S)
 
-    def close(self, *, look: bool) -> None:
+    def close(self, *, update: bool) -> None:
         """Read and show the last output, if wanted, and release the terminal."""
-        if look:
+        if update:
             self.look(last=True)
         if self._live is not None:
             self._live.stop()
@@ -73,11 +73,11 @@ class Watcher:
         """Read and show the new output of the run."""
         if self.progress.steps is None:
             self.learn_pinned()
-        for line in self._ledger.new_lines():
+        for line in self._ledger.read_new_lines():
             self.progress = add_line(self.progress, decode_ledger_line(line))
         if self._live is None:
             self.print_step(last=last)
-        for line in self._events.new_lines():
+        for line in self._events.read_new_lines():
             self.hear(decode_event_line(line))
         if self._live is not None:
             self._live.update(render_panel(self.spec, self.progress, self.note), refresh=True)

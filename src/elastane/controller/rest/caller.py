@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
-from elastane.api.safe_text import LONGEST
+from elastane.api.safe_text import LONGEST_TEXT
 from elastane.controller.access.refusals import Refused
 from elastane.controller.access.roles import (
     Action,
@@ -120,7 +120,7 @@ class Caller:
             allowed=allowed,
             detail=detail,
             now_s=self.now_s,
-            longest=LONGEST_BY_OPERATORS if self.of_the_cluster else LONGEST,
+            longest=LONGEST_BY_OPERATORS if self.of_the_cluster else LONGEST_TEXT,
         )
 
 

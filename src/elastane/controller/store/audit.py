@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.history import AuditLine
-from elastane.api.safe_text import LONGEST, make_storable
+from elastane.api.safe_text import LONGEST_TEXT, make_storable
 from elastane.controller.store.slices import Slice
 from elastane.controller.store.tables import audit
 
@@ -25,7 +25,7 @@ def append_audit_line(
     detail: str,
     now_s: float,
     times: int = 1,
-    longest: int = LONGEST,
+    longest: int = LONGEST_TEXT,
 ) -> None:
     """Append a line, in the transaction of the change that it describes.
 

@@ -14,12 +14,13 @@ from elastane.agent.presence import hold_presence
 from elastane.api.attempts import RETRYABLE, AttemptOutcome
 from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
-from elastane.api.untrusted_data import Malformed, open_regular
+from elastane.api.untrusted_data import Malformed
 from elastane.client.owner_rights import use_owner_rights
 from elastane.engines.local.preflight import check_disk_space
+from elastane.observability.tail import read_end_of_text
 
-AGENT = "agent"
-LAST_WORDS_BYTES = 2000
+AGENT_LOG = "agent"
+SHOWN_LOG_BYTES = 2000
 
 
 class AgentProcess:
@@ -47,16 +48,11 @@ class AgentProcess:
             return None
         last = ""
         # The run directory may have been removed meanwhile, or the log replaced.
-        with (
-            suppress(OSError, Malformed),
-            use_owner_rights(self._log.parents[1]),
-            open_regular(self._log, follow_links=False) as file,
-        ):
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-            last = file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()
+        with suppress(OSError, Malformed), use_owner_rights(self._log.parents[1]):
+            last = read_end_of_text(self._log, SHOWN_LOG_BYTES)
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return AttemptOutcome(
-            code=RETRYABLE, why=f"its agent ended with {how} before it began; {self._log}: {last}"
+            code=RETRYABLE, why=f"its agent ended with {how} before the attempt began; {self._log}: {last}"
         )
 
 
@@ -85,7 +81,7 @@ def start_agent(
     Raises:
         OSError: it cannot be started.
     """
-    log = run_dir.log(AGENT)
+    log = run_dir.log(AGENT_LOG)
     check_disk_space(run_dir)
     # The agent inherits the presence lock, so that it is present before its first line has run.
     presence = hold_presence(run_dir)

@@ -13,7 +13,7 @@ from typing import assert_never
 from elastane.agent import process_identity
 from elastane.agent.presence import list_present_processes, move_presence_aside
 from elastane.api.attempts import AttemptOutcome
-from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
+from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStop
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.observations import Observation, ObservedNode
 from elastane.api.orders import (
@@ -39,11 +39,10 @@ from elastane.engines.local.preflight import check_job_files, explain_environmen
 from elastane.engines.local.user_isolation import JobCannotStart, get_gpu_claims_folder, start_agent_as_user
 from elastane.engines.local.worker_counts import count_workers
 
-ANSWER_S = 1.0
-ASKED_AT_ONCE = 64
-"""The most simultaneous questions; the answers of a thousand could not be read within a second."""
-NOT_FOR_THIS_ENGINE = 2
-AGENT = (sys.executable, "-P", "-m", "elastane.attempts")
+REQUESTS_AT_ONCE = 64
+"""The most simultaneous requests; the answers of a thousand could not be read within a second."""
+CANNOT_START = 2
+AGENT_COMMAND = (sys.executable, "-P", "-m", "elastane.attempts")
 
 
 class LocalEngine:
@@ -62,80 +61,80 @@ class LocalEngine:
         home: Path,
         *,
         own: Mapping[str, str] = os.environ,
-        agent: Sequence[str] = AGENT,
+        agent: Sequence[str] = AGENT_COMMAND,
         node: ObservedNode | None = None,
         run_as: RunAs = RunAs(),  # noqa: B008 - frozen
     ) -> None:
-        self._places = EngineDirectories(home.absolute())
+        self._directories = EngineDirectories(home.absolute())
         self._own = own
         self._agent = agent
         self._node = node
         self._run_as = run_as
-        self._watched: dict[str, JobWatcher] = {}
+        self._watchers: dict[str, JobWatcher] = {}
         self._started: dict[str, AgentProcess | FailedStart] = {}
 
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """Observe jobs, see `elastane.engines.engine.Engine`; a silent coordinator costs at most a second."""
-        names = {*jobs, *self._places.list_unsettled()}
-        await self._forget(self._watched.keys() - names)
+        names = {*jobs, *self._directories.list_unsettled()}
+        await self._forget(self._watchers.keys() - names)
         for name in names:
-            self._look(name)
-        asked = [name for name, watched in self._watched.items() if watched.agent]
-        turns = asyncio.Semaphore(ASKED_AT_ONCE)
+            self._update(name)
+        asked = [name for name, watcher in self._watchers.items() if watcher.agent]
+        slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
-        async def status(name: str) -> Answer | None:
-            async with turns:
-                return await self._ask(self._watched[name], AskStatus())
+        async def ask_status(name: str) -> Answer | None:
+            async with slots:
+                return await self._watchers[name].ask_status()
 
-        answered = dict(zip(asked, await asyncio.gather(*map(status, asked)), strict=True))
-        return {name: self._observation(name, answered.get(name)) for name in names}
+        answered = dict(zip(asked, await asyncio.gather(*map(ask_status, asked)), strict=True))
+        return {name: self._build_observation(name, answered.get(name)) for name in names}
 
-    def _look(self, job: str) -> None:
-        watched = self._watched.get(job)
-        if watched is None:
-            run_dir = self._places.run_dir(job)
+    def _update(self, job: str) -> None:
+        watcher = self._watchers.get(job)
+        if watcher is None:
+            run_dir = self._directories.get_run_dir(job)
             # A directory that cannot be read may have a run.
             with contextlib.suppress(OSError), use_owner_rights(run_dir.root):
                 if not run_dir.presence.exists():
                     return
-            watched = self._watched[job] = JobWatcher(run_dir, isolated=self._run_as.isolates)
-        with use_owner_rights(watched.run_dir.root):
-            watched.look()
+            watcher = self._watchers[job] = JobWatcher(run_dir, isolated=self._run_as.isolates)
+        with use_owner_rights(watcher.run_dir.root):
+            watcher.update()
 
-    def _observation(self, job: str, answer: Answer | None) -> Observation:
-        watched, started = self._watched.get(job), self._started.get(job)
-        attempt = watched.attempt if watched is not None else None
+    def _build_observation(self, job: str, answer: Answer | None) -> Observation:
+        watcher, started = self._watchers.get(job), self._started.get(job)
+        attempt = watcher.attempt if watcher is not None else None
         number = 0 if attempt is None else attempt.number
-        present = watched is not None and watched.present
+        present = watcher is not None and watcher.present
         if started is not None and not started.is_running and not present and started.is_newer_than(number):
             failure = started.failure
             if failure is not None:
                 return Observation(job=job, attempt=started.attempt, outcome=failure)
-        if watched is None:
+        if watcher is None:
             return Observation(job=job)
         count = count_workers(answer)
-        with use_owner_rights(watched.run_dir.root):
-            progress = watched.progress()
+        with use_owner_rights(watcher.run_dir.root):
+            progress = watcher.read_progress()
         return Observation(
             job=job,
             attempt=number,
             present=present,
-            agent=watched.agent,
+            agent=watcher.agent,
             outcome=None if attempt is None else attempt.outcome,
             workers=count.workers,
             members=count.members,
             target=count.target,
             fixed=count.ending,
-            lingering_s=watched.lingering_s,
+            lingering_s=watcher.lingering_s,
             progress=progress,
-            run_dir=str(watched.run_dir.root),
+            run_dir=str(watcher.run_dir.root),
         )
 
     async def _forget(self, jobs: Iterable[str]) -> None:
         for job in list(jobs):
-            await self._watched.pop(job).coordinator.close()
+            await self._watchers.pop(job).coordinator.close()
 
     # -- orders ---------------------------------------------------------------------------------------------
 
@@ -157,17 +156,17 @@ class LocalEngine:
             case StartAttempt():
                 return await self._start(order)
             case ResizeJob(workers=workers, limits=limits):
-                return await self._tell(order, AskResize(workers=workers, limits=limits))
+                return await self._send_order(order, AskResize(workers=workers, limits=limits))
             case DrainWorker(worker=worker):
-                return await self._tell(order, AskDrain(worker=worker))
+                return await self._send_order(order, AskDrain(worker=worker))
             case EvictWorkers():
-                return await self._tell(order, AskEvict())
+                return await self._send_order(order, AskEvict())
             case StopAttempt(why=why):
-                return await self._tell(order, AskStop(who="controller", why=why))
+                return await self._send_order(order, AskStop(who="controller", why=why))
             case KillAttempt():
                 return self._kill(order)
             case SettleJob(job=job):
-                self._places.settle(job)
+                self._directories.settle(job)
                 self._started.pop(job, None)
                 return ""
             case _:
@@ -177,18 +176,18 @@ class LocalEngine:
         job, before = order.job, self._started.get(order.job)
         if before is not None and before.attempt >= order.attempt and before.is_running:
             return ""
-        watched = self._watch_job(job)
-        if watched is not None and watched.present:
-            return "processes of the job still exist and hold its run directory"
-        run_dir = self._places.run_dir(job)
-        noted = self._places.is_unsettled(job)
+        watcher = self._watch_job(job)
+        if watcher is not None and watcher.present:
+            return "processes of the job still exist in its run directory"
+        run_dir = self._directories.get_run_dir(job)
+        unsettled = self._directories.is_unsettled(job)
         with use_owner_rights(run_dir.root):
-            belongs_to_another = not noted and _belongs_to_another(run_dir, watched, order)
+            belongs_to_another = not unsettled and _belongs_to_another(run_dir, watcher, order)
         if belongs_to_another:
             # The outcome and the checkpoints of that run would count as the job's.
-            why = f"{run_dir.root} has a run of another job; submit this job under another name"
+            why = f"{run_dir.root} holds a run of another job; submit this job under another name"
             return self._refuse_start(order, why)
-        if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
+        if watcher is not None and watcher.attempt is not None and watcher.attempt.number >= order.attempt:
             return ""
         try:
             account = find_team_account(self._run_as, order.spec.team)
@@ -207,12 +206,12 @@ class LocalEngine:
         return ""
 
     def _start_as_own_user(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
-        self._places.check_ownership(order.job)
+        self._directories.check_ownership(order.job)
         try:
             run, working_dir = check_job_files(order.job, order.spec)
         except BadInput as error:
             raise JobCannotStart(error.what, means=error.means, do=error.do) from error
-        self._places.mark_unsettled(order.job)
+        self._directories.mark_unsettled(order.job)
         if not run_dir.run.exists():
             with claim_run_directory(run, run_dir.root):
                 pass
@@ -220,63 +219,57 @@ class LocalEngine:
         return start_agent(run_dir, order, self._agent, environment, working_dir)
 
     async def _start_as_account(self, account: Account, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
-        self._places.mark_unsettled(order.job)
+        self._directories.mark_unsettled(order.job)
         environment = build_job_environment(order.spec.env, self._own, account)
-        environment.setdefault(GPU_CLAIMS, str(get_gpu_claims_folder(self._places.home)))
+        environment.setdefault(GPU_CLAIMS, str(get_gpu_claims_folder(self._directories.home)))
         return await asyncio.to_thread(start_agent_as_user, account, run_dir, order, self._agent, environment)
 
     def _refuse_start(self, order: StartAttempt, why: str) -> str:
-        self._started[order.job] = FailedStart(
-            order.attempt, AttemptOutcome(code=NOT_FOR_THIS_ENGINE, why=why)
-        )
+        self._started[order.job] = FailedStart(order.attempt, AttemptOutcome(code=CANNOT_START, why=why))
         return why
 
-    async def _tell(self, order: ResizeJob | DrainWorker | EvictWorkers | StopAttempt, question: Ask) -> str:
-        watched = self._watch_job(order.job)
+    async def _send_order(
+        self, order: ResizeJob | DrainWorker | EvictWorkers | StopAttempt, request: Ask
+    ) -> str:
+        watcher = self._watch_job(order.job)
         if (
-            watched is None
-            or not watched.agent
-            or watched.attempt is None
-            or watched.attempt.number != order.attempt
+            watcher is None
+            or not watcher.agent
+            or watcher.attempt is None
+            or watcher.attempt.number != order.attempt
         ):
             return f"attempt {order.attempt} is not running"
-        answer = await self._ask(watched, question)
-        if answer is None:
-            return f"its coordinator did not answer within {ANSWER_S:g} s"
-        return answer.why
+        return await watcher.send_order(request)
 
     def _kill(self, order: KillAttempt) -> str:
-        watched = self._watch_job(order.job)
-        number = 0 if watched is None or watched.attempt is None else watched.attempt.number
-        if watched is None or number != order.attempt:
+        watcher = self._watch_job(order.job)
+        number = 0 if watcher is None or watcher.attempt is None else watcher.attempt.number
+        if watcher is None or number != order.attempt:
             return f"attempt {order.attempt} is not running"
-        if watched.agent and watched.attempt is not None:
+        if watcher.agent and watcher.attempt is not None:
             # Its workers end with the agent.
-            _kill_agent(watched.attempt.pid, watched.attempt.started)
+            _kill_agent(watcher.attempt.pid, watcher.attempt.started)
         else:
-            _kill_present(watched.run_dir, watched.user)
+            _kill_present(watcher.run_dir, watcher.user)
         return ""
 
     def _watch_job(self, job: str) -> JobWatcher | None:
-        self._look(job)
-        return self._watched.get(job)
+        self._update(job)
+        return self._watchers.get(job)
 
-    async def _ask(self, watched: JobWatcher, question: Ask) -> Answer | None:
-        return await watched.coordinator.ask(question, ANSWER_S)
-
-    def nodes(self) -> Sequence[ObservedNode]:
+    def observe_nodes(self) -> Sequence[ObservedNode]:
         return () if self._node is None else (self._node,)
 
     async def close(self) -> None:
         """Close the connections; jobs continue."""
-        await self._forget(self._watched)
+        await self._forget(self._watchers)
 
 
-def _belongs_to_another(run_dir: RunDir, watched: JobWatcher | None, order: StartAttempt) -> bool:
-    """Return whether the directory has a run that was not started for this job."""
+def _belongs_to_another(run_dir: RunDir, watcher: JobWatcher | None, order: StartAttempt) -> bool:
+    """Return whether the directory holds a run that was not started for this job."""
     if not run_dir.run.exists():
         return False
-    attempt = None if watched is None else watched.attempt
+    attempt = None if watcher is None else watcher.attempt
     return not run_dir.attempt.exists() or (attempt is not None and attempt.began_s < order.submitted_s)
 
 

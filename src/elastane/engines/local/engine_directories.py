@@ -19,7 +19,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
 
     home: Path
 
-    def run_dir(self, job: str) -> RunDir:
+    def get_run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)
 
     def list_unsettled(self) -> Collection[str]:
@@ -32,9 +32,9 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         return (self.home / "unsettled" / job).exists()
 
     def mark_unsettled(self, job: str) -> None:
-        note = self.home / "unsettled" / job
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.touch()
+        marker = self.home / "unsettled" / job
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
     def check_ownership(self, job: str) -> None:
         """Check that the run directory, if it is there, belongs to the user of this engine.
@@ -42,14 +42,14 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         Raises:
             BadInput: it belongs to another user, under which the job ran before.
         """
-        root = self.run_dir(job).root
+        root = self.get_run_dir(job).root
         try:
-            owner, ours = root.stat().st_uid, root.parent.stat().st_uid
+            owner, own_user = root.stat().st_uid, root.parent.stat().st_uid
         except OSError:
             return
-        if owner != ours:
+        if owner != own_user:
             raise BadInput(
-                f"the run directory {root} belongs to user {owner}, and the job would run as user {ours}",
+                f"the run directory {root} belongs to user {owner}, but the job would run as user {own_user}",
                 means="it ran as another user before, so its files cannot be trusted; the job waits",
                 do="start the controller with that user again (elastane up --run-as), "
                 "or cancel the job and submit it under another name",

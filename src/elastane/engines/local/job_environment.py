@@ -15,20 +15,20 @@ PERSONAL = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
 
 
 def build_job_environment(
-    wishes: Mapping[str, str], own: Mapping[str, str], account: Account | None = None
+    variables: Mapping[str, str], inherited: Mapping[str, str], account: Account | None = None
 ) -> dict[str, str]:
     """Return the environment of a job.
 
     Args:
-        wishes: the job's variables; they take precedence.
-        own: this process's environment; only `NEEDED` is passed on.
+        variables: the job's variables; they take precedence.
+        inherited: this process's environment; only `NEEDED` is passed on.
         account: the system user that the job runs as; None: this process's user.
     """
-    passed = {name: own[name] for name in NEEDED if name in own}
+    passed = {name: inherited[name] for name in NEEDED if name in inherited}
     if account is None:
-        return passed | dict(wishes)
+        return passed | dict(variables)
     others = {name: value for name, value in passed.items() if name not in PERSONAL}
-    return others | _make_login_variables(account) | dict(wishes)
+    return others | _make_login_variables(account) | dict(variables)
 
 
 def _make_login_variables(account: Account) -> dict[str, str]:

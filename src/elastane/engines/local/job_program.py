@@ -76,30 +76,30 @@ def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     if not Path(path).is_absolute():
         raise BadInput(
             f"job {job} names the script {script}, which is not an absolute path",
-            means="the engine does not run in a directory of the user",
-            do="through the API, write the whole path or workingDir; elastane submit completes the path",
+            means="the engine does not know the directory in which the job was submitted",
+            do="write the absolute path or workingDir; elastane submit does that itself",
         )
     return Program(path, "", args)
 
 
 def _parse_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, str, tuple[str, ...]]:
     """Return script, module and arguments; one of the first two is empty."""
-    program, *words = command
+    program, *arguments = command
     if program != python and not PYTHON.fullmatch(program):
         raise BadInput(
             f"the command of job {job} starts {program}",
-            means=f"the local engine only runs Python scripts; each worker is a process of {python}",
+            means=f"the local engine runs only Python scripts; each worker is a process of {python}",
             do="write command: [python, SCRIPT, ...], or script: and args:",
         )
-    if words[:1] == ["-m"] and len(words) > 1:
-        return "", words[1], tuple(words[2:])
-    if not words or words[0].startswith("-"):
-        option = f"gives python the option {words[0]}" if words else "names no script"
+    if arguments[:1] == ["-m"] and len(arguments) > 1:
+        return "", arguments[1], tuple(arguments[2:])
+    if not arguments or arguments[0].startswith("-"):
+        option = f"passes {arguments[0]} to python" if arguments else "names no script"
         raise BadInput(
             f"job {job} {option}",
-            means="the engine starts python itself, and runs a script or a module in it",
-            do="write the script, or -m and the module, right after python; variables such as "
-            "PYTHONUNBUFFERED go into env:",
+            means="the engine starts python itself, and runs a script or a module",
+            do="write the script, or -m and the module, directly after python; set variables such as "
+            "PYTHONUNBUFFERED in env:",
         )
-    script, *args = words
+    script, *args = arguments
     return script, "", tuple(args)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from elastane.agent import process_identity
 from elastane.agent.presence import NO_DIRECTORY, is_any_process_present, is_present
 from elastane.api.attempts import Attempt
+from elastane.api.control import Answer, Ask, AskStatus
 from elastane.api.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.api.observations import JobProgress
 from elastane.api.rundir import RunDir
@@ -18,6 +19,7 @@ from elastane.observability.pace import Pace, add_event_to_pace, add_line_to_pac
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 
+ANSWER_S = 1.0
 WITHIN_BYTES = 1 << 20
 MOST_LINES = 5_000
 """The most lines of each file that one reading uses; the newest count."""
@@ -44,7 +46,7 @@ class JobWatcher:
         self.attempt: Attempt | None = None
         self.lingering_since: float | None = None
         self._stamp: tuple[int, int] | None = None
-        self._told = set[str]()
+        self._logged = set[str]()
         self._agents: dict[int, int] = {}
         self._ledger = Tail(run_dir.ledger, WITHIN_BYTES)
         self._events = Tail(run_dir.events, WITHIN_BYTES)
@@ -52,7 +54,7 @@ class JobWatcher:
         self._steps: int | None = None
         self._samples = self._ranks = 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update which processes exist and which attempt is the newest."""
         if self._isolated:
             # The processes of a run continue when its directory is removed.
@@ -64,7 +66,7 @@ class JobWatcher:
             self._read_attempt()
         except OSError as error:
             # If the end of the processes cannot be determined, they still count as running and using devices.
-            self._tell("presence", error)
+            self._log_once("presence", error)
             present = True
         self.agent = self._is_agent_alive()
         self.present = present or self.agent
@@ -77,14 +79,14 @@ class JobWatcher:
     def lingering_s(self) -> float:
         return 0.0 if self.lingering_since is None else time.monotonic() - self.lingering_since
 
-    def progress(self) -> JobProgress:
+    def read_progress(self) -> JobProgress:
         """Read the new lines of the job's files and return its progress; unreadable values stay the same."""
         try:
-            self._read_on()
+            self._read_new_lines()
         except (OSError, BadInput) as error:
-            self._tell("progress", error)
+            self._log_once("progress", error)
         if self._steps is None:
-            self._learn_pinned()
+            self._read_pinned()
         pace = self._pace
         return JobProgress(
             step=pace.step,
@@ -98,6 +100,15 @@ class JobWatcher:
             resize_s=pace.resize_s,
             saved_s=pace.saved_s,
         )
+
+    async def ask_status(self) -> Answer | None:
+        """Return the status of the run; None: its coordinator did not answer in time."""
+        return await self.coordinator.ask(AskStatus(), ANSWER_S)
+
+    async def send_order(self, order: Ask) -> str:
+        """Send an order to the coordinator and return why it was not accepted; empty: it was."""
+        answer = await self.coordinator.ask(order, ANSWER_S)
+        return f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
 
     def _read_attempt(self) -> None:
         try:
@@ -118,7 +129,7 @@ class JobWatcher:
             except (BadInput, PermissionError) as error:
                 # A job can write anything there, or forbid reading it. Neither means that its processes
                 # exist. The next attempt reports the damage.
-                self._tell("attempt", error)
+                self._log_once("attempt", error)
             self._stamp = stamp
 
     def _is_agent_alive(self) -> bool:
@@ -141,35 +152,35 @@ class JobWatcher:
             self.user is not None and process_identity.read_user_id(attempt.pid) == self.user
         )
 
-    def _tell(self, about: str, error: Exception) -> None:
+    def _log_once(self, about: str, error: Exception) -> None:
         """Log an error of one of the job's files, once for each file.
 
         Such an error must not affect other jobs, nor fill the log.
         """
-        if about not in self._told:
-            self._told.add(about)
+        if about not in self._logged:
+            self._logged.add(about)
             logger.warning("%s", escape_line(str(error)))
 
-    def _read_on(self) -> None:
-        for line in self._ledger.new_lines()[-MOST_LINES:]:
+    def _read_new_lines(self) -> None:
+        for line in self._ledger.read_new_lines()[-MOST_LINES:]:
             try:
                 self._pace = add_line_to_pace(self._pace, decode_ledger_line(line))
             except Malformed as error:
                 # After a ledger was cut and has grown again, reading may start in the middle of a line.
-                self._tell("ledger", BadInput(f"{self.run_dir.ledger}: a line was skipped: {error}"))
-        for line in self._events.new_lines()[-MOST_LINES:]:
+                self._log_once("ledger", BadInput(f"{self.run_dir.ledger}: a line was skipped: {error}"))
+        for line in self._events.read_new_lines()[-MOST_LINES:]:
             try:
                 self._pace = add_event_to_pace(self._pace, decode_event_line(line))
             except Malformed as error:
-                self._tell("events", BadInput(f"{self.run_dir.events}: a line was skipped: {error}"))
+                self._log_once("events", BadInput(f"{self.run_dir.events}: a line was skipped: {error}"))
 
-    def _learn_pinned(self) -> None:
+    def _read_pinned(self) -> None:
         try:
             pinned = read_record(self.run_dir).pinned
         except NoSuchRun:
             return
         except (ElastaneError, OSError) as error:
-            self._tell("run.json", error)
+            self._log_once("run.json", error)
             return
         if pinned is not None:
             self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks

@@ -34,16 +34,16 @@ def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, P
     run = make_run_spec(job, spec, sys.executable)
     script = Path(run.script)
     working_dir = Path(spec.working_dir or script.parent)
-    who = f"user {user}" if user else "the user of its engine"
-    wrong = _describe_problem(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {who}")
+    reader = f"user {user}" if user else "the user of its engine"
+    wrong = _describe_problem(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {reader}")
     wrong = wrong or _describe_problem(
-        working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, f"be entered by {who}"
+        working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, f"be entered by {reader}"
     )
     if wrong:
         raise BadInput(
-            f"job {job} cannot begin: {wrong}",
-            means="it would fail again, so it is not retried; its saved files stay in place",
-            do="correct that on the machine of the engine, and submit the job again under another name",
+            f"job {job} cannot start: {wrong}",
+            means="a retry would fail too, so the job has failed; its saved files stay",
+            do="correct this on the machine of the engine, and submit the job again under another name",
         )
     return run, working_dir
 
@@ -54,23 +54,23 @@ def check_disk_space(run_dir: RunDir) -> None:
     Raises:
         OSError: it could not, for example because the disk is full.
     """
-    beside = run_dir.root / ".room"
+    trial = run_dir.root / ".room"
     # The leftover file of a dead process may be a link, so replace it instead of writing through it.
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    trial.unlink(missing_ok=True)
+    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(bytes(ROOM_BYTES))
             file.flush()
             os.fsync(file.fileno())
     finally:
-        beside.unlink(missing_ok=True)
+        trial.unlink(missing_ok=True)
 
 
 def explain_environment_too_large(job: str) -> BadInput:
     return BadInput(
-        f"job {job} cannot begin: its env is larger than the kernel allows",
-        means="it would fail again, so it is not retried",
+        f"job {job} cannot start: its env is larger than the kernel allows",
+        means="a retry would fail too, so the job has failed",
         do="keep each variable below 128 KiB, all together below 1 MiB, and put the rest into a file",
     )
 
@@ -90,16 +90,16 @@ def _describe_problem(  # noqa: PLR0917 - one row of a table
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return f"there is no {what} {path}"
         if error.errno == errno.EACCES:
-            return f"its {what} {path} may not {use}: {find_blocking_directory(path)}"
+            return f"its {what} {path} cannot {use}: {find_blocking_directory(path)}"
         return f"its {what} {path}: {error.strerror}"
     if not is_one(mode):
         return f"its {what} {path} is not {noun}"
-    return "" if os.access(path, right) else f"its {what} {path} may not {use}"
+    return "" if os.access(path, right) else f"its {what} {path} cannot {use}"
 
 
 def find_blocking_directory(path: Path) -> str:
     """Name the uppermost directory above a path that this process may not enter."""
     for directory in reversed(path.absolute().parents):
         if not os.access(directory, os.X_OK):
-            return f"{directory} is closed to that user"
-    return "it is closed to that user"
+            return f"that user cannot enter {directory}"
+    return "that user has no access to it"

@@ -25,9 +25,9 @@ from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.client.owner_rights import use_owner_rights
-from elastane.client.permissions import OF_OTHERS, restrict_permissions
+from elastane.client.permissions import RIGHTS_OF_OTHERS, restrict_permissions
 from elastane.engines.local.accounts import Account, find_account
-from elastane.engines.local.agent_process import AGENT, AgentProcess, build_agent_options
+from elastane.engines.local.agent_process import AGENT_LOG, AgentProcess, build_agent_options
 from elastane.engines.local.job_environment import build_job_environment
 from elastane.engines.local.user_launcher import LaunchFailure, LaunchTask
 
@@ -63,7 +63,7 @@ def check_users(run_as: RunAs) -> None:
         raise BadInput(
             f"--run-as needs root, and this is user {os.geteuid()}",
             means="only root may start processes of another user; nothing was started",
-            do="sudo elastane up --run-as ..., or leave --run-as out: then jobs run as you",
+            do="sudo elastane up --run-as ..., or omit --run-as to run jobs as your user",
         )
     for name in run_as.users:
         find_account(name)
@@ -83,7 +83,7 @@ def prepare_home(run_as: RunAs, home: Path) -> None:
     for private in (home / "unsettled", *(entry for entry in runs.iterdir() if not entry.is_symlink())):
         # The users that run jobs now must not read files of jobs that ran as root before.
         if private.is_dir() and private.stat().st_uid == os.geteuid():
-            restrict_permissions(private, OF_OTHERS)
+            restrict_permissions(private, RIGHTS_OF_OTHERS)
     claims = get_gpu_claims_folder(home)
     claims.mkdir(exist_ok=True)
     claims.chmod(CLAIMS_MODE)
@@ -174,23 +174,23 @@ def start_agent_as_user(
         OSError: the job cannot start now.
     """
     ensure_run_directory(run_dir.root, account)
-    whole = (*command, *build_agent_options(run_dir, order))
-    task = LaunchTask(order, str(run_dir.root), whole, account.uid, account.name)
+    agent_command = (*command, *build_agent_options(run_dir, order))
+    task = LaunchTask(order, str(run_dir.root), agent_command, account.uid, account.name)
     with use_owner_rights(run_dir.root):
         presence = hold_presence(run_dir)
-    told, telling = os.pipe()
+    reader, writer = os.pipe()
     try:
         # Pass the task in memory, so that no other user can read the job's environment.
-        with os.fdopen(os.memfd_create("elastane-beginning"), "w+b") as asked:
-            asked.write(msgspec.json.encode(task))
-            asked.seek(0)
+        with os.fdopen(os.memfd_create("elastane-launch-task"), "w+b") as task_file:
+            task_file.write(msgspec.json.encode(task))
+            task_file.seek(0)
             process = subprocess.Popen(  # noqa: S603 - our own module
-                [*USER_LAUNCHER, f"--report={telling}"],
-                stdin=asked,
-                stdout=telling,
-                stderr=telling,
+                [*USER_LAUNCHER, f"--report={writer}"],
+                stdin=task_file,
+                stdout=writer,
+                stderr=writer,
                 start_new_session=True,
-                pass_fds=(presence, telling),
+                pass_fds=(presence, writer),
                 cwd="/",
                 env=build_process_environment(environment),
                 user=account.uid,
@@ -199,22 +199,22 @@ def start_agent_as_user(
                 umask=PRIVATE_UMASK,
             )
     except BaseException:
-        os.close(told)
+        os.close(reader)
         raise
     finally:
         os.close(presence)
-        os.close(telling)
+        os.close(writer)
     try:
-        words = _read_report(told)
+        output = _read_report(reader)
     finally:
-        os.close(told)
-    if words is None:
+        os.close(reader)
+    if output is None:
         process.kill()
         process.wait()
-        raise ElastaneError(f"the first process of {order.job} was not ready within {PATIENCE_S:g} s")
-    if words.strip() and _has_failed(process):
-        raise _make_launch_error(words, account)
-    return AgentProcess(order.attempt, process, run_dir.log(AGENT))
+        raise ElastaneError(f"the first process of job {order.job} was not ready within {PATIENCE_S:g} s")
+    if output.strip() and _has_failed(process):
+        raise _make_launch_error(output, account)
+    return AgentProcess(order.attempt, process, run_dir.log(AGENT_LOG))
 
 
 def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
@@ -241,35 +241,35 @@ def ensure_run_directory(root: Path, account: Account) -> None:
         return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:
         raise ElastaneError(
-            f"the run directory {root} belongs to user {found.st_uid}, and the job runs as {account.name}",
+            f"the run directory {root} belongs to user {found.st_uid}, but the job runs as {account.name}",
             means="files of another user cannot be trusted; the job waits",
-            do="start the controller with the user that it ran as before (elastane up --run-as), "
+            do="start the controller with the previous user of the job (elastane up --run-as), "
             "or cancel the job and submit it under another name",
         )
 
 
-def _make_launch_error(words: bytes, account: Account) -> ElastaneError:
-    last = words.strip().rpartition(b"\n")[2]
+def _make_launch_error(output: bytes, account: Account) -> ElastaneError:
+    last = output.strip().rpartition(b"\n")[2]
     try:
-        obstacle = decode_launch_failure(last)
+        failure = decode_launch_failure(last)
     except Malformed:
         return ElastaneError(
             f"no process of the job could start as {account.name}: "
             f"{escape_line(last.decode(errors='replace'))}",
             do=f"check that user {account.name} can run {sys.executable} and import elastane",
         )
-    return JobCannotStart(obstacle.why) if obstacle.permanent else ElastaneError(obstacle.why)
+    return JobCannotStart(failure.why) if failure.permanent else ElastaneError(failure.why)
 
 
 def _read_report(pipe: int) -> bytes | None:
     """Return the output of the process until it closes its pipe; None: it did not close it in time."""
-    deadline, words = time.monotonic() + PATIENCE_S, b""
+    deadline, output = time.monotonic() + PATIENCE_S, b""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
-    while (left_s := deadline - time.monotonic()) > 0 and len(words) < REPORT_BYTES:
+    while (left_s := deadline - time.monotonic()) > 0 and len(output) < REPORT_BYTES:
         if poller.poll(left_s * 1000):
             read = os.read(pipe, REPORT_BYTES)
             if not read:
-                return words
-            words += read
-    return words or None
+                return output
+            output += read
+    return output or None

@@ -19,7 +19,7 @@ from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder
 from elastane.attempts.run_directory import claim_run_directory
-from elastane.engines.local.agent_process import AGENT, open_log
+from elastane.engines.local.agent_process import AGENT_LOG, open_log
 from elastane.engines.local.preflight import (
     check_disk_space,
     check_job_files,
@@ -69,8 +69,8 @@ def main() -> None:
     if options.reach is not None:
         sys.exit(0 if os.access(options.reach, os.X_OK) else find_blocking_directory(options.reach / "."))
     os.set_inheritable(options.report, False)
-    obstacle = _try_become_agent(decode_launch_task(sys.stdin.buffer.read()))
-    os.write(options.report, msgspec.json.encode(obstacle) + b"\n")
+    failure = _try_become_agent(decode_launch_task(sys.stdin.buffer.read()))
+    os.write(options.report, msgspec.json.encode(failure) + b"\n")
     sys.exit(1)
 
 
@@ -109,10 +109,10 @@ def become_agent(task: LaunchTask) -> NoReturn:
         except BadInput as error:
             raise ElastaneError(error.what, means=error.means, do=error.do) from error
     check_disk_space(run_dir)
-    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(working_dir)
-    with open_log(run_dir, run_dir.log(AGENT).name) as log:
-        for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
+    with open_log(run_dir, run_dir.log(AGENT_LOG).name) as log:
+        for source, target in ((null, 0), (log.fileno(), 1), (log.fileno(), 2)):
             os.dup2(source, target)
     os.execvp(task.command[0], task.command)  # noqa: S606 - the agent of this engine
 

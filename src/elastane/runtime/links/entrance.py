@@ -181,7 +181,7 @@ class MeshEntrance:
         # A script may change the limit of its process.
         self._unproven.rules = self.rules()
         for _ in range(ACCEPTED_AT_ONCE):
-            opens_s = self._unproven.opens_at_s()
+            opens_s = self._unproven.compute_opening_s()
             if opens_s > now_s:
                 self._pause(opens_s)
                 return
@@ -226,7 +226,7 @@ class MeshEntrance:
         Raises:
             OSError: this process has lacked descriptors or memory for too long to dial peers.
         """
-        for candidate in self._unproven.expired(now_s):
+        for candidate in self._unproven.list_expired(now_s):
             self._refuse(candidate, "it did not prove itself in time", now_s)
         for peer, dial in list(self._dials.items()):
             if dial.candidate is None and now_s >= dial.retry_s:
@@ -241,7 +241,7 @@ class MeshEntrance:
         """Return the time at which `handle_due` is due, in monotonic seconds; None: nothing is due."""
         if self._lost:
             return 0.0
-        due = [self._unproven.expires_at_s(), self._resume_s]
+        due = [self._unproven.compute_expiry_s(), self._resume_s]
         due += [dial.retry_s for dial in self._dials.values() if dial.candidate is None]
         return min((time_s for time_s in due if time_s is not None), default=None)
 
@@ -284,7 +284,7 @@ class MeshEntrance:
         Wait for the minimum time of the oldest one first. As accept(2) takes a descriptor before it looks for
         a connection, the connection that has just taken the last descriptor may be the only one.
         """
-        oldest, yields_s = self._unproven.oldest, self._unproven.yields_at_s()
+        oldest, yields_s = self._unproven.oldest, self._unproven.compute_yield_s()
         if yields_s > now_s:
             self._pause(yields_s)
             return
