@@ -66,7 +66,7 @@ PLAN_S = 120.0
 DEATHS_S = 120.0
 
 
-# -- agents, simulated -------------------------------------------------------------------------------------
+# -- agents, simulated -----------------------------------------------------------------------------------
 
 
 class Agents:
@@ -174,7 +174,7 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-# -- the store ---------------------------------------------------------------------------------------------
+# -- the store -------------------------------------------------------------------------------------------
 
 
 def fill_store(store: Store, count: int, running: int, home: Path) -> None:
@@ -226,7 +226,7 @@ def list_crashed(store: Store, names: list[str]) -> set[str]:
         return {row.name for row in found} & set(names)
 
 
-# -- the controller ----------------------------------------------------------------------------------------
+# -- the controller --------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -285,7 +285,7 @@ class Cores:
         return round((measure_cpu_s(self._pid) - used_s) / (time.monotonic() - begin_s), 3)
 
 
-# -- the parts ---------------------------------------------------------------------------------------------
+# -- the parts -------------------------------------------------------------------------------------------
 
 
 def wait_until(done: Callable[[], bool], give_up_s: float, what: str) -> float:

@@ -160,7 +160,7 @@ class ElastaneRun:
         if len(self.read_ledger()) != self.job.steps:
             raise RuntimeError(f"{len(self.read_ledger())} of {self.job.steps} steps are in the ledger")
 
-    # -- requests and files --------------------------------------------------------------------------------
+    # -- requests and files ------------------------------------------------------------------------------
 
     def ask(self, question: Ask) -> Answer:
         answer = ask_coordinator(self.run_dir, question)
@@ -196,7 +196,7 @@ class ElastaneRun:
     def read_ticks(self) -> list[ticks.Tick]:
         return ticks.read_steps(self.job.out)
 
-    # -- waiting ------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------
 
     def wait_for_members(self, workers: int) -> float:
         """Wait for a step in the ledger by this many workers; return the monotonic time then."""

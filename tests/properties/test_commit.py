@@ -1,4 +1,4 @@
-"""The outcome of a round depends on what was computed, not on who computed it or whose vote came when."""
+"""The outcome of a round does not depend on the division of work or the order of votes."""
 
 import itertools
 import math
@@ -35,10 +35,10 @@ def rounds(draw):
     return leaves, norms
 
 
-def deal_out(leaves, norms, workers, draw):
-    """Somebody computes each leaf and somebody measures each norm; votes arrive in some order."""
-    who = {leaf.virtual_rank: draw(st.sampled_from(workers)) for leaf in leaves}
-    computed = [msgspec.structs.replace(leaf, worker=who[leaf.virtual_rank]) for leaf in leaves]
+def divide_work(leaves, norms, workers, draw):
+    """Draw the worker of each leaf and norm, and the order of the votes."""
+    workers_of_leaves = {leaf.virtual_rank: draw(st.sampled_from(workers)) for leaf in leaves}
+    computed = [msgspec.structs.replace(leaf, worker=workers_of_leaves[leaf.virtual_rank]) for leaf in leaves]
     computed = draw(st.permutations(computed))
     measured = {block: draw(st.sampled_from(workers)) for block in norms}
     votes = {
@@ -54,20 +54,20 @@ def deal_out(leaves, norms, workers, draw):
 
 
 @given(rounds(), st.data())
-def test_who_computed_what_and_the_order_of_votes_change_nothing(round_, data):
+def test_the_outcome_does_not_depend_on_the_division_of_work_or_the_order_of_votes(round_, data):
     leaves, norms = round_
-    one = compute_outcome(3, 2, *deal_out(leaves, norms, [0], data.draw))
-    other = compute_outcome(3, 2, *deal_out(leaves, norms, [4, 7, 9], data.draw))
+    one = compute_outcome(3, 2, *divide_work(leaves, norms, [0], data.draw))
+    other = compute_outcome(3, 2, *divide_work(leaves, norms, [4, 7, 9], data.draw))
     assert msgspec.structs.replace(one, shares={}) == msgspec.structs.replace(other, shares={})
     for outcome in (one, other):
-        dealt = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
-        assert sorted(dealt) == [leaf.virtual_rank for leaf in leaves]
+        assigned = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
+        assert sorted(assigned) == [leaf.virtual_rank for leaf in leaves]
 
 
 @given(rounds(), st.data())
-def test_a_loss_is_the_weighted_mean_and_nothing_without_weight(round_, data):
+def test_a_loss_is_the_weighted_mean_or_zero_without_weight(round_, data):
     leaves, norms = round_
-    outcome = compute_outcome(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    outcome = compute_outcome(1, 1, *divide_work(leaves, norms, [0, 1], data.draw))
     weight = sum(leaf.weight for leaf in leaves)
     losses = [leaf.loss for leaf in leaves if leaf.weight]
     assert outcome.weight == weight
@@ -78,22 +78,22 @@ def test_a_loss_is_the_weighted_mean_and_nothing_without_weight(round_, data):
 
 
 @given(rounds(), st.data())
-def test_untouched_is_what_no_trained_virtual_rank_touched(round_, data):
+def test_untouched_parameters_have_no_gradient_from_any_virtual_rank(round_, data):
     leaves, norms = round_
-    outcome = compute_outcome(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    outcome = compute_outcome(1, 1, *divide_work(leaves, norms, [0, 1], data.draw))
     trained = [set(leaf.untouched) for leaf in leaves if leaf.weight]
     assert set(outcome.untouched) == (set.intersection(*trained) if trained else set())
 
 
 @given(st.lists(st.sampled_from((0, 0, 5, 6)), min_size=1, max_size=5))
-def test_a_generation_begins_only_if_all_are_ready_for_the_same(ready):
+def test_a_generation_begins_only_if_all_members_are_ready_for_it(ready):
     votes = {i: Vote(generation=1, round=1, leaves=(), ready=number) for i, number in enumerate(ready)}
     outcome = compute_outcome(1, 1, {0: Leaf(0, 0)}, votes)
     assert outcome.next_generation == (ready[0] if len(set(ready)) == 1 else 0)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=5))
-def test_one_who_was_asked_to_stop_stops_all(stops):
+def test_one_vote_to_stop_stops_all(stops):
     votes = {i: Vote(generation=1, round=1, leaves=(), stop=stop) for i, stop in enumerate(stops)}
     assert compute_outcome(1, 1, {0: Leaf(0, 0)}, votes).stop == any(stops)
 
@@ -101,7 +101,7 @@ def test_one_who_was_asked_to_stop_stops_all(stops):
 @pytest.mark.parametrize(
     "values", [[1e308, 1e308], [math.inf, -math.inf], [math.nan, 1.0], [math.inf, math.nan]]
 )
-def test_sums_that_are_not_finite_are_no_number_in_every_order(values):
+def test_sums_that_are_not_finite_are_not_a_number_in_every_order(values):
     for order in itertools.permutations(values):
         assert math.isnan(sum_exactly(order))
 

@@ -1,4 +1,4 @@
-"""Who keeps which block: evenly, redundantly, and moving little."""
+"""The holders of blocks: evenly spread, redundant, and stable over changes."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from elastane.protocol.ownership import choose_holders, choose_senders, spread_b
 
 
 @st.composite
-def situations(draw):
+def draw_situations(draw):
     workers = draw(st.lists(st.integers(0, 30), min_size=1, max_size=7, unique=True))
     blocks = draw(st.integers(1, 20))
     copies = draw(st.integers(1, 4))
@@ -17,8 +17,8 @@ def situations(draw):
     return blocks, tuple(workers), copies, held
 
 
-@given(situations())
-def test_every_block_has_as_many_different_holders_as_asked_for(situation):
+@given(draw_situations())
+def test_every_block_has_the_requested_number_of_holders(situation):
     blocks, workers, copies, held = situation
     holders = choose_holders(blocks, workers, copies, held)
     assert len(holders) == blocks
@@ -27,8 +27,8 @@ def test_every_block_has_as_many_different_holders_as_asked_for(situation):
         assert set(some) <= set(workers)
 
 
-@given(situations())
-def test_any_deaths_fewer_than_the_copies_leave_a_holder(situation):
+@given(draw_situations())
+def test_fewer_deaths_than_copies_leave_a_holder(situation):
     blocks, workers, copies, held = situation
     copies = min(copies, len(workers))
     dead = set(workers[: copies - 1]) | set(workers[-(copies - 1) :] if copies > 1 else ())
@@ -37,23 +37,23 @@ def test_any_deaths_fewer_than_the_copies_leave_a_holder(situation):
         assert set(some) - set(killable)
 
 
-@given(situations())
-def test_nobody_owns_more_than_an_even_share_rounded_up(situation):
+@given(draw_situations())
+def test_no_worker_owns_more_than_an_even_share_rounded_up(situation):
     blocks, workers, copies, held = situation
     holders = choose_holders(blocks, workers, copies, held)
     assert max(Counter(some[0] for some in holders).values()) <= -(-blocks // len(workers))
 
 
-@given(situations())
-def test_nobody_holds_more_than_two_blocks_beyond_an_even_share(situation):
+@given(draw_situations())
+def test_no_worker_holds_more_than_two_blocks_beyond_an_even_share(situation):
     blocks, workers, copies, held = situation
     holders = choose_holders(blocks, workers, copies, held)
     kept = Counter(worker for some in holders for worker in some)
     assert max(kept.values()) <= -(-blocks * min(copies, len(workers)) // len(workers)) + 2
 
 
-@given(situations())
-def test_the_same_membership_moves_nothing(situation):
+@given(draw_situations())
+def test_the_same_members_move_no_block(situation):
     blocks, workers, copies, _ = situation
     before = choose_holders(blocks, workers, copies, {})
     held = {w: frozenset(b for b, some in enumerate(before) if w in some) for w in workers}
@@ -61,8 +61,8 @@ def test_the_same_membership_moves_nothing(situation):
     assert [set(some) for some in after] == [set(some) for some in before]
 
 
-@given(situations(), st.data())
-def test_a_death_moves_little_more_than_what_the_dead_held(situation, data):
+@given(draw_situations(), st.data())
+def test_a_death_moves_few_blocks_beyond_those_of_the_dead_worker(situation, data):
     blocks, workers, copies, _ = situation
     if len(workers) < 2:
         return
@@ -72,12 +72,12 @@ def test_a_death_moves_little_more_than_what_the_dead_held(situation, data):
     survivors = tuple(worker for worker in workers if worker != dead)
     after = choose_holders(blocks, survivors, copies, held)
     moved = sum(worker not in before[b] for b, some in enumerate(after) for worker in some)
-    # Every copy the dead had, and at most one block per survivor for the sake of an even load.
+    # Every copy of the dead worker, and at most one block per survivor, to keep the load even.
     assert moved <= len(held[dead]) + len(survivors) * min(copies, len(survivors))
 
 
 @st.composite
-def wants(draw):
+def draw_wants(draw):
     blocks = draw(st.integers(1, 15))
     items = st.frozensets(st.integers(0, blocks - 1))
     held = draw(st.dictionaries(st.integers(0, 6), items, min_size=1))
@@ -85,8 +85,8 @@ def wants(draw):
     return {worker: sorted(some - held.get(worker, frozenset())) for worker, some in wanted.items()}, held
 
 
-@given(wants())
-def test_every_wanted_block_comes_once_from_one_who_holds_it(situation):
+@given(draw_wants())
+def test_every_wanted_block_comes_once_from_a_holder(situation):
     wanted, held = situation
     plan = choose_senders(wanted, held)
     for receiver, blocks in wanted.items():
@@ -97,7 +97,7 @@ def test_every_wanted_block_comes_once_from_one_who_holds_it(situation):
 
 
 @given(blocks=st.integers(1, 30), holders=st.integers(1, 5), receivers=st.integers(1, 3))
-def test_senders_who_all_hold_everything_share_the_work_evenly(blocks, holders, receivers):
+def test_senders_that_hold_all_blocks_share_the_work_evenly(blocks, holders, receivers):
     held = {worker: frozenset(range(blocks)) for worker in range(holders)}
     wanted = {100 + i: list(range(blocks)) for i in range(receivers)}
     sent = Counter(dict.fromkeys(held, 0))
@@ -107,7 +107,7 @@ def test_senders_who_all_hold_everything_share_the_work_evenly(blocks, holders, 
 
 
 @given(blocks=st.integers(1, 40), count=st.integers(1, 8))
-def test_sums_are_spread_in_even_contiguous_runs(blocks, count):
+def test_blocks_are_spread_in_even_contiguous_runs(blocks, count):
     workers = tuple(range(10, 10 + count))
     summing = spread_blocks(blocks, workers)
     assert list(summing) == sorted(summing)

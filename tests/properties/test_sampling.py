@@ -1,4 +1,4 @@
-"""Every sample once per epoch, whoever asks and in whatever order."""
+"""Every sample comes once per epoch, in any order of requests."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def test_an_epoch_is_a_permutation_of_the_dataset(length, seed, epoch):
 
 
 @given(length=st.integers(1, 2**40), seed=seeds, epoch=st.integers(0, 99), data=st.data())
-def test_an_index_lies_in_the_dataset_at_any_length(length, seed, epoch, data):
+def test_an_index_is_in_the_dataset_at_any_length(length, seed, epoch, data):
     position = data.draw(st.integers(0, length - 1))
     assert 0 <= find_sample_index(position, length, seed, epoch) < length
 
@@ -44,7 +44,7 @@ def test_epochs_and_seeds_have_different_orders():
 
 
 @given(length=st.integers(1, 500), batch=st.integers(1, 600), epochs=st.integers(1, 3))
-def test_steps_tile_each_epoch_and_never_reach_across_two(length, batch, epochs):
+def test_steps_tile_each_epoch_and_never_span_two(length, batch, epochs):
     per_epoch = count_steps_per_epoch(length, batch)
     for epoch in range(epochs):
         steps = [find_step_samples(epoch * per_epoch + i + 1, length, batch) for i in range(per_epoch)]
@@ -59,12 +59,12 @@ def test_steps_tile_each_epoch_and_never_reach_across_two(length, batch, epochs)
 )
 def test_virtual_ranks_tile_a_step(length, microbatch, size, step):
     samples = find_step_samples(step, length, size * microbatch)
-    dealt = [p for rank in range(size) for p in samples.list_positions(rank, microbatch)]
-    assert dealt == list(range(samples.start, samples.stop))
+    positions = [p for rank in range(size) for p in samples.list_positions(rank, microbatch)]
+    assert positions == list(range(samples.start, samples.stop))
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=50))
-def test_scrambling_keeps_different_values_different(values):
+def test_mixing_keeps_different_values_different(values):
     assert len({mix(value) for value in values}) == len(values)
     assert len({hash_sample(value) for value in values}) == len(values)
 

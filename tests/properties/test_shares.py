@@ -1,4 +1,4 @@
-"""Every virtual rank is dealt to one worker, in proportion to speed, in as few nodes as may be."""
+"""Every virtual rank is assigned to one worker, in proportion to speed and in the fewest nodes."""
 
 from itertools import product
 
@@ -23,8 +23,8 @@ def test_shares_tile_the_virtual_ranks_in_the_order_of_the_workers(size, speeds)
     assert [rank for start, stop in shares for rank in range(start, stop)] == list(range(size))
 
 
-def quotas(size, speeds):
-    """Proportional; where there is one for each, nobody's is less than one."""
+def compute_quotas(size, speeds):
+    """Return proportional quotas, each at least one if there are enough virtual ranks."""
     least = 1.0 if size >= len(speeds) else 0.0
     low, high = 0.0, size / min(speeds)
     for _ in range(200):
@@ -35,17 +35,17 @@ def quotas(size, speeds):
 
 @given(size=st.integers(0, 64), speeds=speeds)
 def test_a_share_is_the_quota_rounded_down_or_up(size, speeds):
-    for count, quota in zip(count_ranks(size, speeds), quotas(size, speeds), strict=True):
+    for count, quota in zip(count_ranks(size, speeds), compute_quotas(size, speeds), strict=True):
         assert abs(count - quota) < 1
 
 
 @given(size=st.integers(1, 64), speeds=st.lists(st.floats(1 / 16, 4), min_size=1, max_size=9))
-def test_nobody_gets_none_while_there_are_enough_for_all(size, speeds):
+def test_every_worker_gets_a_virtual_rank_if_there_are_enough(size, speeds):
     assert size < len(speeds) or min(count_ranks(size, speeds)) >= 1
 
 
 @given(log_size=st.integers(0, 6), log_workers=st.integers(0, 3))
-def test_powers_of_two_get_one_node_each(log_size, log_workers):
+def test_with_powers_of_two_each_share_is_one_node(log_size, log_workers):
     size, workers = 2**log_size, 2 ** min(log_workers, log_size)
     for start, stop in assign_shares(size, (1.0,) * workers):
         assert len(cover(range(start, stop), size)) == 1
@@ -53,20 +53,20 @@ def test_powers_of_two_get_one_node_each(log_size, log_workers):
 
 @given(size=st.integers(1, 14), speeds=st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=1, max_size=4))
 def test_no_other_rounding_has_fewer_nodes(size, speeds):
-    def nodes(counts):
+    def count_nodes(counts):
         place, total = 0, 0
         for count in counts:
             total += len(cover(range(place, place + count), size))
             place += count
         return total
 
-    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in quotas(size, speeds)]
-    fewest = min(nodes(counts) for counts in product(*choices) if sum(counts) == size)
-    assert nodes(count_ranks(size, speeds)) == fewest
+    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in compute_quotas(size, speeds)]
+    fewest = min(count_nodes(counts) for counts in product(*choices) if sum(counts) == size)
+    assert count_nodes(count_ranks(size, speeds)) == fewest
 
 
 @st.composite
-def claimed(draw):
+def draw_claims(draw):
     size = draw(st.integers(1, 24))
     workers = draw(st.integers(1, 5))
     owner = draw(st.lists(st.integers(-1, workers), min_size=size, max_size=size))
@@ -75,21 +75,21 @@ def claimed(draw):
     return size, claims, dict(enumerate(own))
 
 
-@given(claimed())
-def test_only_what_is_missing_is_dealt_and_all_of_it(situation):
+@given(draw_claims())
+def test_all_missing_virtual_ranks_are_assigned_once(situation):
     size, claims, speeds = situation
-    dealt = assign_missing(size, claims, speeds)
+    assigned = assign_missing(size, claims, speeds)
     missing = set(range(size)) - set().union(*claims.values())
-    ranks = [rank for some in dealt.values() for rank in expand_spans(some)]
+    ranks = [rank for some in assigned.values() for rank in expand_spans(some)]
     assert sorted(ranks) == sorted(missing)
-    assert dealt.keys() <= speeds.keys()
+    assert assigned.keys() <= speeds.keys()
 
 
-@given(claimed())
-def test_nobody_could_be_done_sooner_by_passing_one_on(situation):
+@given(draw_claims())
+def test_no_worker_finishes_earlier_by_passing_on_a_virtual_rank(situation):
     size, claims, speeds = situation
-    dealt = assign_missing(size, claims, speeds)
-    load = {w: len(claims[w]) + len(expand_spans(dealt.get(w, ()))) for w in speeds}
-    for giver in dealt:
+    assigned = assign_missing(size, claims, speeds)
+    load = {w: len(claims[w]) + len(expand_spans(assigned.get(w, ()))) for w in speeds}
+    for giver in assigned:
         done = load[giver] / speeds[giver]
         assert all((load[w] + 1) / speeds[w] >= done - 1e-9 for w in speeds)

@@ -1,4 +1,4 @@
-"""One fixed tree: whoever holds which partial sums, the whole sum is the same expression."""
+"""One fixed tree: for any division of the partial sums the whole sum is the same expression."""
 
 from itertools import pairwise
 
@@ -19,70 +19,70 @@ from elastane.protocol.tree import (
 sizes = st.integers(1, 40)
 
 
-def canonical(size):
-    """The nested sum over ``range(size)``, straight from the definition: halves of the next power of two."""
+def sum_canonically(size):
+    """Return the nested sum over ``range(size)`` by the definition: halves of the next power of two."""
 
-    def total(start, width):
+    def add(start, width):
         if width == 1:
             return start
         half = width // 2
         if start + half >= size:
-            return total(start, half)
-        return (total(start, half), total(start + half, half))
+            return add(start, half)
+        return (add(start, half), add(start + half, half))
 
     width = 1
     while width < size:
         width *= 2
-    return total(0, width)
+    return add(0, width)
 
 
-def partial(node):
-    """The sum a worker holds for a node, summed by a binary counter over its own virtual ranks."""
+def sum_node(node):
+    """Return the sum of a node as a worker computes it, with a binary counter over its virtual ranks."""
     start, stop = node
     width = 1
     while width < stop - start:
         width *= 2
 
-    def total(first, width):
+    def add(first, width):
         if width == 1:
             return first
         half = width // 2
-        left = total(first, half)
-        return (left, total(first + half, half)) if first + half < stop else left
+        left = add(first, half)
+        return (left, add(first + half, half)) if first + half < stop else left
 
-    return total(start, width)
+    return add(start, width)
 
 
 @st.composite
-def splits(draw):
-    """A size, and which worker computes each virtual rank."""
+def draw_splits(draw):
+    """Draw a size, and the worker of each virtual rank."""
     size = draw(sizes)
     return size, draw(st.lists(st.integers(0, 4), min_size=size, max_size=size))
 
 
 @given(sizes, st.data())
-def test_a_cover_tiles_exactly_the_virtual_ranks_asked_for(size, data):
+def test_a_cover_tiles_exactly_its_virtual_ranks(size, data):
     ranks = data.draw(st.sets(st.integers(0, size - 1)))
     nodes = cover(ranks, size)
     assert [rank for start, stop in nodes for rank in range(start, stop)] == sorted(ranks)
     for node in nodes:
-        above = find_parent(node, size)
-        assert node == above == (0, size) or not set(range(*above)) <= ranks
+        parent = find_parent(node, size)
+        assert node == parent == (0, size) or not set(range(*parent)) <= ranks
 
 
-@given(splits())
+@given(draw_splits())
 def test_any_split_over_workers_gives_the_canonical_sum(split):
     size, workers = split
     parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
-    values = [partial(node) for node in parts]
+    values = [sum_node(node) for node in parts]
     last = 0
     for merge in plan_merges(parts, size):
         values[merge.target] = (values[merge.target], values[merge.source])
         last = merge.target
-    assert values[last] == canonical(size)
+    assert values[last] == sum_canonically(size)
 
 
-@given(splits(), st.data())
+@given(draw_splits(), st.data())
 def test_parts_that_do_not_tile_are_refused(split, data):
     size, workers = split
     parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
@@ -92,14 +92,14 @@ def test_parts_that_do_not_tile_are_refused(split, data):
 
 
 @given(sizes, st.data())
-def test_siblings_are_each_others_and_make_up_their_parent(size, data):
+def test_siblings_together_are_their_parent(size, data):
     rank = data.draw(st.integers(0, size - 1))
     node = (rank, rank + 1)
     while (other := find_sibling(node, size)) is not None:
         assert find_sibling(other, size) == node
-        above = find_parent(node, size)
-        assert above == (min(node[0], other[0]), max(node[1], other[1]))
-        node = above
+        parent = find_parent(node, size)
+        assert parent == (min(node[0], other[0]), max(node[1], other[1]))
+        node = parent
     assert node == (0, size)
 
 
@@ -111,7 +111,7 @@ def test_spans_hold_exactly_the_virtual_ranks_and_are_the_fewest(ranks):
     assert all(a[1] < b[0] for a, b in pairwise(found))
 
 
-@given(splits())
+@given(draw_splits())
 def test_a_fast_sum_adds_every_part_once(split):
     size, workers = split
     parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]

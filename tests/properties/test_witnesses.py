@@ -1,4 +1,4 @@
-"""Every copy of the state is compared with another one, sooner or later."""
+"""Every copy of the state is compared with another one after some digests."""
 
 import msgspec
 from hypothesis import given, settings
@@ -16,8 +16,8 @@ from elastane.protocol.tree import find_spans
 EVERY = 5
 
 
-def members(workers, blocks, copies):
-    """A generation at work, in which everybody holds what it should."""
+def make_members(workers, blocks, copies):
+    """Return the members of a generation, each with all state that it should hold."""
     units = blocks + 1
     layout = Layout(
         virtual_ranks=workers,
@@ -39,19 +39,20 @@ def members(workers, blocks, copies):
     return found
 
 
-def at(me, step, workers):
+def set_outcome(me, step, workers):
     me.outcome = msgspec.structs.replace(BEGINNING, step=step, complete=tuple(range(workers)))
     return me
 
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 9), st.none() | st.integers(1, 4))
-def test_each_copy_is_audited_or_compared_with_the_one_that_is(workers, blocks, copies):
-    everybody = members(workers, blocks, copies)
-    # A worker that keeps no optimizer state of a block has its values all the same.
+def test_each_copy_is_digested_by_an_auditor_or_a_witness(workers, blocks, copies):
+    states = make_members(workers, blocks, copies)
+    # A worker without the optimizer state of a block still has its values.
     seen = {block: set() for block in range(blocks)}
     for number in range(1, workers + 1):
-        states = [at(me, number * EVERY, workers) for me in everybody]
+        for me in states:
+            set_outcome(me, number * EVERY, workers)
         for block in range(blocks):
             auditors = [me.worker for me in states if block in find_audited_blocks(me)]
             witnesses = [me.worker for me in states if block in find_witnessed_blocks(me)]
@@ -62,7 +63,7 @@ def test_each_copy_is_audited_or_compared_with_the_one_that_is(workers, blocks, 
     assert all(len(workers_) == workers for workers_ in seen.values())
 
 
-def test_a_copy_without_optimizer_state_is_compared_by_its_values():
+def test_a_copy_without_optimizer_state_is_compared_by_values():
     def votes(*pairs):
         return {w: Vote(generation=1, round=2, leaves=(), digests={0: pair}) for w, pair in enumerate(pairs)}
 
@@ -72,7 +73,7 @@ def test_a_copy_without_optimizer_state_is_compared_by_its_values():
 
 
 @given(st.dictionaries(st.integers(0, 3), st.dictionaries(st.integers(0, 3), st.sampled_from("ab"))))
-def test_two_digests_of_one_block_are_the_same_or_the_round_does_not_commit(digests):
+def test_different_digests_of_a_block_stop_the_round(digests):
     votes = {
         worker: Vote(generation=1, round=2, leaves=(), digests={b: (text, "s") for b, text in found.items()})
         for worker, found in digests.items()

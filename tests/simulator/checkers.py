@@ -40,7 +40,7 @@ class Checker:
         self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
         self.orphaned = False
 
-    # -- safety --------------------------------------------------------------------------------------------
+    # -- safety ------------------------------------------------------------------------------------------
 
     def check_computation(self, worker: WorkerProcess, step: int) -> None:
         """Check that a worker does not compute with stale parameters."""

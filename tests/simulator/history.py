@@ -127,7 +127,7 @@ class History:
             self._last_fault_s = max(self._last_fault_s, fault.at_s)
             self.clock.schedule_at(fault.at_s, self._plan_fault(fault))
 
-    # -- what the parts can reach --------------------------------------------------------------------------
+    # -- what the parts can reach ------------------------------------------------------------------------
 
     def trace(self, line: Callable[[], str]) -> None:
         if self._write_line is not None:
@@ -200,7 +200,7 @@ class History:
             self.clock.schedule_at(again.at_s, self._plan_fault(again))
         self.deaths += code == KILLED
 
-    # -- faults --------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------
 
     def _plan_fault(self, fault: faults.Fault) -> Callable[[], None]:
         return lambda: self._inject(fault)
@@ -266,7 +266,7 @@ class History:
 
         self.clock.schedule_after(min(for_s, HUNG_S), end_pause)
 
-    # -- the whole history ---------------------------------------------------------------------------------
+    # -- the whole history -------------------------------------------------------------------------------
 
     def play(self) -> Verdict:
         """Play the history.

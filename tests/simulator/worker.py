@@ -64,7 +64,7 @@ class SimWorker(WorkerProcess):
         self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self._finish_rehearsal)
         self.schedule(0.01, self._report_regularly)
 
-    # -- the coordinator -------------------------------------------------------------------------------------
+    # -- the coordinator ---------------------------------------------------------------------------------
 
     def _finish_rehearsal(self) -> None:
         self.state = "ready"
@@ -113,7 +113,7 @@ class SimWorker(WorkerProcess):
                 self.world.checker.record_dismissal(self.worker)
                 self.die(code)
 
-    # -- peers -----------------------------------------------------------------------------------------------
+    # -- peers -------------------------------------------------------------------------------------------
 
     def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         self.if_alive(lambda: self._receive(sender, message, payload))()
@@ -127,7 +127,7 @@ class SimWorker(WorkerProcess):
     def handle_lost_peer(self, peer: WorkerId) -> None:
         self.if_alive(lambda: self.handle(events.ConnectionLost(peer)))()
 
-    # -- the shell -------------------------------------------------------------------------------------------
+    # -- the shell ---------------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
         """Pass an event to the member and perform its actions, in order, before anything else happens."""
@@ -237,7 +237,7 @@ class SimWorker(WorkerProcess):
     def _format_position(self) -> str:
         return f"  {self._training.kind} {self._training.step}: worker {self.worker}"
 
-    # -- checkpoints -----------------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------------
 
     def _restore(self, restore: actions.RestoreState) -> None:
         origin = self.world.origin
@@ -252,7 +252,7 @@ class SimWorker(WorkerProcess):
         )
         self.schedule(0.001, lambda: self.handle(events.Received(STORE, state)))
 
-    # -- digests ---------------------------------------------------------------------------------------------
+    # -- digests -----------------------------------------------------------------------------------------
 
     def _answer_measurement(self, action: actions.Measure) -> None:
         norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}

@@ -1,4 +1,4 @@
-"""Scripts of ``benchmarks`` import from their folder."""
+"""Adds the folder of the benchmarks, from which its scripts import, to the path."""
 
 import sys
 from pathlib import Path

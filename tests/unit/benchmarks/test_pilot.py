@@ -1,4 +1,4 @@
-"""The pilot's arithmetic, and that its scenario is one."""
+"""The figures of the pilot, and its scenario."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 SHARED = ROOT / "benchmarks" / "pilot" / "shared.yaml"
 
 
-def scenario(**changes):
+def make_scenario(**changes):
     written = {
         "name": "small",
         "microbatchS": 0.1,
@@ -28,14 +28,14 @@ def scenario(**changes):
     return parse_document(written | changes, Scenario, "scenario")
 
 
-def looks(job, *sizes):
+def make_looks(job, *sizes):
     return [
         Look(at_s=float(at), job=job, state="running", granted={"p": n}, uses={"p": n}, step=0)
         for at, n in enumerate(sizes)
     ]
 
 
-def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
+def test_a_controller_accepts_the_scenario_in_both_arms():
     shared = read_scenario(SHARED)
     check_config(shared.cluster)
     priorities = {one.name for one in shared.cluster.priorities}
@@ -53,14 +53,14 @@ def test_a_fixed_job_has_one_size():
     assert (policy.min_replicas, policy.max_replicas, policy.replica_discrete_values) == (4, 4, ())
 
 
-def test_capacity_is_what_is_declared_less_what_is_reported_and_reserved():
+def test_capacity_is_the_declared_number_limited_by_reports_and_reservations():
     pools = [
         {"name": "owned", "device": "cpu", "devices": 6},
         {"name": "spot", "device": "cpu", "devices": 4},
     ]
     reserve = {"name": "r", "pool": "owned", "devices": 2, "fromS": 10, "untilS": 20, "announcedAheadS": 5}
     found = compute_capacity(
-        scenario(
+        make_scenario(
             cluster={"pools": pools},
             happens=[
                 {"at": 0, "reserve": reserve},
@@ -75,31 +75,31 @@ def test_capacity_is_what_is_declared_less_what_is_reported_and_reserved():
     assert compute_device_s(found["spot"], 4) == 16
 
 
-def test_a_resize_that_is_taken_back_at_once_is_counted_and_a_later_one_is_not():
+def test_only_resizes_that_are_undone_within_the_time_count():
     assert count_reversals([(0, 2), (10, 3), (12, 2)], within_s=5) == 1
     assert count_reversals([(0, 2), (10, 3), (16, 2)], within_s=5) == 0
     assert count_reversals([(0, 2), (10, 3), (12, 4)], within_s=5) == 0
 
 
-def test_starts_and_ends_are_no_resizes():
+def test_starts_and_ends_do_not_count_as_resizes():
     assert count_reversals([(0, 0), (1, 2), (2, 0), (3, 2)], within_s=5) == 0
 
 
-def test_sizes_are_told_once_for_each_change():
-    assert list_sizes(looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
-    assert list_sizes(looks("a", 2), "b") == []
+def test_sizes_are_listed_once_per_change():
+    assert list_sizes(make_looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
+    assert list_sizes(make_looks("a", 2), "b") == []
 
 
-def test_more_devices_than_a_pool_has_are_found_and_those_that_are_leaving_are_not():
+def test_devices_beyond_those_of_a_pool_are_found_unless_they_are_leaving():
     capacity = {"p": ((0.0, 4),)}
-    assert find_most_beyond(looks("a", 4, 5, 5, 4), capacity) == 1
-    assert find_most_beyond(looks("a", 4, 4, 3), capacity) == 0
-    # One look may have seen one job before a change and the other after it.
-    assert find_most_beyond(looks("a", 4, 5, 4, 4), capacity) == 0
-    assert find_most_beyond(looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
+    assert find_most_beyond(make_looks("a", 4, 5, 5, 4), capacity) == 1
+    assert find_most_beyond(make_looks("a", 4, 4, 3), capacity) == 0
+    # One round may have observed one job before a change and the other after it.
+    assert find_most_beyond(make_looks("a", 4, 5, 4, 4), capacity) == 0
+    assert find_most_beyond(make_looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
 
 
-def test_a_line_in_which_two_things_happen_is_refused(tmp_path):
+def test_a_line_with_two_events_is_refused(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text(
         "{name: s, microbatchS: 1, virtualRanks: 1, timeoutS: 1, cluster: {}, jobs: [], "

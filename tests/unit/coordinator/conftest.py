@@ -1,4 +1,4 @@
-"""A stage for the coordinator's judgement: workers that say what they would say, and a clock set by hand."""
+"""A stage for the decisions of a coordinator: simulated reports, and a clock that the test sets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ PINNED = Pinned(
 )
 
 
-def a_line(step: int, generation: int = 1, shares: dict[int, int] | None = None) -> LedgerLine:
+def make_line(step: int, generation: int = 1, shares: dict[int, int] | None = None) -> LedgerLine:
     first, spans = 0, {}
     for worker, share in (shares or {0: 8}).items():
         spans[worker] = ((first, first + share),)
@@ -71,7 +71,7 @@ def a_line(step: int, generation: int = 1, shares: dict[int, int] | None = None)
 
 @dataclass
 class Stage:
-    """One coordinator, on a clock of its own, and what the others have told it."""
+    """One coordinator with its own clock, and the reports that it has received."""
 
     roster: Roster
     now: float = 1000.0
@@ -83,9 +83,9 @@ class Stage:
     asked: int = 0
     written: list[EventLine] = field(default_factory=list)
 
-    # -- what others do ----------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------------
 
-    def hear(self, *events: Input) -> list[Action]:
+    def receive(self, *events: Input) -> list[Action]:
         self.roster, actions = decide_actions(self.roster, events, self.now)
         self.actions += actions
         self.written += [action.event for action in actions if isinstance(action, WriteEvent)]
@@ -93,9 +93,9 @@ class Stage:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.hear()
+        self.receive()
 
-    def agent(self, **changes: object) -> list[Action]:
+    def report_agent(self, **changes: object) -> list[Action]:
         report = AgentReport(
             pid=1,
             target=self.target,
@@ -103,51 +103,51 @@ class Stage:
             workers=tuple(ProcessInfo(role="worker", pid=100 + w, worker=w) for w in sorted(self.alive)),
             exits=tuple(self.exits),
         )
-        return self.hear(msgspec.structs.replace(report, **changes))
+        return self.receive(msgspec.structs.replace(report, **changes))
 
-    def worker(self, worker: int, **changes: object) -> list[Action]:
-        """The worker reports; what it said before still holds where it says nothing new."""
+    def report_worker(self, worker: int, **changes: object) -> list[Action]:
+        """Receive a report of a worker: its last one, with these changes."""
         before = self.reports.get(worker) or WorkerReport(
             worker=worker, pid=100 + worker, host="127.0.0.1", port=5000 + worker, state="starting"
         )
         self.reports[worker] = msgspec.structs.replace(before, **changes)
-        return self.hear(self.reports[worker])
+        return self.receive(self.reports[worker])
 
     def start(self, *workers: int) -> None:
-        """Processes that have finished their rehearsal."""
+        """Start processes that have finished their rehearsal."""
         self.alive |= set(workers)
         self.target = max(self.target, len(self.alive))
-        self.agent()
+        self.report_agent()
         for worker in workers:
-            self.worker(worker, state="ready", pinned=PINNED)
+            self.report_worker(worker, state="ready", pinned=PINNED)
 
     def adopt(self, *workers: int, complete: bool = True, **changes: object) -> None:
-        """These work in the newest generation from now on; all of its members unless named."""
+        """Report that these workers, or all members, work in the newest generation."""
         newest = self.newest
         for worker in workers or newest.workers:
             generation = newest.number
-            self.worker(
+            self.report_worker(
                 worker, state="member", generation=generation, newest=newest, complete=complete, **changes
             )
 
-    def exit(self, worker: int, code: int = -9, *, hung: bool = False) -> list[Action]:
+    def end_worker(self, worker: int, code: int = -9, *, hung: bool = False) -> list[Action]:
         self.alive.discard(worker)
         self.exits.append(WorkerExit(worker=worker, pid=100 + worker, code=code, hung=hung))
-        return self.agent()
+        return self.report_agent()
 
-    def step(
+    def report_step(
         self, step: int, *workers: int, seconds: float = 0.1, healthy: bool = True, **line: object
     ) -> None:
         for worker in workers:
-            report = StepReport(worker=worker, line=a_line(step, **line), step_s=seconds, healthy=healthy)
-            self.hear(StepReports(worker=worker, reports=(report,)))
+            report = StepReport(worker=worker, line=make_line(step, **line), step_s=seconds, healthy=healthy)
+            self.receive(StepReports(worker=worker, reports=(report,)))
 
     def ask(self, question: Ask) -> Answer:
         self.asked += 1
-        self.hear(CommandRequest(self.asked, question))
+        self.receive(CommandRequest(self.asked, question))
         return next(a.answer for a in self.actions if isinstance(a, SendReply) and a.token == self.asked)
 
-    # -- what became of it -------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------
 
     @property
     def newest(self) -> Generation:
@@ -157,11 +157,11 @@ class Stage:
     @property
     def proposals(self) -> list[Generation]:
         found: dict[int, Generation] = {}
-        for message in self.told(Propose):
+        for message in self.list_messages(Propose):
             found[message.generation.number] = message.generation
         return list(found.values())
 
-    def told(self, kind: type, worker: int | None = None) -> list:
+    def list_messages(self, kind: type, worker: int | None = None) -> list:
         return [
             action.message
             for action in self.actions
@@ -170,8 +170,8 @@ class Stage:
             and (worker is None or (isinstance(action, SendToWorker) and action.worker == worker))
         ]
 
-    def dismissed(self) -> dict[int, int]:
-        """Exit codes of those told to go."""
+    def list_dismissals(self) -> dict[int, int]:
+        """Return the exit codes of the dismissed workers."""
         return {
             a.worker: a.message.code
             for a in self.actions
@@ -182,31 +182,33 @@ class Stage:
     def events(self) -> list[EventLine]:
         return [action.event for action in self.actions if isinstance(action, WriteEvent)]
 
-    def kinds(self, *kinds: str) -> list[str]:
+    def list_kinds(self, *kinds: str) -> list[str]:
         return [event.kind for event in self.events if not kinds or event.kind in kinds]
 
-    def successor(self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()) -> "Stage":
-        """The next coordinator, after this one's death: it has the files, and hears from everybody again."""
+    def start_successor(
+        self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()
+    ) -> "Stage":
+        """Return the next coordinator, which has the files and receives a report of each process."""
         roster = create_roster(
             self.roster.spec,
             self.roster.term.number + 1,
             self.now,
             pinned=self.roster.pinned,
             events=self.written,
-            last=a_line(self.roster.progress.recorded) if self.roster.progress.recorded else None,
+            last=make_line(self.roster.progress.recorded) if self.roster.progress.recorded else None,
         )
         stage = replace(self, roster=roster, actions=[], exits=list(self.exits), alive=set(self.alive))
         if agent:
-            stage.agent(draining=draining)
+            stage.report_agent(draining=draining)
         if wait:
             for worker in sorted(stage.alive):
-                stage.worker(worker)
+                stage.report_worker(worker)
         return stage
 
 
 @pytest.fixture
 def open_stage():
-    def opened(
+    def open_one(
         *,
         start: int = 2,
         low: int = 1,
@@ -225,33 +227,33 @@ def open_stage():
         )
         return Stage(create_roster(spec, 1, 1000.0), target=start)
 
-    return opened
+    return open_one
 
 
 @pytest.fixture
 def training(open_stage):
-    """A settled run of the workers 0 to n - 1, some steps in."""
+    """Return a function that makes a settled run of the workers 0 to n - 1, after some steps."""
 
-    def begun(workers: int = 3, *, step: int = 5, **limits: object) -> Stage:
+    def begin(workers: int = 3, *, step: int = 5, **limits: object) -> Stage:
         stage = open_stage(start=workers, **limits)
         stage.start(*range(workers))
         stage.adopt(step=step)
         for number in range(1, step + 1):
-            stage.step(number, *range(workers), shares=dict.fromkeys(range(workers), 8 // workers))
+            stage.report_step(number, *range(workers), shares=dict.fromkeys(range(workers), 8 // workers))
         stage.actions.clear()
         return stage
 
-    return begun
+    return begin
 
 
 @pytest.fixture
 def line():
-    return a_line
+    return make_line
 
 
 @pytest.fixture
 def workers_of():
-    def workers(generations: Iterable[Generation]) -> list[tuple[int, ...]]:
+    def list_workers(generations: Iterable[Generation]) -> list[tuple[int, ...]]:
         return [generation.workers for generation in generations]
 
-    return workers
+    return list_workers

@@ -1,4 +1,4 @@
-"""What `elastane checkpoint now` does to a run: the state of that step or a later one is kept."""
+"""The effect of `elastane checkpoint now`: a checkpoint of the present step or a later one."""
 
 from dataclasses import replace
 
@@ -15,76 +15,80 @@ from elastane.api.control import (
 from elastane.api.spec import CheckpointPolicy
 
 
-@pytest.fixture
-def keeping(training):
-    """Two workers at step 10 of a run that keeps its state only when asked."""
+@pytest.fixture(name="stage")
+def make_stage(training):
+    """Return two workers at step 10 of a run that takes checkpoints only on request."""
     stage = training(2)
     policy = CheckpointPolicy(url="there")
     stage.roster = replace(stage.roster, spec=msgspec.structs.replace(stage.roster.spec, checkpoints=policy))
-    at(stage, 10)
+    commit_until(stage, 10)
     stage.actions.clear()
     return stage
 
 
-def at(stage, step):
+def commit_until(stage, step):
     for made in range(stage.roster.progress.recorded + 1, step + 1):
         for worker in (0, 1):
-            stage.worker(worker, step=made)
-            stage.step(made, worker)
+            stage.report_worker(worker, step=made)
+            stage.report_step(made, worker)
 
 
 def write(stage, step, state="written", error=""):
     part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state, error=error)
     for worker in (0, 1):
-        stage.worker(worker, checkpoints=(part,))
+        stage.report_worker(worker, checkpoints=(part,))
 
 
 def publish(stage, step):
-    stage.hear(CheckpointKept(worker=0, name=f"step-{step:08d}", step=step, bytes=9))
+    stage.receive(CheckpointKept(worker=0, name=f"step-{step:08d}", step=step, bytes=9))
 
 
-def test_every_worker_is_asked_and_the_checkpoint_published(keeping):
-    assert keeping.told(TakeCheckpoint) == []
-    answer = keeping.ask(AskCheckpoint())
+def test_every_worker_gets_the_request_and_the_checkpoint_is_published(stage):
+    assert stage.list_messages(TakeCheckpoint) == []
+    answer = stage.ask(AskCheckpoint())
     assert (answer.ok, answer.step) == (True, 10)
-    assert keeping.told(TakeCheckpoint, 0) == keeping.told(TakeCheckpoint, 1) == [TakeCheckpoint(after=0)]
-    at(keeping, 11)
-    write(keeping, 11)
-    assert [order.step for order in keeping.told(PublishCheckpoint)] == [11]
-    publish(keeping, 11)
-    assert keeping.kinds("checkpoint.saved") == ["checkpoint.saved"]
+    assert (
+        stage.list_messages(TakeCheckpoint, 0)
+        == stage.list_messages(TakeCheckpoint, 1)
+        == [TakeCheckpoint(after=0)]
+    )
+    commit_until(stage, 11)
+    write(stage, 11)
+    assert [order.step for order in stage.list_messages(PublishCheckpoint)] == [11]
+    publish(stage, 11)
+    assert stage.list_kinds("checkpoint.saved") == ["checkpoint.saved"]
 
 
-def test_it_is_asked_once_and_not_again_when_it_exists(keeping):
-    keeping.ask(AskCheckpoint())
-    at(keeping, 11)
-    write(keeping, 11)
-    publish(keeping, 11)
-    keeping.actions.clear()
-    keeping.wait(3600)
-    assert keeping.told(TakeCheckpoint) == []
+def test_a_request_is_met_once(stage):
+    stage.ask(AskCheckpoint())
+    commit_until(stage, 11)
+    write(stage, 11)
+    publish(stage, 11)
+    stage.actions.clear()
+    stage.wait(3600)
+    assert stage.list_messages(TakeCheckpoint) == []
 
 
-def test_one_under_way_that_is_too_old_is_followed_by_another(keeping):
-    write(keeping, 5, state="writing")
-    keeping.ask(AskCheckpoint())
-    assert keeping.told(TakeCheckpoint) == []  # never two at once
-    write(keeping, 5)
-    publish(keeping, 5)
-    keeping.wait(0.1)
-    assert keeping.told(TakeCheckpoint, 0) == [TakeCheckpoint(after=5)]
+def test_another_checkpoint_follows_one_that_is_too_old(stage):
+    write(stage, 5, state="writing")
+    stage.ask(AskCheckpoint())
+    assert stage.list_messages(TakeCheckpoint) == []  # only one at a time
+    write(stage, 5)
+    publish(stage, 5)
+    stage.wait(0.1)
+    assert stage.list_messages(TakeCheckpoint, 0) == [TakeCheckpoint(after=5)]
 
 
-def test_one_under_way_that_is_new_enough_will_do(keeping):
-    write(keeping, 10, state="writing")
-    keeping.ask(AskCheckpoint())
-    write(keeping, 10)
-    publish(keeping, 10)
-    keeping.wait(0.1)
-    assert keeping.told(TakeCheckpoint) == []
+def test_a_checkpoint_in_progress_meets_the_request_if_it_is_new_enough(stage):
+    write(stage, 10, state="writing")
+    stage.ask(AskCheckpoint())
+    write(stage, 10)
+    publish(stage, 10)
+    stage.wait(0.1)
+    assert stage.list_messages(TakeCheckpoint) == []
 
 
-def test_a_run_without_checkpoints_refuses(training):
+def test_a_run_without_checkpoints_refuses_the_request(training):
     answer = training(2).ask(AskCheckpoint())
     assert not answer.ok
     assert "--checkpoint-every never" in answer.why

@@ -1,4 +1,4 @@
-"""What connections without the secret may do to a real coordinator: nothing, whatever they send."""
+"""Connections without the secret cannot disturb a real coordinator."""
 
 import asyncio
 import contextlib
@@ -33,24 +33,24 @@ UPGRADE = (
 BEARER = f"Authorization: Bearer {SECRET}"
 
 
-def raw(served: Served) -> socket.socket:
+def open_socket(served: Served) -> socket.socket:
     return socket.create_connection(served.listening.getsockname()[:2], timeout=WAIT_S)
 
 
-def answered(served: Served, request: bytes) -> bytes:
-    """The first line of the answer; empty if the connection is closed instead."""
-    with raw(served) as stranger, contextlib.suppress(ConnectionError):
+def read_status_line(served: Served, request: bytes) -> bytes:
+    """Return the first line of the answer; empty if the connection is closed instead."""
+    with open_socket(served) as stranger, contextlib.suppress(ConnectionError):
         stranger.sendall(request)
         return stranger.recv(4096).split(b"\r\n")[0]
     return b""
 
 
-def asked(*lines: str | bytes, first: str = "GET / HTTP/1.1") -> bytes:
+def make_request(*lines: str | bytes, first: str = "GET / HTTP/1.1") -> bytes:
     encoded = [line if isinstance(line, bytes) else line.encode() for line in (first, *lines, *UPGRADE)]
     return b"\r\n".join([*encoded, b"", b""])
 
 
-def assert_answers(served: Served) -> None:
+def check_answers(served: Served) -> None:
     with served.connect() as terminal:
         terminal.send(encode(AskStatus()))
         assert decode_answer(terminal.recv(timeout=WAIT_S)).ok
@@ -59,63 +59,67 @@ def assert_answers(served: Served) -> None:
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        pytest.param(asked(BEARER), b"101", id="the secret"),
-        pytest.param(asked(), b"401", id="no header"),
-        pytest.param(asked("Authorization: Bearer "), b"401", id="an empty secret"),
-        pytest.param(asked(BEARER, BEARER), b"401", id="the secret twice"),
-        pytest.param(asked(BEARER, "Authorization: Bearer guess"), b"401", id="the secret and a guess"),
-        pytest.param(asked("Authorization: Basic eDp5"), b"401", id="another scheme"),
-        pytest.param(asked("Authorization: Bearer ü".encode()), b"401", id="beyond ASCII"),
-        pytest.param(asked(b"Authorization: Bearer \xff\xfe"), b"401", id="no UTF-8 either"),
-        pytest.param(asked(BEARER, first="GET /v1/jobs HTTP/1.1"), b"404", id="a wrong path"),
-        pytest.param(asked(first="GET /v1/jobs HTTP/1.1"), b"401", id="a wrong path and no secret"),
+        pytest.param(make_request(BEARER), b"101", id="the secret"),
+        pytest.param(make_request(), b"401", id="no header"),
+        pytest.param(make_request("Authorization: Bearer "), b"401", id="an empty secret"),
+        pytest.param(make_request(BEARER, BEARER), b"401", id="the secret twice"),
+        pytest.param(
+            make_request(BEARER, "Authorization: Bearer guess"), b"401", id="the secret and a guess"
+        ),
+        pytest.param(make_request("Authorization: Basic eDp5"), b"401", id="another scheme"),
+        pytest.param(make_request("Authorization: Bearer ü".encode()), b"401", id="beyond ASCII"),
+        pytest.param(make_request(b"Authorization: Bearer \xff\xfe"), b"401", id="no UTF-8 either"),
+        pytest.param(make_request(BEARER, first="GET /v1/jobs HTTP/1.1"), b"404", id="a wrong path"),
+        pytest.param(make_request(first="GET /v1/jobs HTTP/1.1"), b"401", id="a wrong path and no secret"),
         pytest.param(f"GET / HTTP/1.1\r\n{BEARER}\r\n\r\n".encode(), b"426", id="no upgrade"),
-        pytest.param(asked("X: " + "y" * 20_000), b"431", id="a long header"),
-        pytest.param(asked(*["X: y"] * 500), b"431", id="many headers"),
+        pytest.param(make_request("X: " + "y" * 20_000), b"431", id="a long header"),
+        pytest.param(make_request(*["X: y"] * 500), b"431", id="many headers"),
     ],
 )
-def test_each_odd_request_has_its_answer_and_none_is_an_error_of_ours(served, request_, status):
-    line = answered(served, request_)
+def test_every_invalid_request_gets_its_own_answer(served, request_, status):
+    line = read_status_line(served, request_)
     assert line.split()[1:2] == [status], line
-    assert_answers(served)
+    check_answers(served)
 
 
 @pytest.mark.parametrize(
     "request_",
     [
         pytest.param(b"\x16\x03\x01\x02\x00\x01\n\r\n", id="TLS"),
-        pytest.param(asked("X: " + "y" * 200_000), id="200 kB of header"),
+        pytest.param(make_request("X: " + "y" * 200_000), id="200 kB of header"),
         pytest.param(b"x" * 200_000, id="200 kB without a line"),
-        pytest.param(asked(BEARER, first="GET / HTTP/1.0"), id="an old protocol"),
-        pytest.param(asked(BEARER, first="POST / HTTP/1.1"), id="another verb"),
+        pytest.param(make_request(BEARER, first="GET / HTTP/1.0"), id="an old protocol"),
+        pytest.param(make_request(BEARER, first="POST / HTTP/1.1"), id="another verb"),
     ],
 )
-def test_what_is_no_request_is_never_let_in(served, request_):
-    line = answered(served, request_)
+def test_an_invalid_request_is_never_accepted(served, request_):
+    line = read_status_line(served, request_)
     assert b" 101 " not in line
     assert b" 500 " not in line
-    assert_answers(served)
+    check_answers(served)
 
 
-def test_whatever_a_stranger_sends_the_coordinator_answers_others(served):
+def test_bytes_of_a_stranger_do_not_disturb_other_connections(served):
     @settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        said=st.lists(
+        texts=st.lists(
             st.one_of(
                 st.binary(max_size=200),
-                st.sampled_from([asked(), asked()[:40], b"GET / HTTP/1.1\r\n", b"\r\n\r\n", b"\x00" * 100]),
+                st.sampled_from(
+                    [make_request(), make_request()[:40], b"GET / HTTP/1.1\r\n", b"\r\n\r\n", b"\x00" * 100]
+                ),
             ),
             max_size=4,
         )
     )
-    def fuzz(said):
-        with raw(served) as stranger, contextlib.suppress(ConnectionError):
-            for words in said:
+    def fuzz(texts):
+        with open_socket(served) as stranger, contextlib.suppress(ConnectionError):
+            for words in texts:
                 stranger.sendall(words)
 
     fuzz()
     assert served.process.poll() is None
-    assert_answers(served)
+    check_answers(served)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -127,12 +131,12 @@ def test_whatever_a_stranger_sends_the_coordinator_answers_others(served):
         st.sampled_from(['{"type":"WorkerReport"}', '{"type":"AskResize","workers":1e999}', "[]", "null"]),
     )
 )
-def test_a_proven_connection_that_sends_garbage_ends_alone(one_coordinator, frame):
-    with one_coordinator.connect() as confused, contextlib.suppress(ConnectionClosed):
-        confused.send(frame)
-        confused.send(encode(AskStatus()))
-        confused.recv(timeout=WAIT_S)
-    assert_answers(one_coordinator)
+def test_an_invalid_frame_ends_only_its_own_connection(one_coordinator, frame):
+    with one_coordinator.connect() as connection, contextlib.suppress(ConnectionClosed):
+        connection.send(frame)
+        connection.send(encode(AskStatus()))
+        connection.recv(timeout=WAIT_S)
+    check_answers(one_coordinator)
 
 
 @pytest.fixture(scope="module")
@@ -144,60 +148,60 @@ def one_coordinator(tmp_path_factory):
     served.listening.close()
 
 
-def leave_descriptors(pid: int, free: int) -> None:
+def limit_descriptors(pid: int, free: int) -> None:
     taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     limit = next(itertools.islice((fd for fd in itertools.count() if fd not in taken), free, None))
     _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, most))
 
 
-def test_half_handshakes_that_take_all_descriptors_keep_nobody_out(served, capfd):
-    assert_answers(served)
-    leave_descriptors(served.process.pid, 30)
-    crowd = []
+def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
+    check_answers(served)
+    limit_descriptors(served.process.pid, 30)
+    strangers = []
     try:
         for words in itertools.islice(itertools.cycle([b"", b"GET / HTTP/1.1\r\n", b"G"]), 300):
-            crowd.append(raw(served))
+            strangers.append(open_socket(served))
             with contextlib.suppress(ConnectionError):
-                crowd[-1].sendall(words)
-            if len(crowd) % 100 == 0:
-                assert_answers(served)
+                strangers[-1].sendall(words)
+            if len(strangers) % 100 == 0:
+                check_answers(served)
     finally:
-        for stranger in crowd:
+        for stranger in strangers:
             stranger.close()
-    assert_answers(served)
+    check_answers(served)
     assert served.process.poll() is None
-    said = capfd.readouterr().err
-    assert said.count("out of system resource") <= 1
-    assert len(said) < 10_000, said[:2000]
+    texts = capfd.readouterr().err
+    assert texts.count("out of system resource") <= 1
+    assert len(texts) < 10_000, texts[:2000]
 
 
-def test_a_request_that_never_ends_is_given_up(served):
-    with raw(served) as slow:
+def test_a_request_that_never_ends_is_closed(served):
+    with open_socket(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
         slow.settimeout(authentication.DEADLINE_S + WAIT_S)
         with contextlib.suppress(ConnectionError):
             assert slow.recv(100) == b""
 
 
-def test_a_stranger_that_never_reads_holds_nothing_up(served):
-    with raw(served) as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        deaf.sendall(asked())
-        assert_answers(served)
+def test_a_stranger_that_never_reads_does_not_delay_others(served):
+    with open_socket(served) as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        stranger.sendall(make_request())
+        check_answers(served)
 
 
-def test_a_connection_with_the_secret_that_never_says_anything_is_closed(monkeypatch):
+def test_a_silent_connection_with_the_secret_is_closed(monkeypatch):
     monkeypatch.setattr(connections, "FIRST_MESSAGE_S", 0.2)
 
-    async def story() -> None:
-        door, inside = authentication.Authenticator(SECRET), connections.Connections()
+    async def check() -> None:
+        authenticator, accepted = authentication.Authenticator(SECRET), connections.Connections()
         serving = serve(
-            inside.serve,
+            accepted.serve,
             "127.0.0.1",
             0,
-            create_connection=door.create_connection,
-            process_request=door.authorise,
+            create_connection=authenticator.create_connection,
+            process_request=authenticator.authorise,
         )
         async with serving as server, asyncio.timeout(WAIT_S):
             host, port = server.sockets[0].getsockname()
@@ -205,10 +209,10 @@ def test_a_connection_with_the_secret_that_never_says_anything_is_closed(monkeyp
             async with async_connect(f"ws://{host}:{port}", additional_headers=headers, proxy=None) as silent:
                 await silent.wait_closed()
 
-    asyncio.run(story())
+    asyncio.run(check())
 
 
-def test_the_answer_to_a_stranger_does_not_repeat_the_secret(served):
+def test_the_answer_to_a_stranger_does_not_contain_the_secret(served):
     with pytest.raises(InvalidStatus) as refused:
         connect(
             "ws://{}:{}".format(*served.listening.getsockname()),

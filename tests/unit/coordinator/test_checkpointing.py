@@ -1,4 +1,4 @@
-"""Stories of checkpoints: when one is asked for, who publishes it, what becomes of one that is not whole."""
+"""Stories of checkpoints: requests, publication, and checkpoints that cannot be completed."""
 
 import math
 from dataclasses import replace
@@ -34,11 +34,13 @@ EVERY_MINUTE = CheckpointPolicy(every_s=60.0)
 EVERY_STEPS = CheckpointPolicy(every_steps=5)
 
 
-def part(step: int, state: str = "written", *, writers: tuple[int, ...] = (0, 1), **more) -> CheckpointPart:
+def make_part(
+    step: int, state: str = "written", *, writers: tuple[int, ...] = (0, 1), **more
+) -> CheckpointPart:
     return CheckpointPart(name=format_checkpoint_name(step), step=step, writers=writers, state=state, **more)
 
 
-# -- pure ----------------------------------------------------------------------------------------------------
+# -- pure functions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def part(step: int, state: str = "written", *, writers: tuple[int, ...] = (0, 1)
         # Young, 1974: sqrt(2 C M).
         (AUTO, 2.0, 0.0, 0, math.sqrt(2 * 2.0 * PRIOR_S)),
         (AUTO, 2.0, 86400.0, 4, math.sqrt(2 * 2.0 * (86400.0 + PRIOR_S) / 5)),
-        # A costly one and many deaths: no more than a hundredth of the time goes into keeping the state.
+        # A costly checkpoint and many deaths: checkpoints take at most a hundredth of the time.
         (AUTO, 60.0, 3600.0, 99, 60.0 / LARGEST_SHARE),
     ],
 )
@@ -60,281 +62,292 @@ def test_the_interval_follows_from_the_policy_the_cost_and_the_deaths(
     assert compute_interval_s(policy, cost_s, undisturbed_s, interruptions) == pytest.approx(expected_s)
 
 
-def test_the_first_one_is_due_after_the_first_interval():
+def test_the_first_checkpoint_is_due_after_the_first_interval():
     assert compute_first_due(None, 100.0) == math.inf
     assert compute_first_due(EVERY_STEPS, 100.0) == math.inf
     assert compute_first_due(EVERY_MINUTE, 100.0) == 160.0
     assert compute_first_due(AUTO, 100.0) == 100.0 + FIRST_S
 
 
-def test_what_is_in_flight_is_told_oldest_first():
-    flying = group_by_checkpoint({0: (part(5), part(10, "writing")), 1: (part(5, "writing"),)}, frozenset())
-    assert [(some.step, some.written) for some in flying] == [(5, False), (10, False)]
-    assert flying[0].parts.keys() == {0, 1}
-    assert flying[1].parts.keys() == {0}
+def test_checkpoints_in_progress_are_listed_oldest_first():
+    in_progress = group_by_checkpoint(
+        {0: (make_part(5), make_part(10, "writing")), 1: (make_part(5, "writing"),)}, frozenset()
+    )
+    assert [(some.step, some.written) for some in in_progress] == [(5, False), (10, False)]
+    assert in_progress[0].parts.keys() == {0, 1}
+    assert in_progress[1].parts.keys() == {0}
 
 
-def test_a_copy_that_may_still_be_void_is_not_in_flight():
-    assert group_by_checkpoint({0: (part(5, "copied"),), 1: ()}, frozenset()) == ()
+def test_a_copy_that_may_still_be_void_is_not_in_progress():
+    assert group_by_checkpoint({0: (make_part(5, "copied"),), 1: ()}, frozenset()) == ()
 
 
-def test_a_writer_that_died_first_makes_it_hopeless_and_one_that_died_after_its_work_does_not():
-    (flying,) = group_by_checkpoint({0: (part(5),), 1: (part(5, "writing"),)}, frozenset({1}))
-    assert (flying.lost, flying.hopeless) == ((1,), "its writers died: worker 1")
-    (flying,) = group_by_checkpoint({0: (part(5, "writing"),), 1: (part(5),)}, frozenset({1}))
-    assert (flying.lost, flying.hopeless, flying.written) == ((), "", False)
-    (flying,) = group_by_checkpoint({0: (part(5),)}, frozenset({1}))
-    assert flying.lost == (1,)
+def test_a_checkpoint_is_hopeless_if_a_writer_died_before_it_had_written():
+    (in_progress,) = group_by_checkpoint({0: (make_part(5),), 1: (make_part(5, "writing"),)}, frozenset({1}))
+    assert (in_progress.lost, in_progress.hopeless) == ((1,), "its writers died: worker 1")
+    (in_progress,) = group_by_checkpoint({0: (make_part(5, "writing"),), 1: (make_part(5),)}, frozenset({1}))
+    assert (in_progress.lost, in_progress.hopeless, in_progress.written) == ((), "", False)
+    (in_progress,) = group_by_checkpoint({0: (make_part(5),)}, frozenset({1}))
+    assert in_progress.lost == (1,)
 
 
-def test_what_hinders_it_is_said_in_the_words_of_who_is_hindered():
-    (refused,) = group_by_checkpoint({0: (part(5),), 1: (part(5, "failing", error="no room"),)}, frozenset())
+def test_a_checkpoint_has_the_error_of_the_refused_part():
+    (refused,) = group_by_checkpoint(
+        {0: (make_part(5),), 1: (make_part(5, "failing", error="no room"),)}, frozenset()
+    )
     assert (refused.refused, refused.hopeless) == ("no room", "")
-    (given_up,) = group_by_checkpoint(
-        {0: (part(5),), 1: (part(5, "abandoned", error="too late"),)}, frozenset()
+    (abandoned,) = group_by_checkpoint(
+        {0: (make_part(5),), 1: (make_part(5, "abandoned", error="too late"),)}, frozenset()
     )
-    assert given_up.hopeless == "too late"
+    assert abandoned.hopeless == "too late"
 
 
-def test_it_costs_what_its_slowest_part_did():
-    (flying,) = group_by_checkpoint(
-        {0: (part(5, copy_s=0.5, cpu_s=0.1),), 1: (part(5, copy_s=0.2, cpu_s=0.7),)}, frozenset()
+def test_a_checkpoint_costs_the_time_of_its_slowest_part():
+    (in_progress,) = group_by_checkpoint(
+        {0: (make_part(5, copy_s=0.5, cpu_s=0.1),), 1: (make_part(5, copy_s=0.2, cpu_s=0.7),)}, frozenset()
     )
-    assert flying.cost_s == pytest.approx(0.9)
+    assert in_progress.cost_s == pytest.approx(0.9)
 
 
-# -- asking --------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------
 
 
-def say(stage, worker: int, *parts: CheckpointPart, **more) -> None:
-    stage.worker(worker, checkpoints=parts, **more)
+def report_parts(stage, worker: int, *parts: CheckpointPart, **more) -> None:
+    stage.report_worker(worker, checkpoints=parts, **more)
 
 
-def kept(stage, step: int, *, worker: int = 0, error: str = "", **metrics: float) -> None:
+def report_kept(stage, step: int, *, worker: int = 0, error: str = "", **metrics: float) -> None:
     name = format_checkpoint_name(step)
-    stage.hear(CheckpointKept(worker=worker, name=name, step=step, bytes=1000, error=error, metrics=metrics))
+    stage.receive(
+        CheckpointKept(worker=worker, name=name, step=step, bytes=1000, error=error, metrics=metrics)
+    )
 
 
-def publish(step: int, writers: tuple[int, ...] = (0, 1)) -> PublishCheckpoint:
+def make_order(step: int, writers: tuple[int, ...] = (0, 1)) -> PublishCheckpoint:
     return PublishCheckpoint(name=format_checkpoint_name(step), step=step, writers=writers)
 
 
-def test_when_it_is_due_every_member_is_asked_and_asked_again_until_one_has_begun(training):
+def test_a_due_checkpoint_is_requested_until_a_member_has_begun_it(training):
     stage = training(2, checkpoints=EVERY_MINUTE)
     stage.wait(59)
-    assert stage.told(TakeCheckpoint) == []
+    assert stage.list_messages(TakeCheckpoint) == []
     stage.wait(1)
-    assert stage.told(TakeCheckpoint) == [TakeCheckpoint(after=0)] * 2
+    assert stage.list_messages(TakeCheckpoint) == [TakeCheckpoint(after=0)] * 2
     stage.wait(ASK_AGAIN_S / 2)
-    assert len(stage.told(TakeCheckpoint)) == 2
+    assert len(stage.list_messages(TakeCheckpoint)) == 2
     stage.wait(ASK_AGAIN_S)
-    assert len(stage.told(TakeCheckpoint)) == 4
-    say(stage, 0, part(5, "writing"))
+    assert len(stage.list_messages(TakeCheckpoint)) == 4
+    report_parts(stage, 0, make_part(5, "writing"))
     stage.actions.clear()
     stage.wait(ASK_AGAIN_S)
     stage.wait(600)
-    assert stage.told(TakeCheckpoint) == [], "never two at once"
+    assert stage.list_messages(TakeCheckpoint) == [], "only one at a time"
 
 
-def test_the_interval_runs_from_when_one_exists(training):
+def test_the_interval_begins_when_a_checkpoint_exists(training):
     stage = training(2, checkpoints=EVERY_MINUTE)
     stage.ask(AskCheckpoint())
-    say(stage, 0, part(5))
-    say(stage, 1, part(5))
+    report_parts(stage, 0, make_part(5))
+    report_parts(stage, 1, make_part(5))
     stage.wait(50)
-    kept(stage, 5)
+    report_kept(stage, 5)
     stage.actions.clear()
     stage.wait(59)
-    assert stage.told(TakeCheckpoint) == []
+    assert stage.list_messages(TakeCheckpoint) == []
     stage.wait(1)
-    assert stage.told(TakeCheckpoint, 0) == [TakeCheckpoint(after=5)]
+    assert stage.list_messages(TakeCheckpoint, 0) == [TakeCheckpoint(after=5)]
 
 
-def test_by_steps_nobody_is_asked_unless_a_user_asks(training):
+def test_with_an_interval_in_steps_only_a_user_requests_checkpoints(training):
     stage = training(2, checkpoints=EVERY_STEPS)
     stage.wait(1e6)
-    assert stage.told(TakeCheckpoint) == []
+    assert stage.list_messages(TakeCheckpoint) == []
     assert stage.ask(AskCheckpoint()).ok
-    assert len(stage.told(TakeCheckpoint)) == 2
+    assert len(stage.list_messages(TakeCheckpoint)) == 2
 
 
-def test_nobody_is_asked_before_the_first_step_and_after_a_stop(training, open_stage):
+def test_no_checkpoint_is_requested_before_the_first_step_or_after_a_stop(training, open_stage):
     fresh = open_stage(start=1, checkpoints=EVERY_MINUTE)
     fresh.start(0)
     fresh.adopt()
     fresh.wait(100)
-    assert fresh.told(TakeCheckpoint) == []
+    assert fresh.list_messages(TakeCheckpoint) == []
     stopping = training(2, checkpoints=EVERY_MINUTE)
     stopping.ask(AskStop())
     stopping.wait(100)
-    assert stopping.told(TakeCheckpoint) == []
+    assert stopping.list_messages(TakeCheckpoint) == []
 
 
-def test_a_run_that_keeps_none_says_so(training):
+def test_a_run_without_checkpoints_gives_the_reason_of_its_refusal(training):
     answer = training(2).ask(AskCheckpoint())
     assert not answer.ok
     assert "--checkpoint-every never" in answer.why
 
 
-# -- publishing ----------------------------------------------------------------------------------------------
+# -- publication -----------------------------------------------------------------------------------------
 
 
-def test_it_is_published_once_by_one_worker_when_all_have_written(training):
+def test_one_worker_publishes_a_checkpoint_once_all_have_written(training):
     stage = training(2, checkpoints=EVERY_STEPS)
-    say(stage, 0, part(5))
-    say(stage, 1, part(5, "writing"))
-    assert stage.told(PublishCheckpoint) == []
-    say(stage, 1, part(5, write_s=2.0))
-    stage.worker(0)
-    assert stage.told(PublishCheckpoint) == [publish(5)]
-    kept(stage, 5)
-    kept(stage, 5)
+    report_parts(stage, 0, make_part(5))
+    report_parts(stage, 1, make_part(5, "writing"))
+    assert stage.list_messages(PublishCheckpoint) == []
+    report_parts(stage, 1, make_part(5, write_s=2.0))
+    stage.report_worker(0)
+    assert stage.list_messages(PublishCheckpoint) == [make_order(5)]
+    report_kept(stage, 5)
+    report_kept(stage, 5)
     stage.wait(PUBLISH_AGAIN_S)
-    assert stage.told(PublishCheckpoint) == [publish(5)]
+    assert stage.list_messages(PublishCheckpoint) == [make_order(5)]
     (saved,) = [event for event in stage.events if event.kind == "checkpoint.saved"]
     assert saved.detail["name"] == format_checkpoint_name(5)
     assert (saved.detail["seconds"], saved.detail["writers"]) == (2.0, 2)
 
 
-def test_it_waits_for_the_ledgers_lines_up_to_its_step(training):
-    """Without them nobody could resume from it."""
+def test_a_checkpoint_is_published_after_the_ledger_has_its_step(training):
+    """Without them no run could resume from it."""
     stage = training(2, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(6), step=7)
-    assert stage.told(PublishCheckpoint) == []
-    stage.step(6, 0)
-    assert stage.told(PublishCheckpoint) == [publish(6)]
+        report_parts(stage, worker, make_part(6), step=7)
+    assert stage.list_messages(PublishCheckpoint) == []
+    stage.report_step(6, 0)
+    assert stage.list_messages(PublishCheckpoint) == [make_order(6)]
 
 
 def test_another_worker_publishes_when_the_publisher_dies(training):
     stage = training(3, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5))
-    assert len(stage.told(PublishCheckpoint, 0)) == 1
-    stage.exit(0)
-    assert stage.told(PublishCheckpoint, 1) == [publish(5)]
-    kept(stage, 5, worker=1)
+        report_parts(stage, worker, make_part(5))
+    assert len(stage.list_messages(PublishCheckpoint, 0)) == 1
+    stage.end_worker(0)
+    assert stage.list_messages(PublishCheckpoint, 1) == [make_order(5)]
+    report_kept(stage, 5, worker=1)
     stage.wait(2 * PUBLISH_AGAIN_S)
-    assert len(stage.told(PublishCheckpoint)) == 2
+    assert len(stage.list_messages(PublishCheckpoint)) == 2
 
 
-def test_one_that_has_not_written_a_part_publishes_when_all_writers_are_dead(training):
+def test_another_worker_publishes_when_all_writers_are_dead(training):
     stage = training(3, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5))
-    stage.exit(0)
-    stage.exit(1)
-    assert stage.told(PublishCheckpoint, 2) == [publish(5)]
+        report_parts(stage, worker, make_part(5))
+    stage.end_worker(0)
+    stage.end_worker(1)
+    assert stage.list_messages(PublishCheckpoint, 2) == [make_order(5)]
 
 
-def test_a_publisher_that_does_not_answer_or_cannot_is_followed_by_the_next(training):
+def test_the_next_worker_publishes_if_one_fails_or_does_not_answer(training):
     stage = training(2, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5))
-    kept(stage, 5, error="no room")
+        report_parts(stage, worker, make_part(5))
+    report_kept(stage, 5, error="no room")
     (failing,) = [event for event in stage.events if event.kind == "checkpoint.failing"]
     assert failing.why == f"{format_checkpoint_name(5)}: no room; the run tries again"
     stage.wait(PUBLISH_AGAIN_S)
-    assert stage.told(PublishCheckpoint, 1) == [publish(5)]
+    assert stage.list_messages(PublishCheckpoint, 1) == [make_order(5)]
     stage.wait(PUBLISH_AGAIN_S)
-    assert len(stage.told(PublishCheckpoint, 0)) == 2
+    assert len(stage.list_messages(PublishCheckpoint, 0)) == 2
 
 
-def test_one_after_the_other_is_published_although_the_next_was_begun(training):
+def test_checkpoints_are_published_one_after_the_other(training):
     stage = training(2, step=15, checkpoints=EVERY_STEPS)
-    say(stage, 0, part(5), part(10), part(15, "writing"))
-    say(stage, 1, part(5), part(10, "writing"))
-    assert stage.told(PublishCheckpoint) == [publish(5)]
-    say(stage, 1, part(5), part(10), part(15, "writing"))
-    assert stage.told(PublishCheckpoint) == [publish(5)], "never two at once"
-    kept(stage, 5)
-    assert stage.told(PublishCheckpoint) == [publish(5), publish(10)]
+    report_parts(stage, 0, make_part(5), make_part(10), make_part(15, "writing"))
+    report_parts(stage, 1, make_part(5), make_part(10, "writing"))
+    assert stage.list_messages(PublishCheckpoint) == [make_order(5)]
+    report_parts(stage, 1, make_part(5), make_part(10), make_part(15, "writing"))
+    assert stage.list_messages(PublishCheckpoint) == [make_order(5)], "only one at a time"
+    report_kept(stage, 5)
+    assert stage.list_messages(PublishCheckpoint) == [make_order(5), make_order(10)]
 
 
-def test_one_that_storage_refuses_does_not_keep_back_the_next(training):
+def test_a_refused_checkpoint_does_not_delay_the_next(training):
     stage = training(2, step=10, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5))
-    kept(stage, 5, error="part-0.json cannot be read")
+        report_parts(stage, worker, make_part(5))
+    report_kept(stage, 5, error="part-0.json cannot be read")
     for worker in (0, 1):
-        say(stage, worker, part(5), part(10))
-    assert stage.told(PublishCheckpoint)[-1] == publish(10)
-    kept(stage, 10)
+        report_parts(stage, worker, make_part(5), make_part(10))
+    assert stage.list_messages(PublishCheckpoint)[-1] == make_order(10)
+    report_kept(stage, 10)
     stage.wait(PUBLISH_AGAIN_S)
-    assert stage.told(PublishCheckpoint)[-1] == publish(10), "what is older than one that exists is let be"
+    assert stage.list_messages(PublishCheckpoint)[-1] == make_order(10), (
+        "a checkpoint older than an existing one is ignored"
+    )
 
 
-def test_a_new_coordinator_publishes_what_it_finds_written(training):
+def test_a_new_coordinator_publishes_a_written_checkpoint(training):
     stage = training(2, step=10, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5))
-    kept(stage, 5)
+        report_parts(stage, worker, make_part(5))
+    report_kept(stage, 5)
     for worker in (0, 1):
-        say(stage, worker, part(5), part(10))
-    heir = stage.successor()
-    assert heir.told(PublishCheckpoint) == [publish(10)]
-    assert heir.roster.checkpoints.step == 5
+        report_parts(stage, worker, make_part(5), make_part(10))
+    successor = stage.start_successor()
+    assert successor.list_messages(PublishCheckpoint) == [make_order(10)]
+    assert successor.roster.checkpoints.step == 5
 
 
-# -- what cannot be whole ------------------------------------------------------------------------------------
+# -- checkpoints that cannot be completed ----------------------------------------------------------------
 
 
-def test_one_whose_writer_died_is_given_up_and_another_one_asked_for(training):
+def test_a_checkpoint_of_a_dead_writer_is_abandoned_and_another_requested(training):
     stage = training(3, checkpoints=EVERY_STEPS)
-    say(stage, 0, part(5, writers=(0, 1, 2)))
-    say(stage, 1, part(5, "writing", writers=(0, 1, 2)))
-    stage.exit(1)
-    (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
-    # Whether worker 2 would have written we need not know.
-    assert given_up.why == f"{format_checkpoint_name(5)}: its writers died: worker 1"
-    assert {a.after for a in stage.told(TakeCheckpoint)} == {5}
-    assert stage.told(PublishCheckpoint) == []
+    report_parts(stage, 0, make_part(5, writers=(0, 1, 2)))
+    report_parts(stage, 1, make_part(5, "writing", writers=(0, 1, 2)))
+    stage.end_worker(1)
+    (abandoned,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
+    # It does not matter whether worker 2 would have written its part.
+    assert abandoned.why == f"{format_checkpoint_name(5)}: its writers died: worker 1"
+    assert {a.after for a in stage.list_messages(TakeCheckpoint)} == {5}
+    assert stage.list_messages(PublishCheckpoint) == []
 
 
-def test_storage_that_refuses_is_told_of_once_and_what_is_saved_later_too(training):
+def test_a_refusal_of_storage_is_recorded_once_and_a_later_success_too(training):
     stage = training(2, checkpoints=EVERY_STEPS)
-    say(stage, 0, part(5))
+    report_parts(stage, 0, make_part(5))
     for _ in range(3):
-        say(stage, 1, part(5, "failing", error="no room"))
-    say(stage, 1, part(5))
-    kept(stage, 5)
-    assert stage.kinds("checkpoint.failing", "checkpoint.saved") == ["checkpoint.failing", "checkpoint.saved"]
+        report_parts(stage, 1, make_part(5, "failing", error="no room"))
+    report_parts(stage, 1, make_part(5))
+    report_kept(stage, 5)
+    assert stage.list_kinds("checkpoint.failing", "checkpoint.saved") == [
+        "checkpoint.failing",
+        "checkpoint.saved",
+    ]
 
 
-# -- the end -------------------------------------------------------------------------------------------------
+# -- the end of the run ----------------------------------------------------------------------------------
 
 
-def ending(training, **changes):
+def finish_training(training, **changes):
     stage = training(2, step=100, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        stage.worker(worker, state="finished", step=100, **changes)
+        stage.report_worker(worker, state="finished", step=100, **changes)
     return stage
 
 
 def test_the_model_is_written_once_the_last_checkpoint_exists(training):
-    stage = ending(training, checkpoints=(part(100, "writing"),))
-    assert stage.told(WriteModel) == []
+    stage = finish_training(training, checkpoints=(make_part(100, "writing"),))
+    assert stage.list_messages(WriteModel) == []
     for worker in (0, 1):
-        say(stage, worker, part(100))
-    assert stage.told(WriteModel) == []
-    kept(stage, 100)
-    assert len(stage.told(WriteModel)) == 1
-    stage.hear(ModelWritten(worker=0))
-    assert stage.told(RunOver)[0].code == 0
+        report_parts(stage, worker, make_part(100))
+    assert stage.list_messages(WriteModel) == []
+    report_kept(stage, 100)
+    assert len(stage.list_messages(WriteModel)) == 1
+    stage.receive(ModelWritten(worker=0))
+    assert stage.list_messages(RunOver)[0].code == 0
 
 
-def test_the_end_does_not_wait_for_ever_for_storage(training):
-    stage = ending(training, checkpoints=(part(100, "failing", error="no room"),))
+def test_the_end_of_a_run_does_not_wait_for_storage_for_ever(training):
+    stage = finish_training(training, checkpoints=(make_part(100, "failing", error="no room"),))
     stage.wait(LAST_CHECKPOINT_S - 1)
-    assert stage.told(WriteModel) == []
+    assert stage.list_messages(WriteModel) == []
     stage.wait(1)
-    assert len(stage.told(WriteModel)) == 1
-    (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
-    assert given_up.why == f"{format_checkpoint_name(100)}: no room"
+    assert len(stage.list_messages(WriteModel)) == 1
+    (abandoned,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
+    assert abandoned.why == f"{format_checkpoint_name(100)}: no room"
 
 
-def test_the_last_checkpoint_of_an_attempt_that_had_nothing_left_to_train_is_waited_for(training):
-    """Its step is the one that the attempt began with."""
+def test_an_attempt_without_steps_waits_for_its_last_checkpoint(training):
+    """Its step is the first step of the attempt."""
     stage = training(2, step=100, checkpoints=EVERY_STEPS)
     stage.roster = replace(
         stage.roster,
@@ -342,150 +355,154 @@ def test_the_last_checkpoint_of_an_attempt_that_had_nothing_left_to_train_is_wai
         progress=replace(stage.roster.progress, origin=100),
     )
     for worker in (0, 1):
-        stage.worker(worker, state="finished", step=100, checkpoints=(part(100),))
-    assert stage.told(PublishCheckpoint) == [publish(100)]
-    kept(stage, 100)
-    assert len(stage.told(WriteModel)) == 1
+        stage.report_worker(worker, state="finished", step=100, checkpoints=(make_part(100),))
+    assert stage.list_messages(PublishCheckpoint) == [make_order(100)]
+    report_kept(stage, 100)
+    assert len(stage.list_messages(WriteModel)) == 1
 
 
-# -- one that a worker cannot write --------------------------------------------------------------------------
+# -- parts that a worker cannot write --------------------------------------------------------------------
 
 NO_ROOM = {"state": "failing", "error": "no room"}
 
 
-def written_again(stage, *workers: int) -> list[WriteAgain]:
-    return [message for worker in workers for message in stage.told(WriteAgain, worker)]
+def list_rewrites(stage, *workers: int) -> list[WriteAgain]:
+    return [message for worker in workers for message in stage.list_messages(WriteAgain, worker)]
 
 
-def test_in_mid_run_another_is_asked_for_once_one_writer_is_refused_for_long_and_others_are_not(training):
+def test_another_checkpoint_is_requested_if_storage_refuses_only_some_writers(training):
     stage = training(2, checkpoints=EVERY_STEPS)
-    say(stage, 0, part(5))
-    say(stage, 1, part(5, **NO_ROOM))
+    report_parts(stage, 0, make_part(5))
+    report_parts(stage, 1, make_part(5, **NO_ROOM))
     stage.wait(PATIENCE_S - 0.1)
-    assert stage.told(TakeCheckpoint) == []
+    assert stage.list_messages(TakeCheckpoint) == []
     stage.wait(0.1)
-    assert {message.after for message in stage.told(TakeCheckpoint)} == {5}
-    (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
-    assert "worker 1 cannot write it" in given_up.why
+    assert {message.after for message in stage.list_messages(TakeCheckpoint)} == {5}
+    (abandoned,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
+    assert "worker 1 cannot write it" in abandoned.why
 
 
-def test_in_mid_run_storage_that_refuses_everybody_is_tried_again_and_nothing_is_given_up(training):
+def test_no_checkpoint_is_abandoned_if_storage_refuses_all_writers(training):
     stage = training(2, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5, **NO_ROOM))
+        report_parts(stage, worker, make_part(5, **NO_ROOM))
     stage.wait(10 * PATIENCE_S)
-    assert stage.told(TakeCheckpoint) == []
-    assert stage.kinds("checkpoint.abandoned") == []
+    assert stage.list_messages(TakeCheckpoint) == []
+    assert stage.list_kinds("checkpoint.abandoned") == []
 
 
-def test_in_mid_run_it_ends_when_each_has_been_refused_in_turn(training):
-    """Nobody is asked again and again for what nobody can write."""
+def test_checkpoints_are_not_requested_for_ever_if_each_writer_is_refused_in_turn(training):
+    """The coordinator does not request checkpoints that no worker can write."""
     stage = training(2, step=10, checkpoints=EVERY_STEPS)
-    say(stage, 1, part(5, writers=(1,), **NO_ROOM))
+    report_parts(stage, 1, make_part(5, writers=(1,), **NO_ROOM))
     stage.wait(PATIENCE_S)
-    assert len(stage.kinds("checkpoint.abandoned")) == 1
-    say(stage, 1, part(5, "abandoned", writers=(1,)))
-    say(stage, 0, part(10, writers=(0,), **NO_ROOM))
+    assert len(stage.list_kinds("checkpoint.abandoned")) == 1
+    report_parts(stage, 1, make_part(5, "abandoned", writers=(1,)))
+    report_parts(stage, 0, make_part(10, writers=(0,), **NO_ROOM))
     stage.wait(PATIENCE_S)
     stage.wait(10 * PATIENCE_S)
-    assert len(stage.kinds("checkpoint.abandoned")) == 1
+    assert len(stage.list_kinds("checkpoint.abandoned")) == 1
 
 
-def test_at_the_end_another_member_writes_what_one_cannot(training):
-    stage = ending(training, checkpoints=(part(100, "writing"),))
-    say(stage, 0, part(100))
-    say(stage, 1, part(100, **NO_ROOM))
+def test_at_the_end_another_member_writes_the_refused_part(training):
+    stage = finish_training(training, checkpoints=(make_part(100, "writing"),))
+    report_parts(stage, 0, make_part(100))
+    report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
-    assert written_again(stage, 0, 1) == [WriteAgain(writers=(0,), attempt=1)]
-    say(stage, 0, part(100, writers=(0,), attempt=1))
-    assert stage.told(PublishCheckpoint) == [publish(100, (0,))]
-    kept(stage, 100)
-    assert len(stage.told(WriteModel)) == 1
+    assert list_rewrites(stage, 0, 1) == [WriteAgain(writers=(0,), attempt=1)]
+    report_parts(stage, 0, make_part(100, writers=(0,), attempt=1))
+    assert stage.list_messages(PublishCheckpoint) == [make_order(100, (0,))]
+    report_kept(stage, 100)
+    assert len(stage.list_messages(WriteModel)) == 1
 
 
-def test_at_the_end_others_write_what_one_that_died_had_not(training):
+def test_at_the_end_others_write_the_part_of_a_dead_member(training):
     stage = training(3, step=100, checkpoints=EVERY_STEPS)
-    everybody = (0, 1, 2)
-    for worker in everybody:
-        stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
-    say(stage, 1, part(100, "writing", writers=everybody))
+    workers = (0, 1, 2)
+    for worker in workers:
+        stage.report_worker(
+            worker, state="finished", step=100, checkpoints=(make_part(100, writers=workers),)
+        )
+    report_parts(stage, 1, make_part(100, "writing", writers=workers))
     stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
-    stage.exit(1)
-    assert written_again(stage, *everybody) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
-    assert stage.kinds("checkpoint.abandoned") == []
+    stage.end_worker(1)
+    assert list_rewrites(stage, *workers) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
+    assert stage.list_kinds("checkpoint.abandoned") == []
 
 
-def test_at_the_end_members_of_different_generations_are_not_asked_to_divide_the_blocks(training):
+def test_at_the_end_members_of_different_generations_do_not_divide_the_blocks(training):
     stage = training(3, step=100, checkpoints=EVERY_STEPS, copies=2)
-    everybody = (0, 1, 2)
-    for worker in everybody:
-        stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
-    say(stage, 1, part(100, "writing", writers=everybody))
+    workers = (0, 1, 2)
+    for worker in workers:
+        stage.report_worker(
+            worker, state="finished", step=100, checkpoints=(make_part(100, writers=workers),)
+        )
+    report_parts(stage, 1, make_part(100, "writing", writers=workers))
     stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
-    stage.worker(0, generation=2)
-    stage.exit(1)
-    assert written_again(stage, *everybody) == []
-    stage.worker(2, generation=2)
-    assert written_again(stage, *everybody) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
-    assert stage.kinds("checkpoint.abandoned") == []
+    stage.report_worker(0, generation=2)
+    stage.end_worker(1)
+    assert list_rewrites(stage, *workers) == []
+    stage.report_worker(2, generation=2)
+    assert list_rewrites(stage, *workers) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
+    assert stage.list_kinds("checkpoint.abandoned") == []
 
 
-def test_what_was_asked_is_asked_again_until_it_is_begun_and_a_late_success_does_not_count(training):
-    stage = ending(training, checkpoints=(part(100, "writing"),))
-    say(stage, 0, part(100))
-    say(stage, 1, part(100, **NO_ROOM))
+def test_a_rewrite_is_requested_until_it_begins_and_replaces_earlier_parts(training):
+    stage = finish_training(training, checkpoints=(make_part(100, "writing"),))
+    report_parts(stage, 0, make_part(100))
+    report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
     stage.wait(ASK_AGAIN_S)
-    assert written_again(stage, 0) == [WriteAgain(writers=(0,), attempt=1)] * 2
-    say(stage, 0, part(100, "writing", writers=(0,), attempt=1))
-    say(stage, 1, part(100))
-    assert stage.told(PublishCheckpoint) == []
+    assert list_rewrites(stage, 0) == [WriteAgain(writers=(0,), attempt=1)] * 2
+    report_parts(stage, 0, make_part(100, "writing", writers=(0,), attempt=1))
+    report_parts(stage, 1, make_part(100))
+    assert stage.list_messages(PublishCheckpoint) == []
 
 
-def test_each_is_tried_once_and_then_the_end_comes_as_it_does_without_storage(training):
-    stage = ending(training, checkpoints=(part(100, "writing"),))
-    say(stage, 0, part(100))
-    say(stage, 1, part(100, **NO_ROOM))
+def test_the_run_ends_without_a_last_checkpoint_if_all_rewrites_are_refused(training):
+    stage = finish_training(training, checkpoints=(make_part(100, "writing"),))
+    report_parts(stage, 0, make_part(100))
+    report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
-    say(stage, 0, part(100, writers=(0,), attempt=1, **NO_ROOM))
+    report_parts(stage, 0, make_part(100, writers=(0,), attempt=1, **NO_ROOM))
     stage.wait(PATIENCE_S)
-    assert len(written_again(stage, 0, 1)) == 1
+    assert len(list_rewrites(stage, 0, 1)) == 1
     stage.wait(LAST_CHECKPOINT_S)
-    assert len(stage.told(WriteModel)) == 1
-    assert len(stage.kinds("checkpoint.abandoned")) == 1
+    assert len(stage.list_messages(WriteModel)) == 1
+    assert len(stage.list_kinds("checkpoint.abandoned")) == 1
 
 
-def test_in_mid_run_a_part_that_made_way_for_the_next_says_nothing_against_its_writer(training):
-    """Storage that all share is away: the parts of the next checkpoint are tried until it is back."""
+def test_a_part_abandoned_for_the_next_one_does_not_count_as_a_refusal(training):
+    """Shared storage is unavailable: workers try to write the next checkpoint until it is back."""
     stage = training(2, step=10, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        say(stage, worker, part(5, "abandoned", error="refused until the next one was due"))
-    say(stage, 0, part(10, **NO_ROOM))
-    say(stage, 1, part(10, "writing"))
+        report_parts(stage, worker, make_part(5, "abandoned", error="refused until the next one was due"))
+    report_parts(stage, 0, make_part(10, **NO_ROOM))
+    report_parts(stage, 1, make_part(10, "writing"))
     stage.wait(PATIENCE_S / 2)
-    say(stage, 1, part(10, **NO_ROOM))
+    report_parts(stage, 1, make_part(10, **NO_ROOM))
     stage.wait(10 * PATIENCE_S)
     abandoned = [event.detail["name"] for event in stage.events if event.kind == "checkpoint.abandoned"]
     assert abandoned == [format_checkpoint_name(5)]
     for worker in (0, 1):
-        say(stage, worker, part(10))
-    assert stage.told(PublishCheckpoint)[-1] == publish(10)
+        report_parts(stage, worker, make_part(10))
+    assert stage.list_messages(PublishCheckpoint)[-1] == make_order(10)
 
 
-# -- the best one --------------------------------------------------------------------------------------------
+# -- the best checkpoint ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("metrics", "warned"),
     [({"loss": 1.0}, True), ({"val_loss": 1.0}, False), ({"evaluation.val_loss": 1.0}, False)],
 )
-def test_a_checkpoint_that_cannot_be_the_best_is_told_once(training, metrics, warned):
+def test_a_checkpoint_without_the_metric_of_the_best_one_gives_one_warning(training, metrics, warned):
     policy = CheckpointPolicy(every_s=60.0, keep_best=("val_loss", "min"))
     stage = training(2, checkpoints=policy)
     for step in (5, 10):
-        say(stage, 0, part(step))
-        say(stage, 1, part(step))
-        kept(stage, step, **metrics)
+        report_parts(stage, 0, make_part(step))
+        report_parts(stage, 1, make_part(step))
+        report_kept(stage, step, **metrics)
     told = [event.why for event in stage.events if event.kind == "warning"]
     assert len(told) == warned
     assert all("val_loss" in why and "It has loss" in why for why in told)

@@ -1,4 +1,4 @@
-"""Every death is told once, with how the process ended where anybody knows."""
+"""Every death is recorded once, with its cause if it is known."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from elastane.coordinator.deaths import LAST_WORD_S, describe_exit
 from elastane.coordinator.decide import LISTEN_S
 
 
-def lost(worker: int, peer: int, generation: int = 1) -> PeerLost:
+def make_loss(worker: int, peer: int, generation: int = 1) -> PeerLost:
     return PeerLost(worker=worker, peer=peer, generation=generation)
 
 
-def deaths(stage) -> list[tuple[str, str, str]]:
+def list_deaths(stage) -> list[tuple[str, str, str]]:
     return [
         (event.kind, event.who, event.why)
         for event in stage.events
@@ -19,112 +19,112 @@ def deaths(stage) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_survivors_regroup_at_a_peers_word_and_the_agents_word_is_written_down(training) -> None:
+def test_survivors_regroup_at_a_lost_connection_and_the_event_has_the_agents_cause(training) -> None:
     stage = training(3)
-    first_news = stage.now
-    stage.hear(lost(0, 1))
+    first_report_s = stage.now
+    stage.receive(make_loss(0, 1))
     assert stage.newest.workers == (0, 2)
-    assert stage.told(KillWorker) == [KillWorker(worker=1)]
-    assert deaths(stage) == []
+    assert stage.list_messages(KillWorker) == [KillWorker(worker=1)]
+    assert list_deaths(stage) == []
     stage.wait(0.02)
-    stage.exit(1)
-    assert deaths(stage) == [("worker.died", "worker 1", "killed by SIGKILL")]
-    assert stage.events[-1].time == first_news
+    stage.end_worker(1)
+    assert list_deaths(stage) == [("worker.died", "worker 1", "killed by SIGKILL")]
+    assert stage.events[-1].time == first_report_s
     assert stage.events[-1].generation == 1
 
 
-def test_without_a_word_of_the_agent_what_is_known_is_written_down_and_nothing_after_it(training) -> None:
+def test_without_a_report_of_the_agent_the_event_is_written_after_a_while(training) -> None:
     stage = training(3)
-    stage.hear(lost(2, 1))
+    stage.receive(make_loss(2, 1))
     stage.wait(LAST_WORD_S - 0.1)
-    assert deaths(stage) == []
+    assert list_deaths(stage) == []
     stage.wait(0.1)
-    told = [("worker.died", "worker 1", "worker 2 lost its connection to it; how it ended is not known")]
-    assert deaths(stage) == told
-    stage.exit(1, hung=True)
-    assert deaths(stage) == told
+    recorded = [("worker.died", "worker 1", "worker 2 lost its connection to it; how it ended is not known")]
+    assert list_deaths(stage) == recorded
+    stage.end_worker(1, hung=True)
+    assert list_deaths(stage) == recorded
 
 
-def test_who_is_hung_is_hung_even_when_its_peers_notice_its_end_first(training) -> None:
+def test_a_hung_worker_is_recorded_as_hung_even_if_its_peers_noticed_first(training) -> None:
     stage = training(2)
-    stage.hear(lost(0, 1))
+    stage.receive(make_loss(0, 1))
     stage.alive.discard(1)
     ended = WorkerExit(worker=1, pid=101, code=-9, hung=True, why="hung: no heartbeat for 2.1 s")
     stage.exits.append(ended)
-    stage.agent()
-    assert deaths(stage) == [("worker.hung", "worker 1", "hung: no heartbeat for 2.1 s")]
+    stage.report_agent()
+    assert list_deaths(stage) == [("worker.hung", "worker 1", "hung: no heartbeat for 2.1 s")]
 
 
-def test_a_script_that_ended_is_found_out_though_its_peers_noticed_first(training) -> None:
+def test_the_end_of_a_script_ends_the_run_even_if_peers_noticed_first(training) -> None:
     stage = training(3)
-    stage.hear(lost(0, 1))
-    stage.exit(1, 3)
-    assert deaths(stage) == []
+    stage.receive(make_loss(0, 1))
+    stage.end_worker(1, 3)
+    assert list_deaths(stage) == []
     stage.wait(0.6)
-    assert deaths(stage) == [("worker.died", "worker 1", "exit code 3")]
-    assert "exit code 3" in stage.told(RunOver)[0].why
+    assert list_deaths(stage) == [("worker.died", "worker 1", "exit code 3")]
+    assert "exit code 3" in stage.list_messages(RunOver)[0].why
 
 
 @pytest.mark.parametrize("exited_first", [False, True])
-def test_a_failure_is_told_as_a_failure_only(training, exited_first) -> None:
+def test_a_failure_is_recorded_as_a_failure_only(training, exited_first) -> None:
     stage = training(2)
-    stage.hear(lost(0, 1))
+    stage.receive(make_loss(0, 1))
     if exited_first:
-        stage.exit(1, 1)
-    stage.hear(WorkerFailed(worker=1, traceback="KeyError: 'x'"))
-    assert deaths(stage) == [("worker.failed", "worker 1", "KeyError: 'x'")]
+        stage.end_worker(1, 1)
+    stage.receive(WorkerFailed(worker=1, traceback="KeyError: 'x'"))
+    assert list_deaths(stage) == [("worker.failed", "worker 1", "KeyError: 'x'")]
 
 
-def test_the_end_of_the_run_waits_for_nobody_and_loses_no_death(training) -> None:
+def test_the_end_of_the_run_records_pending_deaths_at_once(training) -> None:
     stage = training(3)
-    stage.hear(lost(0, 1))
-    stage.hear(WorkerFailed(worker=2, traceback="KeyError: 'x'"))
-    assert stage.kinds("worker.died", "run.failed") == ["worker.died", "run.failed"]
+    stage.receive(make_loss(0, 1))
+    stage.receive(WorkerFailed(worker=2, traceback="KeyError: 'x'"))
+    assert stage.list_kinds("worker.died", "run.failed") == ["worker.died", "run.failed"]
 
 
-def test_a_death_the_last_coordinator_had_not_told_is_told_by_the_next(training) -> None:
+def test_the_next_coordinator_records_a_death_that_the_last_one_had_not(training) -> None:
     stage = training(3)
-    stage.hear(lost(0, 1))
+    stage.receive(make_loss(0, 1))
     stage.adopt()
-    heir = stage.successor()
-    assert deaths(heir) == []
-    heir.exit(1)
-    assert deaths(heir) == [("worker.died", "worker 1", "killed by SIGKILL")]
-    assert deaths(heir.successor()) == []
+    successor = stage.start_successor()
+    assert list_deaths(successor) == []
+    successor.end_worker(1)
+    assert list_deaths(successor) == [("worker.died", "worker 1", "killed by SIGKILL")]
+    assert list_deaths(successor.start_successor()) == []
 
 
-def test_a_death_on_record_is_not_recorded_again_at_the_word_of_a_peer(training) -> None:
+def test_a_recorded_death_is_not_recorded_again_after_a_lost_connection(training) -> None:
     stage = training(3)
-    stage.exit(1)
-    # The next coordinator hears from the peers first: the agent has not connected to it yet.
-    heir = stage.successor(agent=False)
-    heir.hear(lost(0, 1))
-    heir.wait(LISTEN_S)
-    heir.wait(LAST_WORD_S)
-    assert heir.told(KillWorker) == [KillWorker(worker=1)]
-    assert deaths(heir) == []
+    stage.end_worker(1)
+    # The peers report to the next coordinator before the agent does.
+    successor = stage.start_successor(agent=False)
+    successor.receive(make_loss(0, 1))
+    successor.wait(LISTEN_S)
+    successor.wait(LAST_WORD_S)
+    assert successor.list_messages(KillWorker) == [KillWorker(worker=1)]
+    assert list_deaths(successor) == []
 
 
-def test_one_that_lives_though_its_peers_lost_it_is_told_to_go_once_that_is_on_record(training) -> None:
+def test_a_living_worker_that_peers_lost_is_dismissed_after_its_event_is_written(training) -> None:
     stage = training(3)
-    stage.hear(lost(0, 1))
-    stage.worker(1)
-    assert stage.dismissed() == {}
+    stage.receive(make_loss(0, 1))
+    stage.report_worker(1)
+    assert stage.list_dismissals() == {}
     stage.wait(LAST_WORD_S)
-    stage.worker(1)
-    assert stage.dismissed() == {1: 1}
-    heir = stage.successor()
-    heir.exit(1, 1)
-    heir.wait(1)
-    assert heir.told(RunOver) == []
+    stage.report_worker(1)
+    assert stage.list_dismissals() == {1: 1}
+    successor = stage.start_successor()
+    successor.end_worker(1, 1)
+    successor.wait(1)
+    assert successor.list_messages(RunOver) == []
 
 
-def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) -> None:
+def test_a_dead_thread_of_elastane_ends_its_worker_and_not_the_run(training) -> None:
     stage = training(3)
-    stage.exit(1, CANNOT_GO_ON)
+    stage.end_worker(1, CANNOT_GO_ON)
     stage.wait(1)
     assert stage.newest.workers == (0, 2)
-    assert stage.told(RunOver) == []
+    assert stage.list_messages(RunOver) == []
 
 
 @pytest.mark.parametrize(
@@ -137,5 +137,5 @@ def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) ->
         (CANNOT_GO_ON, "a thread of Elastane died in it, see logs/worker-0.log"),
     ],
 )
-def test_an_end_has_a_name(code, how) -> None:
+def test_an_exit_has_a_description(code, how) -> None:
     assert describe_exit(WorkerExit(worker=0, pid=1, code=code)) == how

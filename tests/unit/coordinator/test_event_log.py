@@ -1,4 +1,4 @@
-"""A new coordinator reads little of long files, and all that it must know."""
+"""A new coordinator reads a small part of long files, but every change."""
 
 import msgspec
 import pytest
@@ -12,15 +12,15 @@ from elastane.observability.line_files import READ_BYTES
 
 @pytest.fixture
 def write(tmp_path):
-    def written(events) -> object:
+    def write_events(events) -> object:
         path = tmp_path / "events.jsonl"
         path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
         return path
 
-    return written
+    return write_events
 
 
-def prints(count: int) -> list[EventLine]:
+def make_prints(count: int) -> list[EventLine]:
     trap = 'as in "kind":"worker.died"'
     return [
         EventLine(time=1.0, kind="message", why=trap, step=step, key=f"print-{step}-1")
@@ -32,8 +32,8 @@ DIED = EventLine(time=2.0, kind="worker.died", who="worker 3", workers=(3,), gen
 
 
 @pytest.mark.parametrize("change_at", [0, 10_000, 20_000])
-def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> None:
-    events = prints(20_000)
+def test_changes_among_many_printed_lines_are_found(write, change_at) -> None:
+    events = make_prints(20_000)
     events.insert(change_at, DIED)
     read = list(event_log.read_changes(write(events)))
     assert DIED in read
@@ -42,14 +42,14 @@ def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> Non
     assert summarize_events(read).worker_events == {("worker.died", 3)}
 
 
-def test_a_short_file_is_read_as_a_whole(write) -> None:
-    events = [*prints(5), DIED, *prints(5)]
+def test_a_short_file_is_read_completely(write) -> None:
+    events = [*make_prints(5), DIED, *make_prints(5)]
     assert list(event_log.read_changes(write(events))) == events
     assert list(event_log.read_changes(write([]))) == []
 
 
 @pytest.mark.parametrize("length", [0, 1, READ_BYTES - 1, READ_BYTES, 3 * READ_BYTES])
-def test_the_last_whole_line_is_found_whatever_its_length(tmp_path, length) -> None:
+def test_the_last_whole_line_of_any_length_is_found(tmp_path, length) -> None:
     path = tmp_path / "lines"
     for torn in (b"", b"t", b"t" * (2 * READ_BYTES)):
         path.write_bytes(b"first\n" + b"x" * length + b"\n" + torn)
@@ -61,7 +61,7 @@ def test_the_last_whole_line_is_found_whatever_its_length(tmp_path, length) -> N
         file.close()
 
 
-def test_a_file_of_one_torn_line_has_none(tmp_path) -> None:
+def test_a_file_with_only_a_torn_line_has_no_last_line(tmp_path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"torn")
     file = AppendFile(path)

@@ -1,4 +1,4 @@
-"""The ledger loses, repeats and reorders nothing, whatever the disk does."""
+"""The ledger loses, repeats and reorders no line, even on a full disk."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def reports(line):
-    def of(*steps: int, worker: int = 0, seconds: float = 0.1) -> list[StepReport]:
+    def make(*steps: int, worker: int = 0, seconds: float = 0.1) -> list[StepReport]:
         return [
             StepReport(
                 worker=worker,
@@ -29,10 +29,10 @@ def reports(line):
             for step in steps
         ]
 
-    return of
+    return make
 
 
-def steps_in(path) -> list[int]:
+def read_steps(path) -> list[int]:
     return [msgspec.json.decode(text, type=LedgerLine).step for text in path.read_bytes().splitlines()]
 
 
@@ -40,14 +40,14 @@ def test_steps_are_written_in_order_once_and_without_gaps(path, reports) -> None
     ledger = Ledger(path)
     ledger.take(reports(2, 1, 2, 4))
     assert ledger.flush() is None
-    assert (steps_in(path), ledger.step) == ([1, 2], 2)
+    assert (read_steps(path), ledger.step) == ([1, 2], 2)
     ledger.take(reports(3, 2, worker=1))
     ledger.flush()
-    assert (steps_in(path), ledger.step) == ([1, 2, 3, 4], 4)
+    assert (read_steps(path), ledger.step) == ([1, 2, 3, 4], 4)
     ledger.close()
 
 
-def test_a_line_holds_the_longest_times_of_the_reports_that_came_together(path, reports) -> None:
+def test_a_line_has_the_longest_times_of_its_reports(path, reports) -> None:
     ledger = Ledger(path)
     ledger.take([*reports(1, seconds=0.1), *reports(1, worker=1, seconds=0.3), *reports(1, worker=2)])
     ledger.flush()
@@ -56,7 +56,7 @@ def test_a_line_holds_the_longest_times_of_the_reports_that_came_together(path, 
     ledger.close()
 
 
-def test_a_new_ledger_goes_on_after_the_last_whole_line(path, reports) -> None:
+def test_a_new_ledger_continues_after_the_last_whole_line(path, reports) -> None:
     ledger = Ledger(path)
     ledger.take(reports(1, 2))
     ledger.flush()
@@ -64,14 +64,14 @@ def test_a_new_ledger_goes_on_after_the_last_whole_line(path, reports) -> None:
     with path.open("ab") as file:
         file.write(b'{"step":3,"gener')
     ledger = Ledger(path)
-    assert (ledger.step, steps_in(path)) == (2, [1, 2])
+    assert (ledger.step, read_steps(path)) == (2, [1, 2])
     ledger.take(reports(2, 3))
     ledger.flush()
-    assert steps_in(path) == [1, 2, 3]
+    assert read_steps(path) == [1, 2, 3]
     ledger.close()
 
 
-def test_a_full_disk_delays_lines_and_loses_none(path, reports) -> None:
+def test_a_full_disk_delays_lines_without_loss(path, reports) -> None:
     room = [700]
 
     def write(fd: int, data: bytes) -> int:
@@ -93,5 +93,5 @@ def test_a_full_disk_delays_lines_and_loses_none(path, reports) -> None:
     assert ledger.step == on_disk
     room[0] = 1 << 20
     assert ledger.flush() is None
-    assert (steps_in(path), ledger.step) == ([1, 2, 3, 4, 5, 6], 6)
+    assert (read_steps(path), ledger.step) == ([1, 2, 3, 4, 5, 6], 6)
     ledger.close()

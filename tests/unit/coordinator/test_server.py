@@ -1,4 +1,4 @@
-"""A real coordinator process over real websockets, with hand-made workers."""
+"""A real coordinator process over real websockets, with workers that the test plays."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ WAIT_S = 20
 
 
 class Served:
-    """A run directory, its listening socket, and one coordinator after the other on it."""
+    """A run directory and its listening socket, with one coordinator after the other."""
 
     def __init__(self, root) -> None:
         self.run_dir = RunDir(root)
@@ -60,9 +60,9 @@ class Served:
             command, stdin=subprocess.PIPE, pass_fds=(self.listening.fileno(), self.lifeline)
         )
         if serving:
-            self.tell_term()
+            self.send_term()
 
-    def tell_term(self) -> None:
+    def send_term(self) -> None:
         self.process.stdin.write(f"{self.term}\n".encode())
         self.process.stdin.flush()
 
@@ -92,58 +92,58 @@ def served(tmp_path):
         os.close(fd)
 
 
-def hear(worker, kind):
+def receive(worker, kind):
     while not isinstance(message := decode_to_worker(worker.recv(timeout=WAIT_S)), kind):
         pass
     return message
 
 
-def ready(worker: int = 0, **changes) -> bytes:
+def encode_ready_report(worker: int = 0, **changes) -> bytes:
     report = WorkerReport(worker=worker, pid=10, host="127.0.0.1", port=5000, state="ready")
     return encode(msgspec.structs.replace(report, **changes))
 
 
-def agent_report() -> bytes:
+def encode_agent_report() -> bytes:
     workers = (ProcessInfo(role="worker", pid=10, worker=0),)
     return encode(AgentReport(pid=1, target=1, term=1, workers=workers))
 
 
-def test_nobody_enters_without_the_secret(served) -> None:
+def test_a_connection_without_the_secret_is_refused(served) -> None:
     with pytest.raises(InvalidStatus) as refused:
         served.connect("guess")
     assert refused.value.response.status_code == 401
 
 
-def test_a_worker_is_called_into_a_generation_and_its_steps_are_on_disk_when_acknowledged(
-    served, line
-) -> None:
+def test_an_acknowledged_step_of_a_member_is_on_disk(served, line) -> None:
     with served.connect() as agent, served.connect() as worker:
-        agent.send(agent_report())
-        worker.send(ready())
-        generation = hear(worker, Propose).generation
+        agent.send(encode_agent_report())
+        worker.send(encode_ready_report())
+        generation = receive(worker, Propose).generation
         assert generation.workers == (0,)
         report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
         worker.send(encode(StepReports(worker=0, reports=(report,))))
-        assert hear(worker, Acknowledge) == Acknowledge(step=1)
+        assert receive(worker, Acknowledge) == Acknowledge(step=1)
         assert served.run_dir.ledger.read_bytes().count(b"\n") == 1
 
 
-def test_a_new_coordinator_on_the_same_port_knows_what_the_old_one_wrote(served, line) -> None:
+def test_a_new_coordinator_on_the_same_port_reads_the_files_of_the_old_one(served, line) -> None:
     with served.connect() as agent, served.connect() as worker:
-        agent.send(agent_report())
-        worker.send(ready())
-        generation = hear(worker, Propose).generation
+        agent.send(encode_agent_report())
+        worker.send(encode_ready_report())
+        generation = receive(worker, Propose).generation
         report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
         worker.send(encode(StepReports(worker=0, reports=(report,))))
-        hear(worker, Acknowledge)
+        receive(worker, Acknowledge)
     served.kill()
     served.start()
     with served.connect() as agent, served.connect() as worker, served.connect() as terminal:
-        agent.send(agent_report())
-        worker.send(ready(state="member", generation=1, newest=generation, complete=True, step=2))
+        agent.send(encode_agent_report())
+        worker.send(
+            encode_ready_report(state="member", generation=1, newest=generation, complete=True, step=2)
+        )
         again = tuple(StepReport(worker=0, line=line(step), step_s=0.1, healthy=True) for step in (1, 2))
         worker.send(encode(StepReports(worker=0, reports=again)))
-        assert hear(worker, Acknowledge) == Acknowledge(step=2)
+        assert receive(worker, Acknowledge) == Acknowledge(step=2)
         terminal.send(encode(AskStatus()))
         answer = decode_answer(terminal.recv(timeout=WAIT_S))
         assert (answer.term, answer.generation, answer.step, answer.loss) == (2, 1, 2, 0.5)
@@ -155,26 +155,26 @@ def test_a_new_coordinator_on_the_same_port_knows_what_the_old_one_wrote(served,
     assert kinds.count("worker.started") == 1
 
 
-def test_what_is_not_understood_ends_that_connection_and_nothing_else(served) -> None:
-    with served.connect() as worker, served.connect() as confused:
-        confused.send('{"type": "Nonsense"}')
+def test_an_invalid_message_ends_its_connection_only(served) -> None:
+    with served.connect() as worker, served.connect() as connection:
+        connection.send('{"type": "Nonsense"}')
         with pytest.raises(ConnectionClosed) as closed:
-            confused.recv(timeout=WAIT_S)
+            connection.recv(timeout=WAIT_S)
         assert "invalid message" in closed.value.rcvd.reason
         worker.send(encode(AskStatus()))
         assert decode_answer(worker.recv(timeout=WAIT_S)).ok
 
 
-def test_one_connection_speaks_for_one_worker(served) -> None:
+def test_a_connection_belongs_to_one_worker(served) -> None:
     with served.connect() as worker:
-        worker.send(ready(0))
-        worker.send(ready(1))
+        worker.send(encode_ready_report(0))
+        worker.send(encode_ready_report(1))
         with pytest.raises(ConnectionClosed) as closed:
             worker.recv(timeout=WAIT_S)
         assert "this connection belongs to worker 0" in closed.value.rcvd.reason
 
 
-def test_the_coordinator_does_not_outlive_the_agent(served) -> None:
+def test_the_coordinator_ends_with_its_agent(served) -> None:
     with served.connect() as terminal:
         terminal.send(encode(AskStatus()))
         terminal.recv(timeout=WAIT_S)
@@ -184,7 +184,7 @@ def test_the_coordinator_does_not_outlive_the_agent(served) -> None:
 
 
 @pytest.fixture
-def standing_by(tmp_path):
+def standby(tmp_path):
     served = Served(tmp_path)
     served.start(serving=False)
     yield served
@@ -194,17 +194,17 @@ def standing_by(tmp_path):
         os.close(fd)
 
 
-def test_who_stands_by_opens_nothing_and_hears_nobody_before_its_term(standing_by) -> None:
-    with pytest.raises(TimeoutError), standing_by.connect(timeout_s=1.0):
+def test_a_standby_opens_no_file_and_accepts_no_message_before_its_term(standby) -> None:
+    with pytest.raises(TimeoutError), standby.connect(timeout_s=1.0):
         pass
-    assert not standing_by.run_dir.events.exists()
-    standing_by.tell_term()
-    with standing_by.connect() as terminal:
+    assert not standby.run_dir.events.exists()
+    standby.send_term()
+    with standby.connect() as terminal:
         terminal.send(encode(AskStatus()))
         assert decode_answer(terminal.recv(timeout=WAIT_S)).term == 1
 
 
-def test_who_stands_by_does_not_outlive_the_agent(standing_by) -> None:
-    standing_by.process.stdin.close()
-    assert standing_by.process.wait(WAIT_S) == 0
-    assert not standing_by.run_dir.events.exists()
+def test_a_standby_ends_with_its_agent(standby) -> None:
+    standby.process.stdin.close()
+    assert standby.process.wait(WAIT_S) == 0
+    assert not standby.run_dir.events.exists()

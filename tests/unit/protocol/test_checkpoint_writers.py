@@ -1,4 +1,4 @@
-"""Who writes which block of a checkpoint, when storage refuses some members."""
+"""The writers of the blocks of a checkpoint, when storage refuses some members."""
 
 from types import SimpleNamespace
 
@@ -14,10 +14,10 @@ BLOCKS = 4
 SPREAD = (0, 0, 1, 1)
 
 
-def member(
+def make_member(
     worker=0, *, refused=(), complete=(0, 1, 2), copies=None, holders=((0, 1), (0, 1), (1, 2), (1, 2))
 ):
-    """A member of three that has committed a round with this outcome."""
+    """Return one of three members that have committed a round with this outcome."""
     layout = Layout(virtual_ranks=4, blocks=BLOCKS, units=5, unit_bytes=(1,) * 5, copies=copies)
     outcome = messages.RoundOutcome(
         **{name: getattr(messages.BEGINNING, name) for name in messages.BEGINNING.__struct_fields__}
@@ -39,9 +39,9 @@ def member(
     )
 
 
-def test_without_refusals_whoever_digests_a_block_writes_it():
-    assert choose_writers(member()) == (0, 0, 1, 2)
-    assert choose_writers(member(copies=2)) == (0, 0, 1, 1)
+def test_without_refusals_the_auditor_of_a_block_writes_it():
+    assert choose_writers(make_member()) == (0, 0, 1, 2)
+    assert choose_writers(make_member(copies=2)) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_without_refusals_whoever_digests_a_block_writes_it():
         ((0, 1), None, (2, 2, 2, 2)),
         ((0,), 2, (1, 1, 1, 1)),
         ((1,), 2, (0, 0, 2, 2)),
-        # Nobody else keeps the last two blocks: who does tries again.
+        # No other worker keeps the last two blocks: their holder tries again.
         ((1, 2), 2, (0, 0, 1, 1)),
         ((0, 1, 2), None, (0, 0, 1, 2)),
     ],
 )
-def test_others_that_hold_a_block_write_it_for_those_that_were_refused(refused, copies, expected):
+def test_another_holder_writes_the_block_of_a_refused_worker(refused, copies, expected):
     for worker in range(3):
-        assert choose_writers(member(worker, refused=refused, copies=copies)) == expected
+        assert choose_writers(make_member(worker, refused=refused, copies=copies)) == expected
 
 
-def test_every_vote_that_was_refused_is_in_the_outcome():
+def test_the_outcome_names_every_refused_worker():
     votes = {
         worker: messages.Vote(generation=1, round=1, leaves=(), refused=worker in {0, 2})
         for worker in (0, 1, 2)
@@ -69,25 +69,25 @@ def test_every_vote_that_was_refused_is_in_the_outcome():
     assert compute_outcome(1, 1, {}, votes).refused == (0, 2)
 
 
-def test_the_settled_state_is_copied_once_more_by_those_who_can():
+def test_able_workers_copy_the_settled_state_again():
     for worker, blocks in ((0, (0, 1)), (2, (2, 3))):
-        me = member(worker)
+        me = make_member(worker)
         retake_snapshot(me, (0, 2))
         (action,) = me.actions
         assert (action.blocks, action.writers, action.settled, action.step) == (blocks, (0, 2), True, 9)
-    idle = member(1)
+    idle = make_member(1)
     retake_snapshot(idle, (0, 2))
     assert idle.actions == []
 
 
-def test_a_block_that_nobody_of_them_has_is_said_instead_of_being_left_out():
-    me = member(0, copies=2)
+def test_writers_report_that_they_lack_a_block():
+    me = make_member(0, copies=2)
     retake_snapshot(me, (0,))
     assert me.actions == [TakeSnapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
 
 
-def test_a_member_that_is_to_hold_a_block_and_does_not_yet_cannot_write_it():
-    me = member(1, copies=2)
+def test_a_member_cannot_write_a_block_that_it_does_not_hold_yet():
+    me = make_member(1, copies=2)
     me.held.remove(2)
     retake_snapshot(me, (1, 2))
     (action,) = me.actions
