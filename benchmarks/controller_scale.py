@@ -336,7 +336,7 @@ def measure_deaths(store: Store, pipe: Connection, names: list[str]) -> dict[str
     }
 
 
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--running", type=int, default=2_000)
@@ -344,7 +344,11 @@ def main() -> None:
     parser.add_argument("--changes", type=float, default=1.0, help="submissions a second, with a cancel each")
     parser.add_argument("--seconds", type=float, default=20.0, help="the duration of each part")
     parser.add_argument("--deaths", type=int, default=50)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
     raise_file_limit()
     results: dict[str, object] = {"jobs": options.jobs, "running": options.running, "cores": os.cpu_count()}
     results["load_before"] = os.getloadavg()[0]
