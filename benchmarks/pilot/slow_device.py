@@ -28,6 +28,6 @@ class SlowDevice:
         """Slow down one microbatch of this step and record it, even if its step does not commit."""
         begun = time.monotonic()
         if self._ticks is not None:
-            self._ticks.begun(step)
+            self._ticks.record_begin(step)
         yield
         time.sleep(max(0.0, begun + self._microbatch_s - time.monotonic()))
