@@ -98,10 +98,10 @@ format: setup ## put the code into the house format
 bench: setup ## measure against plain PyTorch, DDP and torchrun; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
-chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a quiet one (SEED=1 EVENTS=20)
+chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a reference run (SEED=1 EVENTS=20)
 	$(BIN)/python benchmarks/chaos.py --seed $(SEED) --events $(EVENTS)
 
-survive: setup ## HISTORIES runs that are killed whole and resumed, compared with a quiet one (SEED=1 HISTORIES=50)
+survive: setup ## HISTORIES runs that are killed and resumed, compared with a reference run (SEED=1 HISTORIES=50)
 	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
 
 crash: setup ## KILLS kills of the controller while jobs come and go, on SQLite and on PostgreSQL (SEED=1 KILLS=200)

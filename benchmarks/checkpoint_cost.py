@@ -93,13 +93,13 @@ def compute_losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[s
     took = ticks.compute_mean_durations_s(ticks.read_steps(out))
     first, whole, usual = [], [], []
     for event in pausing.list_begins(kind, kinds, repetitions):
-        quiet = [
+        untouched_s = [
             took[step]
             for begin in (event - pausing.PERIOD_STEPS, event)
             for step in range(begin + TOUCHED_STEPS + 1, begin + pausing.PERIOD_STEPS + 1)
             if step in took
         ]
-        usual_s = median(quiet)
+        usual_s = median(untouched_s)
         touched = [took[step] - usual_s for step in range(event + 1, event + TOUCHED_STEPS + 1)]
         first.append(touched[0])
         whole.append(sum(touched))

@@ -41,10 +41,10 @@ def main() -> None:
             tick_writer.record_begin(number)
             inputs, targets = next(batches)
             last = microbatch == mine - 1
-            quiet = (
+            no_sync = (
                 model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext()
             )
-            with quiet:
+            with no_sync:
                 (workload.compute_loss(model, inputs, targets) / mine).backward()
         optimizer.step()
         optimizer.zero_grad()

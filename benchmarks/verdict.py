@@ -74,7 +74,7 @@ def _explain_by_tree(at: Results, theirs: str) -> str:
     if theirs != "plain_1" or "tree_1_over_plain_1" not in at:
         return ""
     tree, ours = median(at["tree_1_over_plain_1"]), median(at["elastane_1_over_tree_1"])
-    return f"a plain loop with the same tree takes {tree:.3g} of it, and Elastane {ours:.3g} of that loop"
+    return f"a plain loop with the same tree takes {tree:.3g} x its time, and Elastane {ours:.3g} x that"
 
 
 def judge_join(found: Results) -> Iterator[Verdict]:
@@ -119,8 +119,8 @@ def judge_checkpoint_cost(found: Results) -> Iterator[Verdict]:
         at = found[workers]
         lost = {name: median(times["all_steps"]) for name, times in at["lost_s"].items()}
         beside = min(lost["dcp.save"], lost["dcp.async_save"])
-        who = f"{workers} worker" + ("s" if workers != "1" else "")
-        what = f"training time of a checkpoint, all steps, {who}"
+        size = f"{workers} worker" + ("s" if workers != "1" else "")
+        what = f"training time of a checkpoint, all steps, {size}"
         ours = lost["elastane"]
         yield Verdict(what, f"less than `dcp`, {beside:.3g} s", f"{ours:.3g} s", ours < beside, "see below")
         copy_s = median(at["floors"]["copy_s"])

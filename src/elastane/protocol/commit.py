@@ -130,8 +130,8 @@ def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
                 known[block] = worker, pair  # the first vote with optimizer state to compare
             if pair[0] != same[0] or (pair[1] and same[1] and pair[1] != same[1]):
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
-                who = f"workers {other} and {worker}"
+                workers = f"workers {other} and {worker}"
                 if block == REPLICATED_BLOCK:
-                    return f"after step {step} {who} differ in untrained tensors or in what the script keeps"
-                return f"after step {step} {who} have different {what} in block {block}"
+                    return f"after step {step} {workers} differ in untrained tensors or in run.keep"
+                return f"after step {step} {workers} have different {what} in block {block}"
     return ""
