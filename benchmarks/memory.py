@@ -78,10 +78,10 @@ class Peak:
 
     def watch(self) -> None:
         while not self.over.wait(EVERY_S):
-            self.mb = max(self.mb, sum(map(pss_mb, self.pids())))
+            self.mb = max(self.mb, sum(map(read_pss_mb, self.pids())))
 
 
-def pss_mb(pid: int) -> float:
+def read_pss_mb(pid: int) -> float:
     """Return the PSS of a process in MB (10^6 bytes); 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

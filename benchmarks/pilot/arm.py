@@ -123,7 +123,7 @@ class _Arm:
             MICROBATCH_S: str(self.scenario.microbatch_s),
             TICKS: str(self.home / "ticks" / one.name),
         }
-        spec = shape(self.scenario.spec(one, ROOT, env), one.ideal)
+        spec = shape(self.scenario.make_spec(one, ROOT, env), one.ideal)
         self.jobs[one.name] = self.members[one.team].submit(spec)
         self.record_deed("submit", f"{one.team} submits {one.name}", one.name)
 

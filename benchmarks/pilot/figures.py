@@ -143,7 +143,7 @@ def count_work(arm: ArmRecord, job: str, virtual_ranks: int) -> Worked:
     if not run_dir.ledger.exists():
         return Worked(0, 0, 0, 0)
     run = read_run(run_dir)
-    begun = ticks.read_microbatches(arm.ticks(job))
+    begun = ticks.read_microbatches(arm.get_ticks_folder(job))
     rehearsed = len({tick.pid for tick in begun})
     committed = len(run.ledger) * virtual_ranks
     lost = sum(attempt.lost_steps for attempt in compute_attempt_costs(run.events, run.ledger))

@@ -36,7 +36,7 @@ def compare_with_references(
 
 def train_reference(scenario: Scenario, job: Submission, run_dir: RunDir) -> bool:
     """Train a job undisturbed on one worker at the machine's full speed; return whether it succeeded."""
-    spec = scenario.spec(job, ROOT, {})
+    spec = scenario.make_spec(job, ROOT, {})
     options = ("--workers=1:1", "--checkpoint-every=never", f"--run-dir={run_dir.root}")
     return _succeeds("run", *options, spec.script, *spec.args)
 

@@ -79,5 +79,5 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     def run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)
 
-    def ticks(self, job: str) -> Path:
+    def get_ticks_folder(self, job: str) -> Path:
         return self.home / "ticks" / job

@@ -119,7 +119,7 @@ class Scenario(Part, frozen=True, kw_only=True):
     jobs: tuple[Submission, ...]
     happens: tuple[Happening, ...] = ()
 
-    def spec(self, submission: Submission, root: Path, env: Mapping[str, str]) -> JobSpec:
+    def make_spec(self, submission: Submission, root: Path, env: Mapping[str, str]) -> JobSpec:
         """Return the job spec of a submission.
 
         Args:

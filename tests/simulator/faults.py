@@ -213,10 +213,10 @@ def add_checkpoints(plan: HistoryPlan) -> HistoryPlan:
         layout=msgspec.structs.replace(plan.shape.layout, checkpoints=True),
         checkpoint_every=plan.seed % 3,
     )
-    return msgspec.structs.replace(plan, shape=shape, faults=(*plan.faults, *_refusals(plan)))
+    return msgspec.structs.replace(plan, shape=shape, faults=(*plan.faults, *_draw_refusals(plan)))
 
 
-def _refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
+def _draw_refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
     """Draw the workers that cannot write, independently of all other random choices of the history."""
     chance = Random(f"refusals of {plan.seed}")  # noqa: S311 - as above
     last_s = max((fault.at_s for fault in plan.faults), default=0.5)

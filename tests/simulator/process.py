@@ -59,7 +59,7 @@ class WorkerProcess(Endpoint):
         """Draw a duration."""
         return self._world.clock.random.random() * longest_s
 
-    def if_alive(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def guard(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Wrap a callback: a dead process does not run it, a stopped one runs it when it continues."""
 
         def run() -> None:
@@ -73,7 +73,7 @@ class WorkerProcess(Endpoint):
         return run
 
     def schedule(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._world.clock.schedule_after(delay_s, self.if_alive(callback))
+        self._world.clock.schedule_after(delay_s, self.guard(callback))
 
     def die(self, code: int = -9, *, hung: bool = False) -> None:
         if not self.alive:

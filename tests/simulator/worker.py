@@ -84,7 +84,7 @@ class SimWorker(WorkerProcess):
 
     def receive_order(self, message: ToWorker) -> None:
         """Handle a message from the coordinator."""
-        self.if_alive(lambda: self._handle_order(message))()
+        self.guard(lambda: self._handle_order(message))()
 
     def _handle_order(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
         match message:
@@ -116,7 +116,7 @@ class SimWorker(WorkerProcess):
     # -- peers -------------------------------------------------------------------------------------------
 
     def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
-        self.if_alive(lambda: self._receive(sender, message, payload))()
+        self.guard(lambda: self._receive(sender, message, payload))()
 
     def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         if self.world.shared and not self._exchange.is_readable(sender, message):
@@ -125,7 +125,7 @@ class SimWorker(WorkerProcess):
         self.handle(events.Received(sender, message))
 
     def handle_lost_peer(self, peer: WorkerId) -> None:
-        self.if_alive(lambda: self.handle(events.ConnectionLost(peer)))()
+        self.guard(lambda: self.handle(events.ConnectionLost(peer)))()
 
     # -- the shell ---------------------------------------------------------------------------------------
 

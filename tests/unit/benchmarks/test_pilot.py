@@ -40,7 +40,7 @@ def test_a_controller_accepts_the_scenario_in_both_arms():
     check_config(shared.cluster)
     priorities = {one.name for one in shared.cluster.priorities}
     for job in shared.jobs:
-        spec = shared.spec(job, ROOT, {})
+        spec = shared.make_spec(job, ROOT, {})
         for one in (spec, fix_size(spec, job.ideal)):
             check_spec(one)
             check_priority_class(one, priorities)
@@ -49,7 +49,7 @@ def test_a_controller_accepts_the_scenario_in_both_arms():
 
 def test_a_fixed_job_has_one_size():
     shared = read_scenario(SHARED)
-    policy = fix_size(shared.spec(shared.jobs[0], ROOT, {}), 4).elastic_policy
+    policy = fix_size(shared.make_spec(shared.jobs[0], ROOT, {}), 4).elastic_policy
     assert (policy.min_replicas, policy.max_replicas, policy.replica_discrete_values) == (4, 4, ())
 
 

@@ -1,6 +1,5 @@
 """A stage for the decisions of a coordinator: simulated reports, and a clock that the test sets."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -249,11 +248,3 @@ def training(open_stage):
 @pytest.fixture
 def line():
     return make_line
-
-
-@pytest.fixture
-def workers_of():
-    def list_workers(generations: Iterable[Generation]) -> list[tuple[int, ...]]:
-        return [generation.workers for generation in generations]
-
-    return list_workers
