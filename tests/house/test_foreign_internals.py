@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 SOURCE = Path(__file__).parents[2] / "src/elastane"
 
-OURS = {"_arenas", "_found", "_parameter_views"}
+OURS = {"_arenas", "_parameter_views", "_values"}
 """Attributes that two classes of one module share."""
 DOCUMENTED = {(os, "_exit")}
 

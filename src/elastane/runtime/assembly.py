@@ -206,7 +206,7 @@ def build_checkpoint_writer(
 
     def describe() -> PlainState:
         plain = {
-            # The tensors of it are separate entries of the file: see `contents.list_slices`.
+            # The tensors of it are separate entries of the file: see `state_slices.list_slices`.
             "rest": json.dumps(state.replicated.describe()[0]),
             "on_host": find_host_keys(state),
             "cursors": member.outcome.cursors if member.outcome is not None else {},

@@ -3,6 +3,6 @@
 MODEL = "model."
 """The prefix of a parameter or buffer, before its name in the model."""
 OPTIMIZER_STATE = "optimizer.state."
-"""The prefix of a tensor of the optimizer: ``optimizer.state.PARAMETER.ENTRY``."""
+"""The prefix of a tensor of the optimizer, before the name of its parameter and of its entry."""
 EXTRA = "extra."
 """The prefix of a tensor of the replicated state."""
