@@ -81,7 +81,7 @@ def run_elastane(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     for thread in threads:
         thread.join()
     store.close()
-    for run_dir in map(EngineDirectories(home).run_dir, EngineDirectories(home).list_unsettled()):
+    for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
         for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 

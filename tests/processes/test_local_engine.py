@@ -90,7 +90,7 @@ class Loop:
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
     warm = stage.build_command("elastane.attempts.__main__")
     yield LocalEngine(tmp_path, agent=warm)
-    for run_dir in map(EngineDirectories(tmp_path).run_dir, EngineDirectories(tmp_path).list_unsettled()):
+    for run_dir in map(EngineDirectories(tmp_path).get_run_dir, EngineDirectories(tmp_path).list_unsettled()):
         for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 
