@@ -183,14 +183,14 @@ def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller
     def watch(url):
         with Cluster(url, secret, timeout_s=30) as ada:
             stream = ada.watch()
-            watched = ada._watched
+            watched = ada._read_stream
 
             def begins(*asked):
                 for one in watched(*asked):
                     begun.set()
                     yield one
 
-            ada._watched = begins
+            ada._read_stream = begins
             told.append(next(stream).message)
             stream.close()
 
@@ -325,7 +325,7 @@ def test_an_answer_of_another_program_does_not_count_as_success(other_server, st
             cluster.me,
         ):
             with pytest.raises(
-                (RequestRefused, IncompatibleAnswer), match=r"not a controller's|answered 30\d"
+                (RequestRefused, IncompatibleAnswer), match=r"does not come from a controller|answered 30\d"
             ) as caught:
                 ask()
             assert "proxies" in caught.value.do

@@ -322,7 +322,7 @@ def test_no_other_path_to_a_store_gives_it_a_second_controller(running, start, s
     other = path(store, tmp_path / "elsewhere")
     second = start(tmp_path / "another home", other)
     assert second.process.returncode == 2
-    assert "another controller has" in second.refusal.what
+    assert "another controller uses" in second.refusal.what
     assert running.serves()
     assert running.checks() == set()
 
@@ -330,7 +330,7 @@ def test_no_other_path_to_a_store_gives_it_a_second_controller(running, start, s
 def test_no_bind_mount_gives_a_store_a_second_controller(running, start, store, tmp_path):
     with bound(store.parent, tmp_path / "bound") as other:
         second = start(tmp_path / "another home", other)
-    assert "another controller has the store" in second.refusal.what
+    assert "another controller uses the store" in second.refusal.what
 
 
 def test_a_copy_can_be_used_once_the_controller_of_the_original_has_ended(running, start, store, tmp_path):
@@ -350,7 +350,7 @@ def test_a_removed_and_recreated_store_keeps_its_first_controller(running, start
     for path in (store, store.with_name("store.db-wal"), store.with_name("store.db-shm")):
         path.unlink()
     second = start(tmp_path / "another home", store)
-    assert "another controller has the store" in second.refusal.what
+    assert "another controller uses the store" in second.refusal.what
 
 
 # -- in this process ---------------------------------------------------------------------------------------

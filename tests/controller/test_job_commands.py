@@ -140,7 +140,7 @@ def test_the_module_of_a_file_must_exist_in_the_directory_of_the_job(elastane, s
     save_running(StartedController(url=url, pid=1, started=0))
     answer = elastane("submit", "job.yaml")
     assert f"job.yaml: there is no Python module no.such in {script.parent}" in answer.stderr
-    assert "correct module: in it, or workingDir:" in answer.stderr
+    assert "correct module: in the file, or workingDir:" in answer.stderr
     assert "relative path" not in answer.stderr
 
 
@@ -158,7 +158,7 @@ def test_the_working_directory_of_a_file_must_exist_if_the_controller_is_on_this
         assert answer.exit_code == 2
         assert said in answer.stderr
         assert str(script.parent / folder) in answer.stderr
-        assert "correct workingDir: in it" in answer.stderr
+        assert "correct workingDir: in the file" in answer.stderr
     assert elastane("describe", "other").exit_code != 0
 
 
@@ -183,7 +183,7 @@ def test_options_of_the_script_follow_two_dashes(elastane, script):
 def test_submit_has_help(elastane, script, words):
     answer = elastane("submit", *words)
     assert answer.exit_code == 0, answer.output
-    assert "Hand a job to the cluster" in answer.stdout
+    assert "Submit a job to the cluster" in answer.stdout
 
 
 @pytest.mark.parametrize(

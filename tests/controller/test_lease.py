@@ -50,7 +50,7 @@ def cut(url):
 
 
 def test_a_store_with_a_controller_is_refused_to_another_one(store_url, holder):
-    with pytest.raises(StoreTaken, match="another controller has the store") as refused:
+    with pytest.raises(StoreTaken, match="another controller uses the store") as refused:
         Lease(store_url)
     assert "elastane down" in str(refused.value)
 

@@ -125,7 +125,7 @@ class Running:
             rate = self.speed / (self.serial + (1 - self.serial) / self.workers)
             rate /= self.slowed.get(self.workers, 1.0)
             known = self.speeds.get(self.workers, Speed())
-            self.speeds[self.workers] = known.after(rate * BATCH * seconds, seconds, now_s)
+            self.speeds[self.workers] = known.add_step(rate * BATCH * seconds, seconds, now_s)
             self.made += rate * seconds
         if self.steps and self.made >= self.steps:
             self.made = self.steps
