@@ -59,7 +59,7 @@ def test_a_killed_controller_leaves_its_store_to_the_next(store_url, holder, mon
     monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
     holder.send_signal(signal.SIGKILL)
     with Lease(store_url) as mine:
-        assert mine.held()
+        assert mine.is_held()
 
 
 def test_a_starting_controller_waits_briefly_for_an_ending_one(store_url, holder, monkeypatch):
@@ -67,7 +67,7 @@ def test_a_starting_controller_waits_briefly_for_an_ending_one(store_url, holder
     ending = threading.Timer(0.3, holder.kill)
     ending.start()
     with Lease(store_url) as mine:
-        assert mine.held()
+        assert mine.is_held()
     ending.join()
 
 
@@ -75,7 +75,7 @@ def test_a_closed_lease_can_be_taken_again(store_url):
     with Lease(store_url):
         pass
     with Lease(store_url) as mine:
-        assert mine.held()
+        assert mine.is_held()
 
 
 def test_links_to_one_database_are_one_store(tmp_path):
@@ -86,7 +86,7 @@ def test_links_to_one_database_are_one_store(tmp_path):
 
 def test_databases_beside_each_other_have_leases_of_their_own(tmp_path):
     with Lease(f"sqlite:///{tmp_path}/store.db"), Lease(f"sqlite:///{tmp_path}/store.sqlite") as other:
-        assert other.held()
+        assert other.is_held()
 
 
 def test_a_cut_connection_loses_the_lease_for_good(store_url):
@@ -94,10 +94,10 @@ def test_a_cut_connection_loses_the_lease_for_good(store_url):
         pytest.skip("a file's lock cannot be cut")
     with Lease(store_url) as mine:
         cut(store_url)
-        assert not mine.held()
+        assert not mine.is_held()
         with Lease(store_url) as other:
-            assert other.held()
-            assert not mine.held()
+            assert other.is_held()
+            assert not mine.is_held()
 
 
 def test_a_controller_that_loses_its_database_connection_ends_with_the_reason(store_url, tmp_path):
@@ -128,11 +128,11 @@ def test_a_controller_that_loses_its_database_connection_ends_with_the_reason(st
     assert "is gone, so another controller may have it" in said
     assert "then start the controller again" in said
     with Lease(store_url) as mine:
-        assert mine.held()
+        assert mine.is_held()
 
 
 def test_an_unreachable_database_is_reported(tmp_path):
-    with pytest.raises(StoreError, match="refuses"):
+    with pytest.raises(StoreError, match="reports an error"):
         Lease(f"postgresql://elastane@/none?host={tmp_path}")
 
 

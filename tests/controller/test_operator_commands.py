@@ -100,13 +100,13 @@ def test_a_team_a_cohort_and_their_quotas_are_declared_and_listed(olga):
     ]
     assert olga.rows("team", "list") == [["vision", "research", "1", "h100", "4"]]
     assert olga.json("team", "show", "vision")["quotas"][0]["nominalQuota"] == 4
-    assert "stands on" in olga.said("team", "remove", "--help")
+    assert "depends on it" in olga.said("team", "remove", "--help")
     assert "weight: nan is not finite" in olga.error("team", "set", "vision", "--weight", "nan")
     olga("cohort", "set", "sub", "--parent", "research")
     refused = olga.error("cohort", "remove", "research")
     assert "cohort research is in use by cohort sub, team vision" in refused
     assert "elastane team set TEAM --cohort OTHER" in refused
-    assert "the quota of research, the quota of vision are for it" in olga.error("pool", "remove", "h100")
+    assert "pool h100 is in use by the quota of research, the quota of vision" in olga.error("pool", "remove", "h100")
     olga("quota", "remove", "vision", "--pool", "h100")
     assert "vision has no quota" in olga.error("quota", "remove", "vision", "--pool", "h100")
     assert "no team or cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")

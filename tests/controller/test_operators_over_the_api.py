@@ -120,7 +120,7 @@ def test_a_priority_class_cannot_be_removed_while_jobs_name_it(operator, api, ma
     assert ada.post("/jobs/job-0/scale", {"maxReplicas": 2}).status_code == 200
     for number in range(6):
         ada.post(f"/jobs/job-{number}/cancel")
-    assert "job-6 is of it" in operator.delete("/priorities/urgent").json()["detail"]
+    assert "is in use by job job-6" in operator.delete("/priorities/urgent").json()["detail"]
     ada.post("/jobs/job-6/priority", {"priorityClass": "calm"})
     assert operator.post("/config/apply", left_out).status_code == 200
 

@@ -68,7 +68,7 @@ def test_stored_sizes_with_stored_reasons_are_not_decided_again(cluster, planner
 def test_a_killed_planner_is_reported_and_replaced(cluster, planner):
     before = planner.plan(cluster.clock())
     os.kill(planner._process.pid, signal.SIGKILL)
-    with pytest.raises(PlannerGone, match="has ended with -9"):
+    with pytest.raises(PlannerGone, match="has exited with status -9"):
         planner.plan(cluster.clock())
     assert planner.plan(cluster.clock()) == before
 
@@ -77,10 +77,10 @@ def test_constant_changes_do_not_delay_a_plan_for_ever(cluster, make_spec, monke
     """A job is submitted during each plan; finally, submissions wait for the plan."""
     loop = Loop(cluster.store, MachineEngine(Machine(4, steps=10**9)), SCHEDULER, cluster.clock)
     ada, turns = cluster.user(), iter(range(100))
-    tell = loop._planned
+    make_plan = loop._make_plan
 
     async def overtaken(now_s):
-        found = await tell(now_s)
+        found = await make_plan(now_s)
         if not cluster.store._one_writer.locked():
             await asyncio.to_thread(ada.post, "/jobs", make_spec(f"more-{next(turns)}"))
         return found
