@@ -106,7 +106,9 @@ def test_a_team_a_cohort_and_their_quotas_are_declared_and_listed(olga):
     refused = olga.error("cohort", "remove", "research")
     assert "cohort research is in use by cohort sub, team vision" in refused
     assert "elastane team set TEAM --cohort OTHER" in refused
-    assert "pool h100 is in use by the quota of research, the quota of vision" in olga.error("pool", "remove", "h100")
+    assert "pool h100 is in use by the quota of research, the quota of vision" in olga.error(
+        "pool", "remove", "h100"
+    )
     olga("quota", "remove", "vision", "--pool", "h100")
     assert "vision has no quota" in olga.error("quota", "remove", "vision", "--pool", "h100")
     assert "no team or cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")
