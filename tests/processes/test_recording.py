@@ -22,7 +22,7 @@ def read_artifacts(ended):
 
 
 @pytest.fixture(scope="module")
-def play_reference(stage):
+def reference(stage):
     """Train one undisturbed worker."""
     return stage.play(script=SCRIPT)
 
