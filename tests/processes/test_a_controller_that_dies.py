@@ -23,7 +23,7 @@ from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.job_lifecycles import cancel_lifecycle, grant_workers
 
-from .stage import SCRIPTS, told
+from .stage import SCRIPTS, describe_run
 
 pytestmark = pytest.mark.processes
 
@@ -189,15 +189,15 @@ def assert_job_is_complete(job, lifecycle, run, where):
         f"{where}: {lifecycle}"
     )
     assert (lifecycle.crashes, lifecycle.uses) == (0, 0), f"{where}: {lifecycle}"
-    assert lifecycle.over == 1 + SIZES[job].count(0), f"{where}: {lifecycle}\n{told(run)}"
+    assert lifecycle.over == 1 + SIZES[job].count(0), f"{where}: {lifecycle}\n{describe_run(run)}"
     log = run.run_dir.log("agent").read_text()
     begun = [line for line in log.splitlines() if " begins with " in line]
     assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(lifecycle.over)], (
         where
     )
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
-    assert verify_run(run).problems == (), f"{where}\n{told(run)}"
+    assert verify_run(run).problems == (), f"{where}\n{describe_run(run)}"
     # The job changed its size and nothing else: no worker died and no coordinator was replaced.
     assert not {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}, (
-        told(run)
+        describe_run(run)
     )
