@@ -19,6 +19,7 @@ from elastane.api.untrusted_data import DEEPEST
 LARGEST_BYTES = 8 << 20
 MOST_VALUES = 1_000_000
 """Limit for one document with all aliases expanded: a few lines of aliases can describe billions."""
+UNBOUNDED_WIDTH = 1 << 30
 
 _TAG = "tag:yaml.org,2002:"
 _DIGITS = "0123456789"
@@ -42,6 +43,8 @@ _YAML_1_1 = {
     ),
     f"{_TAG}timestamp": (r"\d{4}-\d\d?-\d\d?.*", list(_DIGITS)),
     f"{_TAG}value": (r"=", ["="]),
+    # The library would write it without quotes in a list on one line, where no reader takes it for a text.
+    f"{_TAG}map": (r": .*", [":"]),
 }
 """Patterns of words that readers of YAML 1.1 do not take for texts; the writer quotes these."""
 
@@ -113,7 +116,9 @@ def _import_library() -> Any:
 def _dump(value: object, *, allow_unicode: bool) -> str:
     library = _import_classes().yaml(typ="safe", pure=True)
     library.Resolver, library.Representer = _import_classes().writer, _import_classes().representer
-    library.allow_unicode, library.width, library.default_flow_style = allow_unicode, 100, False
+    library.allow_unicode, library.default_flow_style = allow_unicode, False
+    # Never fold a line: the library folds texts with escapes at places where readers then see a space.
+    library.width = UNBOUNDED_WIDTH
     library.sort_base_mapping_type_on_output = False
     text = StringIO()
     library.dump(value, text)

@@ -21,6 +21,18 @@ def test_a_written_value_is_read_back(value):
     assert read_yaml(format_yaml(value)) == value
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"": "0" + "Ā" * 20 + "0 0", "\uaaf7": None},
+        {"args": [": x", ":", "a: b"]},
+    ],
+)
+def test_a_text_with_escapes_or_a_colon_is_read_back(value):
+    """The library for YAML folds some texts wrongly, and leaves some without the quotes that they need."""
+    assert read_yaml(format_yaml(value)) == value
+
+
 def test_yaml_written_for_older_readers_has_the_same_values():
     words = ["no", "on", "y", "18:00", "010", "0x10", "1_000", "2026-12-01", "<<", "=", "~", ".inf", "1e3"]
     assert format_yaml(words).count("'") == 2 * len(words)
