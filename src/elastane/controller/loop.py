@@ -269,13 +269,13 @@ class Loop:
         return [_add_stop_reason(self._scheduler, job, order, teams) for job, order in found]
 
     async def _send_orders(self, orders: Iterable[Order]) -> None:
-        told_now = list(orders)
-        refused = await self._engine.carry_out(told_now) if told_now else {}
+        sent = list(orders)
+        refused = await self._engine.carry_out(sent) if sent else {}
         # Some of these texts come from the coordinator of a job.
         refused = {job: escape_line(why) for job, why in refused.items()}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
-        starts = {order.job for order in told_now if isinstance(order, StartAttempt)}
+        starts = {order.job for order in sent if isinstance(order, StartAttempt)}
         self._report_held_up_starts({job: why for job, why in refused.items() if job in starts})
 
     def _report_held_up_starts(self, refused: Mapping[str, str]) -> None:

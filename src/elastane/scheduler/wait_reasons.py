@@ -62,7 +62,7 @@ class WaitReasons:
     def _list_protected(self, job: PlannedJob, why: NoRoom, pool: int, missing: int) -> Iterator[Protected]:
         """Yield all jobs that lose their protection before enough may be taken; none if that is not enough.
 
-        Devices that one waiting job may take then are not told to the next job, which comes after it.
+        Devices that one waiting job may take then are not named to the next job, which comes after it.
         """
         reach = set(job.path[: job.level + 1])
         bound = next((node for node in job.path if self._names[node] == why.node), None)

@@ -55,11 +55,11 @@ class Rates:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
         self._lock = threading.Lock()
 
-    def wait_s(self, who: str, now_s: float) -> float:
+    def wait_s(self, client: str, now_s: float) -> float:
         """Take one request from a client's bucket, and return the seconds to wait first; 0: none."""
         with self._lock:
-            bucket, wait_s = take_request(self._buckets.pop(who, None), self._rate, now_s)
-            self._buckets[who] = bucket
+            bucket, wait_s = take_request(self._buckets.pop(client, None), self._rate, now_s)
+            self._buckets[client] = bucket
             if len(self._buckets) > REMEMBERED:
                 self._buckets.popitem(last=False)
         return wait_s

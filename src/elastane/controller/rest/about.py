@@ -42,5 +42,5 @@ def get_version() -> Response:
 @router.get("/me", **describe_route(Me))
 def get_me(caller: CallerParameter) -> Response:
     """Return the user, the role and the team of the token."""
-    who = caller.principal
-    return respond(Me(user=who.user, role=who.role, team=who.team))
+    principal = caller.principal
+    return respond(Me(user=principal.user, role=principal.role, team=principal.team))

@@ -51,15 +51,15 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
         check_removals(tx, changes, caller.now_s)
         documents.write_documents(tx, changes, caller.now_s)
-        said = []
+        descriptions = []
         for one in changes:
             changed = describe_document_change(one.before, one.after)
             words = add_words(f"{one.change} {one.kind} {one.name}", changed)
-            said.append(words)
+            descriptions.append(words)
             message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
             events.append_event(tx, "config.applied", message, caller.now_s, team=team)
-        caller.set_detail("; ".join(said))
+        caller.set_detail("; ".join(descriptions))
         return build_reply(Page(items=changes))
 
     return caller.change("config.apply", ALL.name, do)

@@ -148,8 +148,8 @@ def _change_job(
         jobs.update_job(tx, before, after)
         words = describe_spec_change(before.spec, spec)
         caller.set_detail(words)
-        said = add_words(f"{caller.principal.user} {message} {name}", words)
-        events.append_event(tx, f"job.{kind}", said, caller.now_s, team=after.team, job=name)
+        event = add_words(f"{caller.principal.user} {message} {name}", words)
+        events.append_event(tx, f"job.{kind}", event, caller.now_s, team=after.team, job=name)
         return build_reply(render_job(after), version=after.version)
 
     return caller.change(f"job.{kind}", f"job {name}", do)
@@ -193,9 +193,9 @@ def post_job_bounds(
 
     def change_spec(spec: JobSpec) -> JobSpec:
         fields = msgspec.structs.asdict(wanted)
-        said = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-        target = {name: said.pop(name) for name in ("loss", "throughput", "by") if name in said}
-        return msgspec.structs.replace(spec, **said, target=msgspec.structs.replace(spec.target, **target))
+        given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        target = {name: given.pop(name) for name in ("loss", "throughput", "by") if name in given}
+        return msgspec.structs.replace(spec, **given, target=msgspec.structs.replace(spec.target, **target))
 
     return _change_job(caller, job, "amended", "changed the bounds of", change_spec)
 

@@ -22,14 +22,14 @@ LONGEST_S = 366 * 24 * 3600.0
 
 
 @router.post("", **describe_route(None, takes=Report, status=HTTPStatus.NO_CONTENT))
-def post_report(caller: ChangerParameter, said: Annotated[Report, parse_body(Report)]) -> Response:
+def post_report(caller: ChangerParameter, report: Annotated[Report, parse_body(Report)]) -> Response:
     """Report a pool's capacity or price, a node's end, or a metric for triggers. The newest report counts."""
-    about = _check_report(said)
+    about = _check_report(report)
 
     def do(tx: Connection) -> Reply:
         caller.require_right("reports.write", Target(name=about))
-        caller.set_detail(_describe_report(said))
-        match said:
+        caller.set_detail(_describe_report(report))
+        match report:
             case Notice(node=node, in_s=in_s):
                 known = nodes.find_node(tx, node)
                 if known is None:
@@ -43,21 +43,21 @@ def post_report(caller: ChangerParameter, said: Annotated[Report, parse_body(Rep
             case Capacity(pool=pool) | Price(pool=pool):
                 if documents.find_document(tx, "pools", pool) is None:
                     raise make_missing_error(f"pool {pool}")
-                reports.write_outside_report(tx, said, caller.now_s)
+                reports.write_outside_report(tx, report, caller.now_s)
             case Metric():
-                reports.write_outside_report(tx, said, caller.now_s)
+                reports.write_outside_report(tx, report, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("report", about, do)
 
 
-def _check_report(said: Report) -> str:
+def _check_report(report: Report) -> str:
     """Check the fields of a report, and return its subject.
 
     Raises:
         BadField: a field has an impossible value.
     """
-    match said:
+    match report:
         case Notice(node=node, in_s=in_s):
             check_name("node", node)
             _check_range("inS", in_s)
@@ -78,9 +78,9 @@ def _check_report(said: Report) -> str:
             return f"metric {metric}"
 
 
-def _describe_report(said: Report) -> str:
+def _describe_report(report: Report) -> str:
     """Describe a report for the audit log."""
-    match said:
+    match report:
         case Notice(in_s=in_s):
             return f"will be taken away in {in_s:g} s"
         case Capacity(devices=devices, valid_s=valid_s):

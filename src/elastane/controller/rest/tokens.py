@@ -33,8 +33,8 @@ def post_token(caller: ChangerParameter, new: Annotated[NewToken, parse_body(New
     """Make a token. Only this answer has its secret; the answer to a repeated request lacks it."""
     _check_new_token(new)
     secret = generate_secret()
-    whom = f"team {new.team}" if new.team else f"token of {new.user}"
-    target = Target(name=whom, team=new.team, user=new.user, role=new.role)
+    what = f"team {new.team}" if new.team else f"token of {new.user}"
+    target = Target(name=what, team=new.team, user=new.user, role=new.role)
     made: list[Token] = []
 
     def do(tx: Connection) -> Reply:
