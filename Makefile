@@ -105,8 +105,8 @@ survive: setup ## HISTORIES runs that are killed and resumed, compared with a re
 	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
 
 crash: setup ## KILLS kills of the controller while jobs come and go, on SQLite and on PostgreSQL (SEED=1 KILLS=200)
-	$(BIN)/python tests/controller/killing.py --seed $(SEED) --kills $(KILLS)
-	$(BIN)/python tests/controller/killing.py --seed $(SEED) --kills $(KILLS) --postgres
+	$(BIN)/python tests/controller/controller_kills.py --seed $(SEED) --kills $(KILLS)
+	$(BIN)/python tests/controller/controller_kills.py --seed $(SEED) --kills $(KILLS) --postgres
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

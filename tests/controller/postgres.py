@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests and for `killing`."""
+"""A real PostgreSQL for tests and for `controller_kills`."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""The real controller is killed again and again while jobs come and go; see `killing` for the promises."""
+"""The real controller is killed again and again while jobs come and go, as `controller_kills` describes."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = 24
-SCRIPT = Path(__file__).with_name("killing.py")
+SCRIPT = Path(__file__).with_name("controller_kills.py")
 
 
 def test_a_killed_controller_loses_no_job_starts_none_twice_and_leaks_no_device(store_url):

@@ -20,7 +20,7 @@ SIZE = 4 << 20
 def test_a_store_with_a_killed_writer_has_all_committed_changes_and_no_partial_one(store_url):
     seed = int.from_bytes(os.urandom(4), "little")
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.controller.crashing", store_url, str(ROUNDS), str(seed)],
+        [sys.executable, "-m", "tests.controller.store_kills", store_url, str(ROUNDS), str(seed)],
         capture_output=True,
         text=True,
         check=False,

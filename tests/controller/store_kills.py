@@ -1,7 +1,7 @@
 """Kill a process that writes into a store again and again at random moments, and check the store after each.
 
-Run it in the checkout as ``python -m tests.controller.crashing URL ROUNDS SEED``. If a promise is broken, it
-prints the promise, the round and the seed, and exits with 1.
+Run it in the checkout as ``python -m tests.controller.store_kills URL ROUNDS SEED``. If a promise is broken,
+it prints the promise, the round and the seed, and exits with 1.
 """
 
 import itertools

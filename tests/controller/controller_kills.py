@@ -1,9 +1,9 @@
-"""Kills the real controller again and again while jobs are submitted, scaled, paused, resumed and cancelled.
+"""Kill the real controller again and again while jobs are submitted, scaled, paused, resumed and cancelled.
 
-``python killing.py --kills 200 --seed 1 [--store URL | --postgres] [--training 2]`` ends with 1 and says what
-is wrong. Most jobs are small (`small_agent`), some really train. Controllers are forked from one that has
-imported everything (`warm_controller`), and some are started as ``elastane up`` does. They are killed while
-they start, at a commit, and at any moment.
+``python controller_kills.py --kills 200 --seed 1 [--store URL | --postgres] [--training 2]`` exits with 1 and
+prints the broken promise, if there is one. Most jobs are small (`small_agent`), some really train.
+Controllers are forked from one that has imported everything (`warm_controller`), and some are started as
+``elastane up`` does. They are killed while they start, at a commit, and at any moment.
 """
 
 import argparse
@@ -58,16 +58,16 @@ COLD_EVERY = 15
 """Every so many controllers are started as users do."""
 
 
-class Wrong(Exception):
+class PromiseBroken(Exception):
     """A promise is broken."""
 
 
 def expect(holds: object, otherwise: str) -> None:
     if not holds:
-        raise Wrong(otherwise)
+        raise PromiseBroken(otherwise)
 
 
-class Asked:
+class RandomUser:
     """A user that sends random requests until it is stopped, and records what was promised.
 
     Args:
@@ -127,7 +127,7 @@ class Asked:
                     self._submit()
                 elif self._alive:
                     self._ask_of(self._drawn.choice(self._alive))
-        except BaseException as error:  # noqa: BLE001 - told by `end`
+        except BaseException as error:  # noqa: BLE001 - `end` raises it
             self.failure = error
 
     def _submit(self) -> None:
@@ -322,11 +322,11 @@ def kill_again_and_again(
 # -- what must hold ------------------------------------------------------------------------------------------
 
 
-def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) -> None:
+def look(asked: RandomUser, store: Store, places: EngineDirectories, devices: int) -> None:
     """Check everything after the cluster has come to rest.
 
     Raises:
-        Wrong: a promise is broken.
+        PromiseBroken: a promise is broken.
     """
     with store.begin_read() as tx:
         found = {job.name: job for job in jobs.find_jobs(tx, list(asked.submitted))}
@@ -368,7 +368,7 @@ def look_at(job, run_dir, *, wanted_no_more: bool) -> None:
     expect(job.attempts == len(begun), f"{name} lived {begun}, and {job.attempts} attempts were judged")
     ledger = [line.step for line in read_lines(run_dir.ledger, decode_ledger_line, torn_tail=False)]
     expect(ledger == list(range(1, len(ledger) + 1)), f"the ledger of {name} is {ledger}")
-    if trains(run_dir):
+    if is_training(run_dir):
         run = read_run(run_dir)
         expect(not verify_run(run).problems, f"{name}: {verify_run(run).problems}")
         bad = {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}
@@ -378,7 +378,7 @@ def look_at(job, run_dir, *, wanted_no_more: bool) -> None:
         expect(len(ledger) == steps, f"{name} made {len(ledger)} of {steps} steps")
 
 
-def trains(run_dir) -> bool:
+def is_training(run_dir) -> bool:
     return not (run_dir.root / "journal.jsonl").exists()
 
 
@@ -386,8 +386,8 @@ def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -
     """Check that each job has one agent at a time, and that there are never more workers than devices."""
     changes: list[tuple[float, int, str]] = []
     for name in names:
-        if trains(places.get_run_dir(name)):
-            changes += changes_of_ledger(places, name)
+        if is_training(places.get_run_dir(name)):
+            changes += list_worker_changes(places, name)
             continue
         decode = msgspec.json.Decoder(small_agent.Used).decode
         journal = read_lines(places.get_run_dir(name).root / "journal.jsonl", decode, torn_tail=False)
@@ -407,7 +407,7 @@ def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -
         expect(used <= devices, f"{used} of {devices} devices in use, with {name}, at {time_s:.3f}")
 
 
-def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float, int, str]]:
+def list_worker_changes(places: EngineDirectories, name: str) -> list[tuple[float, int, str]]:
     """Return the changes of the number of workers that computed the steps of a ledger."""
     changes, used, time_s = [], 0, 0.0
     for line in read_lines(places.get_run_dir(name).ledger, decode_ledger_line, torn_tail=False):
@@ -417,7 +417,7 @@ def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float,
     return [*changes, (time_s, -used, name)]
 
 
-def intervals(run_dir, from_s: float, until_s: float) -> list[float]:
+def list_step_intervals(run_dir, from_s: float, until_s: float) -> list[float]:
     """Return the seconds between the steps of one generation between two times."""
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
     return [
@@ -427,7 +427,7 @@ def intervals(run_dir, from_s: float, until_s: float) -> list[float]:
     ]
 
 
-def summary(some: list[float]) -> dict[str, float]:
+def summarize(some: list[float]) -> dict[str, float]:
     ordered = sorted(some)
     return {
         "steps": len(some),
@@ -440,7 +440,7 @@ def summary(some: list[float]) -> dict[str, float]:
 # -- the story -----------------------------------------------------------------------------------------------
 
 
-def token_in(url: str, role: str, team: str) -> str:
+def make_token(url: str, role: str, team: str) -> str:
     secret = generate_secret()
     store = Store(url)
     with store.begin_write() as tx:
@@ -455,14 +455,14 @@ def token_in(url: str, role: str, team: str) -> str:
     return secret
 
 
-def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[str, object]:
+def run_story(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[str, object]:
     """Run the whole story, and return its summary.
 
     Raises:
-        Wrong: a promise is broken.
+        PromiseBroken: a promise is broken.
     """
     drawn = random.Random(seed)  # noqa: S311 - repeatable
-    operator, submitter = token_in(url, "operator", ""), token_in(url, "submitter", "t")
+    operator, submitter = make_token(url, "operator", ""), make_token(url, "submitter", "t")
     home, port = folder / "home", free_port()
     wish = ControllerSettings(home=str(home), store=url, port=port, devices=DEVICES + training * 2)
     places = EngineDirectories(home)
@@ -477,12 +477,12 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
         address = f"http://127.0.0.1:{port}"
         with Cluster(address, operator) as cluster:
             cluster.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
-        asked = Asked(address, submitter, seed)
-        stack.callback(end_what_is_left, places)
+        asked = RandomUser(address, submitter, seed)
+        stack.callback(kill_remaining_processes, places)
         for name in names:
             asked.train(name, 2)
         asked.begin()
-        wait_for(lambda: all(asked_step(places, name) > 5 for name in names), "the training")
+        wait_for(lambda: all(count_steps(places, name) > 5 for name in names), "the training")
         quiet_from_s = time.time()
         time.sleep(QUIET_S)
         quiet_until_s = time.time()
@@ -496,7 +496,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
             asked.cancel(name)
         store = Store(url)
         stack.callback(store.close)
-        wait_for(lambda: at_rest(store, places), "everything has ended")
+        wait_for(lambda: is_at_rest(store, places), "everything has ended")
         look(asked, store, places, wish.devices)
     said: dict[str, object] = {
         "kills": how,
@@ -506,17 +506,17 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     }
     for name in names:
         run_dir = places.get_run_dir(name)
-        quiet = summary(intervals(run_dir, quiet_from_s, quiet_until_s))
-        killed = summary(intervals(run_dir, quiet_until_s, killed_until_s))
-        said[name] = {"nobody is killed": quiet, "controllers are killed": killed}
+        quiet = summarize(list_step_intervals(run_dir, quiet_from_s, quiet_until_s))
+        killed = summarize(list_step_intervals(run_dir, quiet_until_s, killed_until_s))
+        said[name] = {"without kills": quiet, "with kills": killed}
     return said
 
 
-def asked_step(places: EngineDirectories, name: str) -> int:
+def count_steps(places: EngineDirectories, name: str) -> int:
     return len(read_lines(places.get_run_dir(name).ledger, decode_ledger_line, torn_tail=True))
 
 
-def at_rest(store: Store, places: EngineDirectories) -> bool:
+def is_at_rest(store: Store, places: EngineDirectories) -> bool:
     with store.begin_read() as tx:
         return not jobs.list_living_jobs(tx) and not places.list_unsettled()
 
@@ -528,7 +528,7 @@ def wait_for(done, what: str) -> None:
         time.sleep(0.1)
 
 
-def end_what_is_left(places: EngineDirectories) -> None:
+def kill_remaining_processes(places: EngineDirectories) -> None:
     for name in places.list_unsettled():
         for pid in set(list_present_processes(places.get_run_dir(name))) - {os.getpid()}:
             with suppress(ProcessLookupError):
@@ -551,8 +551,8 @@ def main() -> None:
 
             url = stack.enter_context(postgres_server())("postgres")
         try:
-            said = told(url, options.kills, options.seed, options.training, folder)
-        except Wrong as wrong:
+            said = run_story(url, options.kills, options.seed, options.training, folder)
+        except PromiseBroken as wrong:
             sys.exit(f"seed {options.seed}: {wrong}\nits files are in {folder}")
     shutil.rmtree(folder)
     sys.stdout.write(json.dumps(said, indent=1) + "\n")
