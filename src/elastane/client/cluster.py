@@ -377,10 +377,10 @@ class Cluster:
     def nodes(self) -> tuple[Node, ...]:
         return self._request("GET", "/nodes", Page[Node]).items
 
-    def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
+    def set_node(self, name: str, action: Literal["drain", "fail", "use"], why: str = "") -> Node:
         """Drain a node, count it as failed, or use it again."""
-        body = None if verb == "use" else NodeChange(why=why)
-        return self._request("POST", f"/nodes/{_check_path_name(name)}/{verb}", Node, body=body)
+        body = None if action == "use" else NodeChange(why=why)
+        return self._request("POST", f"/nodes/{_check_path_name(name)}/{action}", Node, body=body)
 
     def forget_node(self, name: str) -> None:
         """Remove a node that no engine sees any more from the list.

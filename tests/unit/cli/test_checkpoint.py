@@ -41,9 +41,9 @@ def damage(catalog, step):
         file.write(b"y")
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "verify", "prune"])
-def test_every_command_has_help_and_takes_json(elastane, verb):
-    page = elastane("checkpoint", verb, "--help")
+@pytest.mark.parametrize("command", ["list", "show", "verify", "prune"])
+def test_every_command_has_help_and_takes_json(elastane, command):
+    page = elastane("checkpoint", command, "--help")
     assert page.exit_code == 0
     assert "--json" in page.stdout
 

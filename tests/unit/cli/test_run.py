@@ -128,7 +128,7 @@ def test_a_stopped_run_prints_how_to_resume_it_if_that_is_possible(
 ) -> None:
     agent.interrupts, agent.over, agent.kept = 1, RunOver(code=130, why="stopped after step 2"), kept
     result = elastane("run", "--name", "trial", script)
-    onward = f"elastane run --resume {home / 'runs' / 'trial'} goes on from its newest checkpoint"
+    onward = f"elastane run --resume {home / 'runs' / 'trial'} continues from its newest checkpoint"
     assert (onward in result.stdout) == kept
 
 

@@ -70,9 +70,12 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
         rows.append(("report", str(report)))
     if over.why and over.code:
         console.print(over.why, markup=False)
-    verb = "goes back to" if over.lost else "goes on from" if over.code == ExitCode.STOPPED_BY_USER else ""
-    if verb and kept:
-        console.print(f"elastane run --resume {run_dir.root} {verb} its newest checkpoint", markup=False)
+    stopped = over.code == ExitCode.STOPPED_BY_USER
+    continuation = "goes back to" if over.lost else "continues from" if stopped else ""
+    if continuation and kept:
+        console.print(
+            f"elastane run --resume {run_dir.root} {continuation} its newest checkpoint", markup=False
+        )
     model = find_finished_model(run_dir)
     if model is not None:
         rows.insert(0, ("model", str(model)))

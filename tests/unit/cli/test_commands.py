@@ -10,18 +10,18 @@ import xxhash
 from elastane.api.control import Answer, AskDrain, AskResize, AskStatus, AskStop, ProcessInfo
 from elastane.api.rundir import RunDir
 
-VERBS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
+COMMANDS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
 
 
 def test_the_help_has_an_example_the_commands_and_the_exit_codes(elastane) -> None:
     page = elastane("--help").stdout
-    for words in ("elastane.join()", "elastane run --workers", "Exit codes", "130", *VERBS):
+    for words in ("elastane.join()", "elastane run --workers", "Exit codes", "130", *COMMANDS):
         assert words in page
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_command_has_help_and_takes_json(elastane, verb) -> None:
-    page = elastane(verb, "--help")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_takes_json(elastane, command) -> None:
+    page = elastane(command, "--help")
     assert page.exit_code == 0
     assert "--json" in page.stdout
 
@@ -61,8 +61,8 @@ def test_an_error_with_json_is_an_object_too(elastane) -> None:
 @pytest.mark.parametrize("words", [("ps",), ("resize", "2"), ("drain", "0"), ("stop",)])
 def test_requests_to_a_finished_run_are_exit_code_3(elastane, finished_run, words) -> None:
     finished_run()
-    verb, *rest = words
-    result = elastane(verb, "done", *rest)
+    command, *rest = words
+    result = elastane(command, "done", *rest)
     assert result.exit_code == 3
     assert result.stderr.startswith("error: ")
 
