@@ -16,7 +16,7 @@ LOOK_S = 0.5
 
 
 def wait_for_job(
-    cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Callable[[str], None]
+    cluster: "Cluster", asked: Job, done: Callable[[Job], bool], report: Callable[[str], None]
 ) -> Job:
     """Poll a job until a condition holds or the job has ended, and return it.
 
@@ -27,16 +27,16 @@ def wait_for_job(
         cluster: to poll.
         asked: the job at the time of the request; its reasons are already known and not reported.
         done: the condition.
-        tell: takes the reasons as text.
+        report: takes the reasons as text.
     """
-    told = asked.explained.sentences
+    shown = asked.explained.sentences
     while True:
         job = cluster.job(asked.name)
         if done(job) or job.state in ENDED:
             return job
-        if job.wanted == "run" and job.explained.sentences != told:
-            told = job.explained.sentences
-            tell(localize_timestamps(" ".join(told)))
+        if job.wanted == "run" and job.explained.sentences != shown:
+            shown = job.explained.sentences
+            report(localize_timestamps(" ".join(shown)))
         time.sleep(LOOK_S)
 
 

@@ -48,24 +48,24 @@ def login(
     if not token:
         raise BadInput("no token was given", do="ask an operator for a token: elastane token create")
     certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
-    wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
-    me = check_token(wish)
-    save_context(Context(url=wish.url, token=token, certificate=certificate, team=find_own_team(me)))
+    context = Context(url=url.rstrip("/"), token=token, certificate=certificate)
+    me = check_token(context)
+    save_context(Context(url=context.url, token=token, certificate=certificate, team=find_own_team(me)))
     if as_json:
-        print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
+        print_json({"url": context.url, "user": me.user, "role": me.role, "team": me.team})
         return
     open_console().print(
-        f"{format_user(me)} at {wish.url}; saved in {find_home() / 'cluster.json'}", markup=False
+        f"{format_user(me)} at {context.url}; saved in {find_home() / 'cluster.json'}", markup=False
     )
 
 
-def check_token(wish: Context) -> Me:
+def check_token(context: Context) -> Me:
     """Ask the controller for the user, role and team of a token.
 
     Raises:
         BadInput: the controller does not know the token.
     """
-    with connect(wish) as cluster:
+    with connect(context) as cluster:
         from elastane.client.cluster import RequestRefused
 
         try:
@@ -74,7 +74,7 @@ def check_token(wish: Context) -> Me:
             if error.problem.status != HTTPStatus.UNAUTHORIZED:
                 raise
             raise BadInput(
-                f"{wish.url} does not know this token",
+                f"{context.url} does not know this token",
                 means="it has expired, was revoked, or belongs to another cluster; nothing was saved",
                 do="ask an operator for a token: elastane token create",
             ) from error

@@ -106,18 +106,18 @@ def set_reservation(
     change_document("reservation", Reservation, name, change_reservation, as_json=as_json)
 
 
-def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
+def build_schedule(times: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
     """Return the times of a reservation after a change.
 
     Args:
-        wish: the times as typed.
+        times: as typed.
         before: the times before the change; None: the reservation is new.
 
     Raises:
         BadInput: the options contradict each other, or a time is missing.
     """
-    weekly = any(one is not None for one in (wish.days, wish.begin, wish.until))
-    once = wish.start is not None or wish.end is not None
+    weekly = any(one is not None for one in (times.days, times.begin, times.until))
+    once = times.start is not None or times.end is not None
     if weekly and once:
         raise BadInput(
             "--start and --end cannot be combined with --days, --from and --until",
@@ -125,28 +125,28 @@ def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Week
             do="give only one of the two groups",
         )
     if once or (not weekly and isinstance(before, Once)):
-        return _build_once(wish, before if isinstance(before, Once) else None)
-    return _build_weekly(wish, before if isinstance(before, Weekly) else None)
+        return _build_once(times, before if isinstance(before, Once) else None)
+    return _build_weekly(times, before if isinstance(before, Weekly) else None)
 
 
-def _build_once(wish: ReservationTimes, before: Once | None) -> Once:
-    start = _parse_start_or_end("--start", wish.start, wish.zone) or (before.start if before else None)
-    end = _parse_start_or_end("--end", wish.end, wish.zone) or (before.end if before else None)
+def _build_once(times: ReservationTimes, before: Once | None) -> Once:
+    start = _parse_start_or_end("--start", times.start, times.zone) or (before.start if before else None)
+    end = _parse_start_or_end("--end", times.end, times.zone) or (before.end if before else None)
     if start is None or end is None:
         raise BadInput("one of --start and --end is missing", do="give both")
     return Once(start=start, end=end)
 
 
-def _build_weekly(wish: ReservationTimes, before: Weekly | None) -> Weekly:
-    start = _parse_time_of_day("--from", wish.begin) or (before.start if before else None)
-    end = _parse_time_of_day("--until", wish.until) or (before.end if before else None)
+def _build_weekly(times: ReservationTimes, before: Weekly | None) -> Weekly:
+    start = _parse_time_of_day("--from", times.begin) or (before.start if before else None)
+    end = _parse_time_of_day("--until", times.until) or (before.end if before else None)
     if start is None or end is None:
         raise BadInput(
             "the reservation has no times",
             do="give --from 09:00 --until 18:00 for every week, or --start and --end for once",
         )
-    days = (before.days if before else DAYS[:5]) if wish.days is None else parse_days(wish.days)
-    zone = (before.zone if before else "UTC") if wish.zone is None else wish.zone
+    days = (before.days if before else DAYS[:5]) if times.days is None else parse_days(times.days)
+    zone = (before.zone if before else "UTC") if times.zone is None else times.zone
     return Weekly(days=days, start=start, end=end, zone=zone)
 
 

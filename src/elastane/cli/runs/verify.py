@@ -110,32 +110,32 @@ def verify(
 def print_verdict(verdict: Verdict, console: Console) -> None:
     """Print the proof of one run: steps, epochs, problems, remarks and the conclusion."""
 
-    def say(words: str) -> None:
+    def show(words: str) -> None:
         console.print(words, markup=False)
 
     of = f" of {verdict.planned_steps}" if verdict.planned_steps else ""
     generations = f"{verdict.generations} generation{'s' * (verdict.generations != 1)}"
-    say(f"{verdict.steps}{of} steps in {generations}, {verdict.samples:,} samples")
+    show(f"{verdict.steps}{of} steps in {generations}, {verdict.samples:,} samples")
     # If there are many epochs, consecutive ones with the same counts share a line.
     many = len(verdict.epochs) > SHOWN
     groups = groupby(
         verdict.epochs, lambda epoch: msgspec.structs.replace(epoch, epoch=0 if many else epoch.epoch)
     )
     for _, alike in groups:
-        say(f"  {format_epochs([*alike])}")
+        show(f"  {format_epochs([*alike])}")
     if verdict.not_finite:
-        say(f"  loss not finite at steps {join_first([*map(str, verdict.not_finite)])}")
+        show(f"  loss not finite at steps {join_first([*map(str, verdict.not_finite)])}")
     for problem in verdict.problems[:SHOWN]:
         where = "" if problem.step is None else f"step {problem.step}: "
-        say(f"  {problem.kind}: {where}{problem.text}")
+        show(f"  {problem.kind}: {where}{problem.text}")
     if len(verdict.problems) > SHOWN:
-        say(f"  and {len(verdict.problems) - SHOWN} more")
+        show(f"  and {len(verdict.problems) - SHOWN} more")
     if verdict.files:
-        say(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model unchanged")
+        show(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model unchanged")
     for remark in verdict.remarks:
-        say(f"  {remark}")
+        show(f"  {remark}")
     by = " from the ledger" if verdict.remarks else ""
-    say(f"proved{by}: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
+    show(f"proved{by}: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
 
 
 def format_epochs(alike: Sequence[EpochCoverage]) -> str:
@@ -150,46 +150,46 @@ def format_epochs(alike: Sequence[EpochCoverage]) -> str:
 def print_comparison(found: Comparison, console: Console) -> None:
     """Print the differences between two runs, pinned settings first, and the conclusion."""
 
-    def say(words: str) -> None:
+    def show(words: str) -> None:
         console.print(words, markup=False)
 
     for choice in found.pinned:
         weight = "must be equal" if choice.decides else "may differ"
         values = f"{choice.first} against {choice.second}"
         if len(values) <= ONE_LINE:
-            say(f"  {choice.name} ({weight}): {values}")
+            show(f"  {choice.name} ({weight}): {values}")
             continue
-        say(f"  {choice.name} ({weight}):")
-        say(f"    {choice.first}")
-        say(f"    {choice.second}")
+        show(f"  {choice.name} ({weight}):")
+        show(f"    {choice.first}")
+        show(f"    {choice.second}")
     if not found.comparable:
-        say("NOT comparable: pinned settings that determine the bits differ")
+        show("NOT comparable: pinned settings that determine the bits differ")
         return
-    say(f"{found.same_steps} of {max(found.steps)} steps have the same loss and samples, bit for bit")
+    show(f"{found.same_steps} of {max(found.steps)} steps have the same loss and samples, bit for bit")
     for remark in found.remarks:
-        say(f"  {remark}")
+        show(f"  {remark}")
     for difference in found.ledger:
         block = "" if difference.block is None else f", from block {difference.block} on"
-        say(f"  {difference.what} differs first at step {difference.step}{block}:")
-        say(f"    {difference.first}")
-        say(f"    {difference.second}")
-    print_tensors(found, say)
+        show(f"  {difference.what} differs first at step {difference.step}{block}:")
+        show(f"    {difference.first}")
+        show(f"    {difference.second}")
+    print_tensors(found, show)
     for problem in found.problems[:SHOWN]:
         where = "" if problem.step is None else f"step {problem.step}: "
-        say(f"  {problem.run}: {problem.kind}: {where}{problem.text}")
+        show(f"  {problem.run}: {problem.kind}: {where}{problem.text}")
     if len(found.problems) > SHOWN:
-        say(f"  and {len(found.problems) - SHOWN} more")
-    say(format_result(found))
+        show(f"  and {len(found.problems) - SHOWN} more")
+    show(format_result(found))
 
 
-def print_tensors(found: Comparison, say: Callable[[str], None]) -> None:
-    say(f"{found.digests} digests compared; {found.tensors_compared} tensors, {len(found.tensors)} differ")
+def print_tensors(found: Comparison, show: Callable[[str], None]) -> None:
+    show(f"{found.digests} digests compared; {found.tensors_compared} tensors, {len(found.tensors)} differ")
     for tensor in found.tensors[:SHOWN]:
         far = "" if tensor.max_abs is None else f", by at most {tensor.max_abs:.3g}"
         many = "" if tensor.elements is None else f" of {tensor.elements} elements"
-        say(f"  {tensor.name}: {tensor.why}{many}{far}")
+        show(f"  {tensor.name}: {tensor.why}{many}{far}")
     if len(found.tensors) > SHOWN:
-        say(f"  and {len(found.tensors) - SHOWN} more")
+        show(f"  and {len(found.tensors) - SHOWN} more")
 
 
 def format_result(found: Comparison) -> str:

@@ -72,17 +72,18 @@ class Watcher:
     def look(self, *, last: bool = False) -> None:
         """Read and show the new output of the run."""
         if self.progress.steps is None:
-            self.learn_pinned()
+            self.read_pinned()
         for line in self._ledger.read_new_lines():
             self.progress = add_line(self.progress, decode_ledger_line(line))
         if self._live is None:
             self.print_step(last=last)
         for line in self._events.read_new_lines():
-            self.hear(decode_event_line(line))
+            self.take_event(decode_event_line(line))
         if self._live is not None:
             self._live.update(render_panel(self.spec, self.progress, self.note), refresh=True)
 
-    def hear(self, event: EventLine) -> None:
+    def take_event(self, event: EventLine) -> None:
+        """Show an event; the restores of several workers become one."""
         if event.kind == MESSAGE:
             # Lines of the script scroll by as without elastane, above the panel if there is one.
             self.console.print(Text(event.why))
@@ -94,10 +95,10 @@ class Watcher:
             # The first step of the generation has committed, so all workers have restored.
             together = combine_restored_events(self._restored)
             self._restored.clear()
-            self.hear_one(together)
-        self.hear_one(event)
+            self.show_event(together)
+        self.show_event(event)
 
-    def hear_one(self, event: EventLine) -> None:
+    def show_event(self, event: EventLine) -> None:
         """Show a single event."""
         self.progress = add_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
@@ -116,7 +117,7 @@ class Watcher:
             self._shown_step = self.progress.step
             self._schedule = self._schedule.after_line(time.monotonic())
 
-    def learn_pinned(self) -> None:
+    def read_pinned(self) -> None:
         try:
             pinned = read_record(self.run_dir).pinned
         except ElastaneError:
