@@ -28,8 +28,8 @@ Wait = Annotated[
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint and give its devices to other jobs.
 
-    The job stops at its next commit and keeps its place in the order of jobs. elastane
-    resume continues it.
+    The job stops at its next commit and keeps its place in the order of jobs.
+    Continue it with elastane resume.
 
     With --json, one line per job.
     """
