@@ -12,7 +12,7 @@ from elastane.client.context import connect
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="List at most N lines.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N lines.")] = 50,
     refused: Annotated[bool, typer.Option("--refused", help="Only actions that were refused.")] = False,
     as_json: AsJson = False,
 ) -> None:
