@@ -6,14 +6,14 @@ four kinds of text in backticks, in the docstrings and comments of src/elastane:
 - A plain name, such as `read_config`: it must be in the same file, or some file must define it as a module,
   class, function, method, attribute, field or constant, import it, or have it as a string (a key, a value).
   Arguments and local variables of other files do not count. `camelCase` in JSON is `snake_case` in the code.
-  A single capital letter is part of a formula.
+  A single letter is part of a formula.
 - A dotted name, such as `Module.docstrings` or `elastane.api`: each part must exist, and a class or module of
   ours must define its member.
 - An option, such as `--workers`: some file must have it in a string, or an argument or field `workers`.
 - A file, such as `docs/cli.md` or `plan.py`: it must exist.
 
-In README.md and the pages of docs it looks at files, options and names that begin with `elastane`; the pages
-have many names of other projects. CHANGELOG.md has the names of former versions.
+In the pages of `OUR_PAGES` it looks at all of them, in other pages at files, options and names that begin with
+`elastane`, because these have many names of other projects. CHANGELOG.md has the names of former versions.
 """
 
 import ast
@@ -51,10 +51,10 @@ FOREIGN = frozenset(
 )
 """Names of libraries, of programs and of the field that the code itself does not contain."""
 
-EXAMPLES = frozenset({"data.site", "node.drained", "record.py", "state.PARAMETER.ENTRY"})
+EXAMPLES = frozenset({"data.site", "node.drained", "record.py"})
 """Names that a program puts together, and those of a design that was rejected."""
 
-FOREIGN_ROOTS = ("msgspec", "object", "torch")
+FOREIGN_ROOTS = ("math", "msgspec", "object", "torch")
 """Their members are not looked up."""
 
 OBJECTS = ("run", "step")
@@ -64,8 +64,10 @@ IN_BACKTICKS = re.compile(r"(`+)([^`\n]+)\1")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 OPTION = re.compile(r"--([a-z][a-z-]*)")
 FILE = re.compile(r"[\w./-]+\.(?:py|md|toml)")
-FORMULA = re.compile(r"[A-Z]")
+FORMULA = re.compile(r"[A-Za-z]")
+PLACEHOLDER = re.compile(r"\b(PARAMETER|ENTRY)\b")
 BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+OUR_PAGES = ("ARCHITECTURE.md", "docs/protocol.md", "docs/concepts/")
 FOLDERS = ("src", "docs", "tests", "tools", "benchmarks", "examples")
 
 
@@ -224,7 +226,7 @@ def is_stale(text: str, own: set[str], index: Index) -> bool:
         index: the names of the tree.
     """
     name = text.removesuffix("()")
-    if name in FOREIGN | EXAMPLES | index.strings or FORMULA.fullmatch(name):
+    if name in FOREIGN | EXAMPLES | index.strings or FORMULA.fullmatch(name) or PLACEHOLDER.search(name):
         return False
     if option := OPTION.fullmatch(name):
         return not index.has_option(option[1])
@@ -264,8 +266,10 @@ def find_stale_names(modules: list[Module], root: Path = ROOT) -> list[str]:
     for path in sorted([*root.glob("*.md"), *(root / "docs").rglob("*.md")]):
         if path.name != "CHANGELOG.md":
             texts = [text for _, text in IN_BACKTICKS.findall(BLOCK.sub("", path.read_text()))]
-            texts = [text for text in texts if text.startswith("elastane") or not is_name(text)]
-            found += [f"{path.relative_to(root)}: {text}" for text in texts if is_stale(text, set(), index)]
+            page = str(path.relative_to(root))
+            if not page.startswith(OUR_PAGES):
+                texts = [text for text in texts if text.startswith("elastane") or not is_name(text)]
+            found += [f"{page}: {text}" for text in texts if is_stale(text, set(), index)]
     return found
 
 
