@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -35,25 +36,39 @@ NOW_S = 1_800_000_000.0
 def postgres():
     try:
         with postgres_server() as url:
+            _create_database(url, "migrated", template="template0")
+            Store(url("migrated")).close()
             yield url
     except NotInstalled as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory):
+    """An SQLite store without any record; a copy costs less than the migration of an empty file."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    Store(f"sqlite:///{path}").close()
+    return path
+
+
+def _create_database(url, name, template):
+    with psycopg.connect(url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
 
 
 numbers = itertools.count(1)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def new_url(request, tmp_path):
-    """Build URLs of empty databases, a new one at each call, for each kind of database."""
+def new_url(request, tmp_path, migrated_file):
+    """Build URLs of stores without records, a new one at each call, for each kind of database."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres")
 
     def make():
         name = f"test{next(numbers)}"
         if url is None:
-            return f"sqlite:///{tmp_path}/{name}.db"
-        with psycopg.connect(url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            return f"sqlite:///{shutil.copyfile(migrated_file, tmp_path / f'{name}.db')}"
+        _create_database(url, name, template="migrated")
         return url(name)
 
     return make
@@ -72,8 +87,8 @@ def store(store_url):
 
 
 @pytest.fixture
-def sqlite_store(tmp_path):
-    opened = Store(f"sqlite:///{tmp_path}/store.db")
+def sqlite_store(tmp_path, migrated_file):
+    opened = Store(f"sqlite:///{shutil.copyfile(migrated_file, tmp_path / 'store.db')}")
     yield opened
     opened.close()
 
