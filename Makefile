@@ -13,6 +13,9 @@ PILOT  ?=
 # More flags for the comparison, e.g. make bench BENCH="--quick".
 BENCH  ?=
 
+# Tests start many processes: without bytecode each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 

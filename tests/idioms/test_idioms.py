@@ -20,6 +20,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "idiom.py"
 PACED_FROM = 3
 VIRTUAL_RANKS = 4
 NEVER = 1000
+TRANSFORMERS = tuple(f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "gpt2", "llama"))
+"""Modules that each worker would import for seconds."""
 
 
 def parametrize_idioms(
@@ -46,6 +48,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(stage, idiom: Idiom, variant: str, **options):
+    if idiom.name.startswith("transformers"):
+        stage.preload(*TRANSFORMERS)
     arguments = [idiom.name, *([variant] if variant else []), f"--paced-from={PACED_FROM}"]
     return stage.play(*arguments, script=SCRIPT, max_workers=VIRTUAL_RANKS, digest_every=NEVER, **options)
 

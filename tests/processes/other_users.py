@@ -10,17 +10,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import msgspec
+from typer.testing import CliRunner
 
 import elastane
 from elastane.agent import process_identity
+from elastane.cli.main import app
 
 SOURCES = Path(elastane.__file__).parents[1]
 SITE = Path(msgspec.__file__).parents[1]
 WAIT_S = 90
+POLL_S = 0.1
 UNPRIVILEGED_USER = 65534
 
 
@@ -100,22 +103,44 @@ class Users:
     def run_elastane(
         self, *words: object, code: int | None = 0, user: str = "", umask: int = -1
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root or as another user; ``code`` is its expected exit code, None for any."""
+        """Run a command, in this process unless it needs another user, another umask or starts a controller.
+
+        Args:
+            words: the command.
+            code: its expected exit code; None: any.
+            user: runs the command; empty: root.
+            umask: of the command; -1: that of this process.
+        """
+        if not user and umask == -1 and words[0] != "up":
+            done = self._run_here([str(word) for word in words])
+        else:
+            done = self._run_apart([str(word) for word in words], user, umask)
+        if code is not None:
+            assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "ELASTANE_HOME": str(self.home), "HOME": str(self.folder)}
+
+    def _run_here(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        with chdir(self.folder):
+            result = CliRunner().invoke(app, words, env=self._environment)
+        return subprocess.CompletedProcess(words, result.exit_code, result.stdout, result.stderr)
+
+    def _run_apart(self, words: list[str], user: str, umask: int) -> subprocess.CompletedProcess[str]:
         account = {"user": user, "group": user, "extra_groups": ()} if user else {}
-        done = subprocess.run(
-            [self.python, "-P", "-m", "elastane", *map(str, words)],
+        return subprocess.run(
+            [self.python, "-P", "-m", "elastane", *words],
             capture_output=True,
             text=True,
             check=False,
             timeout=WAIT_S,
             cwd=self.folder,
             umask=umask,
-            env={"PATH": os.environ["PATH"], "ELASTANE_HOME": str(self.home), "HOME": str(self.folder)},
+            env=self._environment,
             **account,
         )
-        if code is not None:
-            assert done.returncode == code, done.stdout + done.stderr
-        return done
 
     def start_controller(
         self, *words: str, code: int = 0, **more: object
@@ -138,7 +163,7 @@ class Users:
             job = self.get_job(name)
             if job["state"] in {"finished", "failed", "cancelled"}:
                 return job
-            time.sleep(0.3)
+            time.sleep(POLL_S)
         raise AssertionError(f"{name} has not ended: {self.get_job(name)}")
 
     def run_dir(self, name: str) -> Path:
@@ -158,7 +183,7 @@ class Users:
         deadline = time.monotonic() + WAIT_S
         while words not in (events := self.run_elastane("events", name, "--job").stdout):
             assert time.monotonic() < deadline, f"{name}: {self.get_job(name)}\n{events}\n{self.read_log()}"
-            time.sleep(0.5)
+            time.sleep(POLL_S)
 
     def read_log(self) -> str:
         return (self.home / "controller.log").read_text()

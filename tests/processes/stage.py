@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections import Counter
@@ -199,6 +201,17 @@ class Stage:
         )
         self.commands = Commands((*self.warm_client, "coordinator"), (*self.warm_client, "fork-server"))
         self._runs = 0
+        self._preloaded: set[str] = set()
+
+    def preload(self, *modules: str) -> None:
+        """Import modules in the warm process, so that workers of later runs need not."""
+        if self._preloaded.issuperset(modules):
+            return
+        self._preloaded.update(modules)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self.warm_client[-1])
+            connection.sendall(json.dumps({"program": "import", "arguments": modules}).encode())
+            connection.recv(64)
 
     def build_command(self, module: str) -> tuple[str, ...]:
         """Return the command of an Elastane program that uses the warm process; append its arguments."""

@@ -8,9 +8,11 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from elastane.api.control import AskStatus
 from elastane.api.rundir import RunDir
+from elastane.cli.main import app
 from elastane.client.coordinator_request import ask_coordinator
 
 from .stage import SCRIPTS, wait_until
@@ -23,8 +25,9 @@ ANSWER_S = 10.0
 ELASTANE = (sys.executable, "-P", "-m", "elastane.cli.main")
 
 
-def run_elastane(*words):
-    return subprocess.run([*ELASTANE, *words], capture_output=True, text=True, check=False)
+def assert_equal(reference, files):
+    verified = CliRunner().invoke(app, ["verify", str(reference.run.run_dir.root), str(files.root)])
+    assert verified.exit_code == 0, verified.output
 
 
 def count_steps(files):
@@ -75,8 +78,7 @@ def test_a_run_is_started_resized_drained_and_verified_from_the_shell(play_refer
     finally:
         run.kill()
         run.wait()
-    verified = run_elastane("verify", str(play_reference(STEPS).run.run_dir.root), str(files.root))
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert_equal(play_reference(STEPS), files)
     shares = [json.loads(line)["workers"].keys() for line in files.ledger.read_text().splitlines()]
     assert {"0", "1", "2"} in shares
     assert shares[-1] == {"0", "2"}
@@ -124,5 +126,4 @@ def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_
     finally:
         run.kill()
         run.wait()
-    verified = run_elastane("verify", str(reference.run.run_dir.root), str(files.root))
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert_equal(reference, files)

@@ -231,7 +231,7 @@ def test_a_job_fails_when_its_user_cannot_read_its_script(cluster: Users) -> Non
     cluster.submit("hidden", "red", hidden / "train.py")
     why = cluster.wait_for_end("hidden")["why"]
     assert cluster.red in why
-    assert f"{hidden} is closed" in why
+    assert f"that user cannot enter {hidden}" in why
 
 
 def test_a_job_of_a_team_without_a_user_is_refused(cluster: Users) -> None:
@@ -281,7 +281,7 @@ def test_a_job_never_runs_as_root_in_a_directory_of_another_user(cluster: Users)
     [
         ("red=no-such-user", "no user no-such-user"),
         ("red=root", "uid 0"),
-        ("=someone", "no team"),
+        ("=someone", "lacks a team"),
     ],
 )
 def test_up_refuses_users_that_cannot_run_jobs(users: Users, option: str, error: str) -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from elastane.agent import agent
@@ -38,6 +39,7 @@ ALSO_IMPORTED = (
 """Modules that ``elastane run`` imports later."""
 DESCRIPTOR_OPTIONS = ("--fd", "--lifeline", "--streams")
 MOST_DESCRIPTORS = 8
+MOST_BYTES = 1 << 20
 
 
 def main() -> None:
@@ -59,7 +61,23 @@ def main() -> None:
                 return
             connection, _ = listener.accept()
             with connection:
-                serve(connection, listener)
+                # Peek, because this process must not receive the descriptors.
+                text = connection.recv(MOST_BYTES, socket.MSG_PEEK)
+                request = json.loads(text or "{}")
+                if request.get("program") == "import":
+                    import_more(request["arguments"])
+                    connection.sendall(b"imported")
+                elif request:
+                    serve(connection, listener)
+
+
+def import_more(modules: list[str]) -> None:
+    """Import modules for the programs that are forked later, as far as they are installed."""
+    for module in modules:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
 
 
 def serve(connection: socket.socket, listener: socket.socket) -> None:
@@ -70,7 +88,7 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
     if os.fork():
         return
     listener.close()
-    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, MOST_DESCRIPTORS)
+    text, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_DESCRIPTORS)
     connection.sendall(f"{os.getpid():08}".encode())
     request = json.loads(text)
     if request["program"] == "elastane":

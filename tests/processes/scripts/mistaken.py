@@ -57,4 +57,4 @@ for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
         if mistake == "break inside" and step.number == 3:
             sys.exit()
     if mistake == "keeps its own":
-        run.keep["who"] = min(step.number, 3) * worker_settings.get_settings().worker // 3
+        run.keep["worker"] = min(step.number, 3) * worker_settings.get_settings().worker // 3
