@@ -1,6 +1,7 @@
 """Fixtures of tests in several folders, and the lock that keeps tests with processes apart."""
 
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,17 @@ def pytest_runtest_protocol(item):
         fcntl.flock(second, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(first, fcntl.LOCK_UN)
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_heap() -> None:
+    """Hide all earlier objects from `find_live_objects`.
+
+    A run looks through all objects of its process several times. Here these are a million, of torch, pytest
+    and earlier tests, and the search took most of the time of each test that trains in this process.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
