@@ -1,5 +1,6 @@
 """Each idiom is exact while workers join, die and leave, or it is refused."""
 
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -20,18 +21,36 @@ SCRIPT = Path(__file__).parent / "scripts" / "idiom.py"
 PACED_FROM = 3
 VIRTUAL_RANKS = 4
 NEVER = 1000
+ABOUT_STATE = {"between_steps", "kept", "optimizers", "schedules"}
+"""The modules of idioms whose subject is the state itself, which moves when it is sharded."""
 TRANSFORMERS = tuple(f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "gpt2", "llama"))
 """Modules that each worker would import for seconds."""
 
 
 def parametrize_idioms(
-    *, are_refused: bool, are_sharded: bool | None = None, are_of_process: bool = False
+    *,
+    are_refused: bool,
+    are_sharded: bool | None = None,
+    are_of_process: bool = False,
+    short: Container[str] | None = None,
 ) -> pytest.MarkDecorator:
-    """Run a test for each of these idioms, and each of their variants."""
+    """Run a test for each of these idioms, and each of their variants.
+
+    Args:
+        are_refused: the idioms are refused, not exact.
+        are_sharded: the idioms can be sharded, or cannot; None: either.
+        are_of_process: the bytes depend on the start of the process.
+        short: idioms of other modules of the catalogue are `long`; None: none is.
+    """
     return pytest.mark.parametrize(
         ("idiom", "variant"),
         [
-            pytest.param(idiom, variant, id=f"{idiom.name}-{variant}" if variant else idiom.name)
+            pytest.param(
+                idiom,
+                variant,
+                id=f"{idiom.name}-{variant}" if variant else idiom.name,
+                marks=() if short is None or idiom.module in short else pytest.mark.long,
+            )
             for idiom in CATALOGUE.values()
             if bool(idiom.refusal) == are_refused
             and idiom.of_process == are_of_process
@@ -102,7 +121,7 @@ def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom
     assert ended.find_subjects("worker.died") == ["worker 0"], ended.describe()
 
 
-@parametrize_idioms(are_refused=False, are_sharded=True)
+@parametrize_idioms(are_refused=False, are_sharded=True, short=ABOUT_STATE)
 def test_an_idiom_is_exact_when_sharded_state_moves(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=drain_first_of_three, copies=1)
     assert_same_as_alone(ended, idiom, variant)

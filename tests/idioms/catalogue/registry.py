@@ -40,6 +40,11 @@ class Idiom:
         return self.train.__name__
 
     @property
+    def module(self) -> str:
+        """The name of its module, without the packages."""
+        return self.train.__module__.rpartition(".")[2]
+
+    @property
     def sentence(self) -> str:
         """The docstring of the code."""
         return inspect.cleandoc(self.train.__doc__ or "")
