@@ -59,7 +59,7 @@ def _create_database(url, name, template):
 numbers = itertools.count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def new_url(request, tmp_path, migrated_file):
     """Build URLs of stores without records, a new one at each call, for each kind of database."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres")

@@ -194,9 +194,9 @@ def test_without_deaths_the_cluster_reaches_the_wanted_state(store, told):
     assert [len(story.machine.jobs[name].begun) for name in ENDS] == [1, 2, 1]
 
 
-def test_a_controller_that_dies_at_any_moment_is_followed_by_one_that_continues(new_url, told):
-    """One death per story: before a commit, after it, or after an order; at each moment."""
-    every = 1 if new_url().startswith("sqlite") else 7
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+def test_a_controller_that_dies_at_any_moment_is_followed_by_one_that_continues(new_url, told, every):
+    """One death per story: before a commit, after it, or after an order; at each moment, or at some."""
     die_at, killed = 0, 1
     while killed:
         die_at += every

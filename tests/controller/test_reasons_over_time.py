@@ -83,7 +83,7 @@ def test_jobs_that_shrink_or_wait_because_of_a_trigger_name_it(cluster, operator
 
 
 @pytest.mark.parametrize("slower", [1.5, 4.0, 30.0])
-@pytest.mark.parametrize("after_s", [5, 65, 130, 600])
+@pytest.mark.parametrize("after_s", [5, 65, 130, pytest.param(600, marks=pytest.mark.long)])
 def test_one_noisy_minute_shrinks_no_job(cluster, ada, slower, after_s):
     ada.post("/jobs", job("train", 1, 2))
     operator = cluster.api.user("operator")
