@@ -19,6 +19,7 @@ from pathlib import Path
 
 from elastane.agent import agent
 from elastane.agent.processes import Commands
+from elastane.runtime.finished.environment import find_owners_of_modules
 from elastane.runtime.fork_server import MODULES
 
 PROGRAMS = {
@@ -47,6 +48,8 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in (*MODULES, *PROGRAMS.values(), *ALSO_IMPORTED):
         importlib.import_module(module)
+    # Each run asks for it at its end.
+    find_owners_of_modules()
     gc.collect()
     gc.freeze()
     # This process does not need the exit codes of its programs.

@@ -1,9 +1,11 @@
 """The environment of a training: versions, platform, settings that decide bits; no paths, no hosts."""
 
+import functools
 import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -45,9 +47,15 @@ def encode_environment() -> bytes:
 
 def list_imported_packages() -> dict[str, str]:
     """Return the version of every installed package that this process has imported, by name."""
-    owners = importlib.metadata.packages_distributions()
+    owners = find_owners_of_modules()
     names = {name for module in sys.modules if "." not in module for name in owners.get(module, ())}
     return {name: importlib.metadata.version(name) for name in sorted(names, key=str.lower)}
+
+
+@functools.cache
+def find_owners_of_modules() -> Mapping[str, list[str]]:
+    """Return the installed packages that have each top-level module. Takes 0.15 s, for a file list of each."""
+    return importlib.metadata.packages_distributions()
 
 
 def _find_processor() -> str:
