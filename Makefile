@@ -73,13 +73,13 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 
 test: setup ## all tests but the long ones (ten minutes on two cores)
 	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses auto --dist worksteal
-	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)
 	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" --ignore tests/unit/cli \
 	  --numprocesses auto --dist worksteal
 
-test-long: setup ## storms, sieges, seeds in bulk, requests by the hundred, the wheel (twenty minutes)
+test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (half an hour)
 	$(BIN)/python -m pytest -m "long and not processes" --numprocesses auto --dist worksteal
 	$(BIN)/python -m pytest -m "long and processes"
 

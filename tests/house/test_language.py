@@ -12,7 +12,9 @@ import pytest
 from tools import find_stale_names, measure_house
 
 LIMITS = measure_house.read_limits()
-PACKAGES = {path.name for path in (measure_house.ROOT / "src/elastane").iterdir() if (path / "__init__.py").exists()}
+PACKAGES = {
+    path.name for path in (measure_house.ROOT / "src/elastane").iterdir() if (path / "__init__.py").exists()
+}
 PACKAGES |= {"elastane", "tests", "benchmarks", "examples", "tools", "docs"}
 
 

@@ -1,6 +1,6 @@
 """Each idiom is exact while workers join, die and leave, or it is refused."""
 
-from collections.abc import Container
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ PACED_FROM = 3
 VIRTUAL_RANKS = 4
 NEVER = 1000
 ABOUT_STATE = {"between_steps", "kept", "optimizers", "schedules"}
-"""The modules of idioms whose subject is the state itself, which moves when it is sharded."""
 TRANSFORMERS = tuple(f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "gpt2", "llama"))
 """Modules that each worker would import for seconds."""
 
@@ -32,7 +31,7 @@ def parametrize_idioms(
     are_refused: bool,
     are_sharded: bool | None = None,
     are_of_process: bool = False,
-    short: Container[str] | None = None,
+    is_long: Callable[[Idiom, str], bool] = lambda _idiom, _variant: False,
 ) -> pytest.MarkDecorator:
     """Run a test for each of these idioms, and each of their variants.
 
@@ -40,7 +39,7 @@ def parametrize_idioms(
         are_refused: the idioms are refused, not exact.
         are_sharded: the idioms can be sharded, or cannot; None: either.
         are_of_process: the bytes depend on the start of the process.
-        short: idioms of other modules of the catalogue are `long`; None: none is.
+        is_long: whether only `make test-long` runs an idiom and variant.
     """
     return pytest.mark.parametrize(
         ("idiom", "variant"),
@@ -49,7 +48,7 @@ def parametrize_idioms(
                 idiom,
                 variant,
                 id=f"{idiom.name}-{variant}" if variant else idiom.name,
-                marks=() if short is None or idiom.module in short else pytest.mark.long,
+                marks=pytest.mark.long if is_long(idiom, variant) else (),
             )
             for idiom in CATALOGUE.values()
             if bool(idiom.refusal) == are_refused
@@ -58,6 +57,11 @@ def parametrize_idioms(
             for variant in idiom.variants or ("",)
         ],
     )
+
+
+def is_about_state(idiom: Idiom) -> bool:
+    """Return whether the subject of an idiom is the state itself, which moves when it is sharded."""
+    return idiom.module in ABOUT_STATE and not idiom.unsharded
 
 
 @pytest.fixture(autouse=True)
@@ -114,14 +118,17 @@ async def drain_first_of_three(run) -> None:
     run.stop_pacing()
 
 
-@parametrize_idioms(are_refused=False)
+@parametrize_idioms(
+    are_refused=False,
+    is_long=lambda idiom, variant: is_about_state(idiom) or variant not in ("", *idiom.variants[:1]),
+)
 def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=replace_killed_worker)
     assert_same_as_alone(ended, idiom, variant)
     assert ended.find_subjects("worker.died") == ["worker 0"], ended.describe()
 
 
-@parametrize_idioms(are_refused=False, are_sharded=True, short=ABOUT_STATE)
+@parametrize_idioms(are_refused=False, are_sharded=True, is_long=lambda idiom, _: not is_about_state(idiom))
 def test_an_idiom_is_exact_when_sharded_state_moves(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=drain_first_of_three, copies=1)
     assert_same_as_alone(ended, idiom, variant)

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from .ways import OPPOSITE_WAYS
+
 pytestmark = pytest.mark.processes
 
 STEP = 5
@@ -18,10 +20,6 @@ BEFORE_THE_COMMIT = [
     "before-vote",
 ]
 AFTER_THE_COMMIT = ["after-one-vote-that-counted", "after-both-votes", "before-apply"]
-WAYS = [
-    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
-    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
-]
 
 
 def play_with_a_death(stage, moment, way, *, workers=3, number=1):
@@ -41,7 +39,7 @@ def assert_survivors_computed_nothing_twice(ended, dead):
     assert len(ranks) == len(set(ranks))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize("moment", BEFORE_THE_COMMIT)
 def test_survivors_compute_the_share_of_a_worker_that_dies_before_it_votes(
     stage, assert_equals_reference, moment, way
@@ -54,7 +52,7 @@ def test_survivors_compute_the_share_of_a_worker_that_dies_before_it_votes(
     assert ended.get_generation(STEP) == ended.get_generation(STEP - 1) + 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 def test_survivors_agree_on_a_step_for_which_only_one_received_the_vote_of_the_dead(
     stage, assert_equals_reference, way
 ):
@@ -63,7 +61,7 @@ def test_survivors_agree_on_a_step_for_which_only_one_received_the_vote_of_the_d
     assert_survivors_computed_nothing_twice(ended, dead=1)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize("moment", AFTER_THE_COMMIT)
 def test_no_share_is_computed_again_once_a_survivor_has_every_vote(
     stage, assert_equals_reference, moment, way
@@ -99,7 +97,7 @@ def test_values_that_a_dead_owner_had_not_published_come_from_its_backup(
     assert ended.count_computed(STEP, by=[0, 2, 3]) == 8 - len(ended.get_shares(STEP)[1])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
 def test_worker_0_may_die_as_any_other(stage, assert_equals_reference, moment, way):
     ended = play_with_a_death(stage, moment, way, number=0)
@@ -107,14 +105,14 @@ def test_worker_0_may_die_as_any_other(stage, assert_equals_reference, moment, w
     assert_survivors_computed_nothing_twice(ended, dead=0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 def test_a_worker_may_die_in_the_first_step(stage, assert_equals_reference, way):
     ended = stage.play("--fault=0:1:before-vote", start=3, **way)
     assert_equals_reference(ended)
     assert ended.find_subjects("worker.died") == ["worker 0"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 def test_a_worker_may_die_in_the_last_step(stage, assert_equals_reference, way):
     ended = stage.play("--fault=1:30:before-apply", start=3, **way)
     assert_equals_reference(ended)

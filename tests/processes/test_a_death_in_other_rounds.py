@@ -2,17 +2,15 @@
 
 import pytest
 
+from .ways import OPPOSITE_WAYS
+
 pytestmark = pytest.mark.processes
 
 EVALUATED_STEP, LAST_STEP = 7, 30
-WAYS = [
-    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
-    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
-]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "moment", ["in-evaluation", "before-vote-on-evaluation", "after-one-vote-on-evaluation"]
 )
@@ -25,8 +23,8 @@ def test_a_worker_may_die_in_an_evaluation(stage, assert_equals_reference, momen
     assert len(ended.find_events("evaluation")) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("moment", ["before-vote-on-the-end", "after-one-vote-on-the-end"])
 def test_a_worker_may_die_in_the_settling_at_the_end(stage, assert_equals_reference, moment, number, way):
     ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)

@@ -7,17 +7,15 @@ import sys
 import pytest
 
 from .stage import SCRIPTS
+from .ways import EVERY_WAY
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("copies", [None, 2])
-@pytest.mark.parametrize("transport", ["shared", "tcp"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 8])
-def test_the_bytes_are_the_same_for_any_number_of_workers(
-    stage, assert_equals_reference, workers, transport, copies
-):
-    ended = stage.play(start=workers, transport=transport, copies=copies)
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6))])
+def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_reference, workers, way):
+    ended = stage.play(start=workers, **way)
     assert_equals_reference(ended)
     assert set(ended.get_shares(30)) == set(range(workers))
     assert ended.messages[0] == "evaluated 27.0 52.0"

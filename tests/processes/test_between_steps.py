@@ -25,7 +25,7 @@ def reference(stage):
     return ended
 
 
-@pytest.mark.parametrize("transport", ["shared", "tcp"])
+@pytest.mark.parametrize("transport", ["shared", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_large_model_is_clipped_while_a_joiner_takes_values_from_others(stage, reference, transport):
     ended = stage.play(
         "--paced-from=4",

@@ -97,6 +97,7 @@ def find_fork_servers(files, state):
     return {row.pid for row in rows if row.role == "fork-server" and row.state == state}
 
 
+@pytest.mark.long
 def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_path):
     reference = stage.play(f"--steps={STEPS}", script="unordered.py")
     assert reference.outcome.code == 0, reference.describe()

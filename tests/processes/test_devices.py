@@ -8,15 +8,9 @@ import pytest
 import torch
 
 from .stage import add_worker_2_and_drain_worker_0
+from .ways import EVERY_WAY
 
 pytestmark = pytest.mark.processes
-
-WAYS = [
-    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
-    pytest.param({"copies": None, "transport": "tcp"}, id="whole-tcp"),
-    pytest.param({"copies": 2, "transport": "shared"}, id="sharded-shared"),
-    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +19,15 @@ def gpu():
         pytest.skip("no CUDA device: torch.cuda.is_available() is False")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 3))])
 def test_mirrored_workers_train_to_the_same_bytes(stage, assert_equals_reference, workers, way):
     ended = stage.play("--mirrored", start=workers, **way)
     assert_equals_reference(ended)
     assert set(ended.get_shares(30)) == set(range(workers))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_mirrored_workers_may_join_and_leave(stage, assert_equals_reference, way):
     ended = stage.play(
         "--mirrored", "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way
@@ -42,7 +36,7 @@ def test_mirrored_workers_may_join_and_leave(stage, assert_equals_reference, way
     assert set(ended.get_shares(30)) == {1, 2}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
 def test_a_mirrored_worker_may_die(stage, assert_equals_reference, moment, way):
     ended = stage.play("--mirrored", f"--fault=1:5:{moment}", start=3, **way)
@@ -79,15 +73,15 @@ def assert_equals_reference_on_gpu(ended, reference):
     assert ended.verdict.problems == ()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 3))])
 def test_workers_on_a_gpu_train_to_the_same_bytes(reference_on_gpu, stage, workers, way):
     ended = stage.play("--device=cuda", start=workers, **way)
     assert_equals_reference_on_gpu(ended, reference_on_gpu)
     assert set(ended.get_shares(30)) == set(range(workers))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_workers_on_a_gpu_may_join_and_leave(reference_on_gpu, stage, way):
     ended = stage.play(
         "--device=cuda", "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way
@@ -95,7 +89,7 @@ def test_workers_on_a_gpu_may_join_and_leave(reference_on_gpu, stage, way):
     assert_equals_reference_on_gpu(ended, reference_on_gpu)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
 def test_a_worker_on_a_gpu_may_die(reference_on_gpu, stage, moment, way):
     ended = stage.play("--device=cuda", f"--fault=1:5:{moment}", start=3, **way)

@@ -5,15 +5,9 @@ import pytest
 from elastane.api.control import AskDrain
 
 from .stage import find_members, get_state
+from .ways import EVERY_WAY
 
 pytestmark = pytest.mark.processes
-
-WAYS = [
-    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
-    pytest.param({"copies": None, "transport": "tcp"}, id="whole-tcp"),
-    pytest.param({"copies": 2, "transport": "shared"}, id="sharded-shared"),
-    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
-]
 
 
 def assert_nothing_computed_twice(ended):
@@ -23,7 +17,7 @@ def assert_nothing_computed_twice(ended):
     assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == steps * 8 + rehearsals
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_worker_joins(stage, assert_equals_reference, way):
     async def disturb(run):
         await run.wait_for_step(4)
@@ -39,7 +33,7 @@ def test_a_worker_joins(stage, assert_equals_reference, way):
     assert ended.get_shares(30).keys() == {0, 1, 2}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_worker_leaves(stage, assert_equals_reference, way):
     async def disturb(run):
         await run.wait_for_step(4)
@@ -138,7 +132,7 @@ async def add_worker_2(run):
     run.stop_pacing()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("moment", ["joiner-after-status", "joiner-after-fetch", "joiner-before-loading"])
 def test_a_worker_may_die_while_it_joins(stage, assert_equals_reference, moment, way):
     ended = stage.play(f"--fault=2:0:{moment}", "--paced-from=5", disturb=add_worker_2, start=2, **way)
@@ -146,7 +140,7 @@ def test_a_worker_may_die_while_it_joins(stage, assert_equals_reference, moment,
     assert ended.find_subjects("worker.died") == ["worker 2"], ended.describe()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_worker_may_die_before_it_answers_a_request_for_state(stage, assert_equals_reference, way):
     ended = stage.play(
         "--fault=1:0:donor-before-serving",

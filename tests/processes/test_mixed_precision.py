@@ -7,14 +7,11 @@ import pytest
 from elastane.api.control import AskStop
 
 from .stage import add_worker_2_and_drain_worker_0
+from .ways import OPPOSITE_WAYS
 
 pytestmark = pytest.mark.processes
 
 LAST = 15
-WAYS = [
-    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
-    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,7 @@ def test_leaving_the_loop_ends_the_run_too(stage, play_undisturbed, assert_equal
     assert ended.model_digest == play_undisturbed().model_digest
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 def test_all_workers_stop_at_the_same_step_when_workers_have_joined_and_left(
     stage, assert_equals_undisturbed, way
 ):
@@ -82,7 +79,7 @@ def test_all_workers_stop_at_the_same_step_when_workers_have_joined_and_left(
     assert ended.get_shares(LAST).keys() == {1, 2}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize(
     ("moment", "step"),
     [("after-one-vote-that-counted", 2), ("in-backward", 6), ("before-apply", 7), ("in-backward", LAST)],

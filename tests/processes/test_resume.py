@@ -29,14 +29,19 @@ EVERY_FOUR = "--checkpoint-every=4 steps"
 @pytest.mark.parametrize(
     ("moment", "first", "then"),
     [
-        ("copying", ("--start=2",), ("--start=3", "--copies=2")),
         ("within-part", ("--start=2", "--copies=2"), ("--start=1", "--copies=all")),
-        ("before-record", ("--start=1",), ("--start=4", "--copies=3")),
-        ("before-metadata", ("--start=3", "--copies=2"), ("--start=2", "--copies=1")),
         ("within-manifest", ("--start=2",), ("--start=2", "--transport=tcp")),
         ("before-marker", ("--start=3",), ("--start=1", "--copies=2")),
-        ("within-marker", ("--start=1", "--copies=2"), ("--start=3", "--copies=all")),
         ("after-marker", ("--start=2", "--copies=1"), ("--start=3",)),
+        *(
+            pytest.param(*way, marks=pytest.mark.long)
+            for way in (
+                ("copying", ("--start=2",), ("--start=3", "--copies=2")),
+                ("before-record", ("--start=1",), ("--start=4", "--copies=3")),
+                ("before-metadata", ("--start=3", "--copies=2"), ("--start=2", "--copies=1")),
+                ("within-marker", ("--start=1", "--copies=2"), ("--start=3", "--copies=all")),
+            )
+        ),
     ],
 )
 def test_all_processes_may_die_while_a_checkpoint_is_written(

@@ -51,8 +51,8 @@ def read_modes(folder: Path) -> dict[str, int]:
     [
         # The first is an oversight of some containers, the others are choices of users.
         (0o000, 0o022),
-        (0o002, 0o002),
-        (0o077, 0o077),
+        pytest.param(0o002, 0o002, marks=pytest.mark.long),
+        pytest.param(0o077, 0o077, marks=pytest.mark.long),
     ],
 )
 def test_files_of_a_run_follow_the_umask_and_are_never_writable_for_others(tmp_path, umask, closed) -> None:
