@@ -16,6 +16,9 @@ BENCH  ?=
 # Tests start many processes: without bytecode each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Only these files have tests with processes; pytest takes long to import all others.
+WITH_PROCESSES = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.processes' tests)
+
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
@@ -73,7 +76,7 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 
 test: setup ## all tests but the long ones (ten minutes on two cores)
 	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses auto --dist worksteal
-	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)
 	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" --ignore tests/unit/cli \
@@ -81,7 +84,7 @@ test-fast: setup ## unit tests and the rules of the house, for the inner loop (o
 
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (half an hour)
 	$(BIN)/python -m pytest -m "long and not processes" --numprocesses auto --dist worksteal
-	$(BIN)/python -m pytest -m "long and processes"
+	$(BIN)/python -m pytest -m "long and processes" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

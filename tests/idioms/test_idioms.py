@@ -64,6 +64,10 @@ def is_about_state(idiom: Idiom) -> bool:
     return idiom.module in ABOUT_STATE and not idiom.unsharded
 
 
+def is_further_variant(idiom: Idiom, variant: str) -> bool:
+    return variant not in ("", *idiom.variants[:1])
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_settings, "_settings", worker_settings.get_settings())
@@ -120,7 +124,7 @@ async def drain_first_of_three(run) -> None:
 
 @parametrize_idioms(
     are_refused=False,
-    is_long=lambda idiom, variant: is_about_state(idiom) or variant not in ("", *idiom.variants[:1]),
+    is_long=lambda idiom, variant: is_about_state(idiom) or is_further_variant(idiom, variant),
 )
 def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=replace_killed_worker)
@@ -128,7 +132,11 @@ def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom
     assert ended.find_subjects("worker.died") == ["worker 0"], ended.describe()
 
 
-@parametrize_idioms(are_refused=False, are_sharded=True, is_long=lambda idiom, _: not is_about_state(idiom))
+@parametrize_idioms(
+    are_refused=False,
+    are_sharded=True,
+    is_long=lambda idiom, variant: not is_about_state(idiom) or is_further_variant(idiom, variant),
+)
 def test_an_idiom_is_exact_when_sharded_state_moves(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=drain_first_of_three, copies=1)
     assert_same_as_alone(ended, idiom, variant)
