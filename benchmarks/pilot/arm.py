@@ -24,15 +24,15 @@ from elastane.client.cluster import Cluster
 from elastane.client.coordinator_request import ask_coordinator
 
 from pilot.controller import SOURCES, start_controller
-from pilot.record import ArmRecord, Deed, Look
+from pilot.record import Action, ArmRecord, Observation
 from pilot.scenario import (
     Capacity,
-    Happening,
     Kill,
     Price,
     Priority,
     Reserve,
     Scenario,
+    ScenarioEvent,
     Submission,
     make_reservation,
 )
@@ -82,8 +82,8 @@ class _Arm:
         }
         self.reporter = self.make_client("reporter")
         self.began_s = 0.0
-        self.looks: list[Look] = []
-        self.deeds: list[Deed] = []
+        self.observations: list[Observation] = []
+        self.actions: list[Action] = []
         self.jobs: dict[str, Job] = {}
 
     def make_client(self, role: Role, team: str = "") -> Cluster:
@@ -98,7 +98,7 @@ class _Arm:
         scenario = self.scenario
         self.operator.apply(scenario.cluster)
         submissions = sorted(scenario.jobs, key=lambda job: job.at)
-        pending_events = sorted(scenario.happens, key=lambda one: one.at)
+        pending_events = sorted(scenario.events, key=lambda one: one.at)
         self.began_s = time.time()
         while submissions or self.list_unfinished():
             if self.now_s > scenario.timeout_s:
@@ -141,8 +141,8 @@ class _Arm:
                 pool: max(granted.get(pool, 0), held[pool].workers if pool in held else 0)
                 for pool in sorted(granted.keys() | held.keys())
             }
-            self.looks.append(
-                Look(at_s=at_s, job=name, state=job.state, granted=granted, uses=uses, step=job.step)
+            self.observations.append(
+                Observation(at_s=at_s, job=name, state=job.state, granted=granted, uses=uses, step=job.step)
             )
             if (job.state, job.grant) != (before[name].state, before[name].grant):
                 why = job.why if job.state in ENDED else " ".join(job.explained.sentences[:2])
@@ -153,7 +153,7 @@ class _Arm:
 
     def record_deed(self, kind: str, text: str, job: str = "") -> None:
         self.say(f"{self.now_s:5.0f} s  {text}")
-        self.deeds.append(Deed(at_s=self.now_s, kind=kind, text=text, job=job))
+        self.actions.append(Action(at_s=self.now_s, kind=kind, text=text, job=job))
 
     def build_record(self) -> ArmRecord:
         jobs = tuple(self.jobs.values())
@@ -165,15 +165,15 @@ class _Arm:
             ended_s=max(job.ended_s or 0.0 for job in jobs) - self.began_s,
             jobs=jobs,
             events=tuple(event for job in jobs for event in self.operator.events(job.name)),
-            looks=tuple(self.looks),
-            deeds=tuple(self.deeds),
+            observations=tuple(self.observations),
+            actions=tuple(self.actions),
             usage=usage.rows,
             audit=tuple(reversed([*self.operator.audit()])),
         )
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def carry_out(self, one: Happening) -> bool:
+    def carry_out(self, one: ScenarioEvent) -> bool:
         """Carry out an event; return False if it is not yet possible."""
         match one.what:
             case Capacity(pool=pool, devices=devices):

@@ -40,7 +40,7 @@ def _check_arm(scenario: Scenario, arm: ArmRecord, figures: Figures, equal: Equa
             text = f"{arm.name}: {job.name} failed at its first attempt, and its traceback is stored"
             yield Check(text, bool(job.traceback) and job.attempts == 1)
     killed = {
-        one.what.job for one in scenario.happens if isinstance(one.what, Kill) and one.what.process == "agent"
+        one.what.job for one in scenario.events if isinstance(one.what, Kill) and one.what.process == "agent"
     }
     for job in arm.jobs:
         if job.name in killed:

@@ -8,7 +8,7 @@ from elastane.api.rest import Job
 from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
 from elastane.observability.drawing import Axis, choose_ticks
 
-from pilot.record import ArmRecord, Deed, Look
+from pilot.record import Action, ArmRecord, Observation
 from pilot.scenario import History, Scenario, compute_capacity
 
 WIDTH, LEFT, RIGHT = 1120, 110, 18
@@ -101,7 +101,10 @@ class _Drawing:
         yield f'<text class="tick" x="{LEFT - 9}" y="{base - 5}">{escape(job.name)}</text>'
         yield f'<path class="grid" d="M{x.start} {base}H{x.stop}"/>'
         yield f'<path class="waits" d="M{x(submitted_s)} {base - 2}H{x(ended_s)}"/>'
-        stretches = [list(some) for _, some in groupby(self._list_looks(job.name), lambda look: look.size)]
+        stretches = [
+            list(some)
+            for _, some in groupby(self._list_observations(job.name), lambda observation: observation.size)
+        ]
         ends_s = [*(some[0].at_s for some in stretches[1:]), ended_s]
         for some, end_s in zip(stretches, ends_s, strict=True):
             first, size = some[0], some[0].size
@@ -124,13 +127,13 @@ class _Drawing:
         """Draw each action from outside at its time."""
         rules, signs = [], []
         free_from = [0.0] * MARK_ROWS
-        for deed in self.arm.deeds:
-            colour, glyph, _ = SIGNS[deed.kind]
-            at = self.x(deed.at_s)
+        for action in self.arm.actions:
+            colour, glyph, _ = SIGNS[action.kind]
+            at = self.x(action.at_s)
             row = next((row for row, free in enumerate(free_from) if free <= at), 0)
             free_from[row] = at + MARK_ROW_PX
             y = MARKS_PX - MARK_ROW_PX * row
-            words = f"second {deed.at_s:.0f}: {escape(deed.text)}"
+            words = f"second {action.at_s:.0f}: {escape(action.text)}"
             rules.append(f'<path class="rule {colour}" d="M{at} {y + 8}V{bottom}"/>')
             inside = f'<circle r="10"/><path d="{glyph}"/><title>{words}</title>'
             signs.append(f'<g class="mark {colour}" transform="translate({at} {y})">{inside}</g>')
@@ -143,22 +146,22 @@ class _Drawing:
         place = f'x="{left}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}"'
         return f'<rect fill="{self.colours[job]}" {place}><title>{words}</title></rect>'
 
-    def _list_looks(self, job: str) -> Sequence[Look]:
-        return [look for look in self.arm.looks if look.job == job]
+    def _list_observations(self, job: str) -> Sequence[Observation]:
+        return [observation for observation in self.arm.observations if observation.job == job]
 
     def _list_uses(self, pool: str) -> Iterable[tuple[float, float, dict[str, int]]]:
         """Yield ``(from, until, devices by job)`` between changes; the jobs in the order of submission."""
         using = dict.fromkeys((job.name for job in self.arm.jobs), 0)
         begin_s = 0.0
-        for at_s, some in groupby(self.arm.looks, lambda look: look.at_s):
-            after = using | {look.job: look.uses.get(pool, 0) for look in some}
+        for at_s, some in groupby(self.arm.observations, lambda observation: observation.at_s):
+            after = using | {observation.job: observation.uses.get(pool, 0) for observation in some}
             if after != using:
                 yield begin_s, at_s, {job: devices for job, devices in using.items() if devices}
                 begin_s, using = at_s, after
         yield begin_s, self.arm.ended_s, {job: devices for job, devices in using.items() if devices}
 
 
-def build_legend(deeds: Sequence[Deed]) -> Iterable[tuple[str, str, str]]:
+def build_legend(actions: Sequence[Action]) -> Iterable[tuple[str, str, str]]:
     """Return class, glyph and word of each kind of action that occurs."""
-    there = {deed.kind for deed in deeds}
+    there = {action.kind for action in actions}
     return [sign for kind, sign in SIGNS.items() if kind in there]

@@ -10,7 +10,7 @@ from elastane.observability.attempts import compute_attempt_costs
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
 
 import ticks
-from pilot.record import ArmRecord, Look
+from pilot.record import ArmRecord, Observation
 from pilot.scenario import History, Scenario, compute_capacity, compute_device_s
 
 HELP = {
@@ -129,11 +129,13 @@ def compute_figures(arm: ArmRecord, scenario: Scenario) -> Figures:
         cost=sum(row.cost for row in arm.usage),
         resizes=sum(job.resizes for job in arm.jobs),
         most_resizes=max(job.resizes for job in arm.jobs),
-        back_and_forth=sum(count_reversals(list_sizes(arm.looks, job.name), cooldown_s) for job in arm.jobs),
+        back_and_forth=sum(
+            count_reversals(list_sizes(arm.observations, job.name), cooldown_s) for job in arm.jobs
+        ),
         preemptions=sum(job.preemptions for job in arm.jobs),
         crashes=sum(job.crashes for job in arm.jobs),
         interventions=sum(line.action in HELP for line in arm.audit),
-        most_beyond=find_most_beyond(arm.looks, capacity),
+        most_beyond=find_most_beyond(arm.observations, capacity),
     )
 
 
@@ -150,12 +152,12 @@ def count_work(arm: ArmRecord, job: str, virtual_ranks: int) -> Worked:
     return Worked(committed, len(begun) - committed - rehearsed, rehearsed, lost)
 
 
-def list_sizes(looks: Iterable[Look], job: str) -> list[tuple[float, int]]:
+def list_sizes(observations: Iterable[Observation], job: str) -> list[tuple[float, int]]:
     """Return ``(from this second on, granted workers)`` of a job for each observed change."""
     found: list[tuple[float, int]] = []
-    for look in looks:
-        if look.job == job and (not found or found[-1][1] != look.size):
-            found.append((look.at_s, look.size))
+    for observation in observations:
+        if observation.job == job and (not found or found[-1][1] != observation.size):
+            found.append((observation.at_s, observation.size))
     return found
 
 
@@ -168,15 +170,15 @@ def count_reversals(sizes: Sequence[tuple[float, int]], within_s: float) -> int:
     )
 
 
-def find_most_beyond(looks: Sequence[Look], capacity: Mapping[str, History]) -> int:
+def find_most_beyond(observations: Sequence[Observation], capacity: Mapping[str, History]) -> int:
     """Return the most devices used in a pool beyond those that existed, except those that may be leaving.
 
     Jobs are observed one after the other, so only the values on which two rounds of observations agree count.
     """
     using: dict[str, Mapping[str, int]] = {}
     beyond: list[int] = []
-    for at_s, some in groupby(looks, lambda look: look.at_s):
-        using |= {look.job: look.uses for look in some}
+    for at_s, some in groupby(observations, lambda observation: observation.at_s):
+        using |= {observation.job: observation.uses for observation in some}
         used = {pool: sum(uses.get(pool, 0) for uses in using.values()) for pool in capacity}
         beyond.append(
             max(used[pool] - _find_recent_most(history, at_s) for pool, history in capacity.items())

@@ -72,7 +72,7 @@ def _render_arm(arm: ArmRecord, scenario: Scenario, until_s: float) -> Iterable[
     for job, colour in assign_colours(arm).items():
         yield f'<span><i style="background:{colour}"></i>{escape(job)}</span>'
     yield '</figcaption><figcaption class="keys">'
-    for colour, glyph, word in build_legend(arm.deeds):
+    for colour, glyph, word in build_legend(arm.actions):
         sign = f'<svg class="glyph {colour}" viewBox="-9 -9 18 18"><path d="{glyph}"/></svg>'
         yield f"<span>{sign}{word}</span>"
     yield "</figcaption></figure>"
@@ -100,7 +100,11 @@ def _render_checks(checks: Sequence[Check]) -> Iterable[str]:
 def _render_events(arm: ArmRecord) -> Iterable[str]:
     """Return the actions from outside and the events of the cluster, in the order of time."""
     rows = [(event.time_s - arm.began_s, event.kind, event.job, event.message) for event in arm.events]
-    rows += [(deed.at_s, deed.kind, deed.job, deed.text) for deed in arm.deeds if deed.kind != "submit"]
+    rows += [
+        (action.at_s, action.kind, action.job, action.text)
+        for action in arm.actions
+        if action.kind != "submit"
+    ]
     yield f"<details><summary>Events of the {escape(arm.name)} arm</summary>"
     yield '<div class="card scroll"><table><thead><tr><th class="n">second</th><th>kind</th><th>job</th>'
     yield "<th></th></tr></thead><tbody>"

@@ -9,7 +9,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.usage import UsageRow
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """An observation of one job, as the API describes it at that moment.
 
     Args:
@@ -33,7 +33,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.granted.values())
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class Action(msgspec.Struct, frozen=True, kw_only=True):
     """An action on the cluster from outside, and its time.
 
     Args:
@@ -59,8 +59,8 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
         ended_s: the second of the pilot at which the last job had ended.
         jobs: the jobs at the end, in the order of their submission.
         events: the events of all jobs.
-        looks: the observations, in the order of time.
-        deeds: the actions from outside, in the order of time.
+        observations: the observations, in the order of time.
+        actions: the actions from outside, in the order of time.
         usage: the usage by job and pool.
         audit: the audit log, oldest line first.
     """
@@ -71,8 +71,8 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float
     jobs: tuple[Job, ...]
     events: tuple[Event, ...]
-    looks: tuple[Look, ...]
-    deeds: tuple[Deed, ...]
+    observations: tuple[Observation, ...]
+    actions: tuple[Action, ...]
     usage: tuple[UsageRow, ...]
     audit: tuple[AuditLine, ...]
 

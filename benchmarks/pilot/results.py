@@ -44,11 +44,11 @@ def _describe_arm(arm: ArmRecord, figures: Figures) -> dict[str, Any]:
                 "resizes": job.resizes,
                 "preemptions": job.preemptions,
                 "why": job.why,
-                "sizes": list_sizes(arm.looks, job.name),
+                "sizes": list_sizes(arm.observations, job.name),
             }
             for job in arm.jobs
         },
-        "deeds": msgspec.to_builtins(arm.deeds),
+        "actions": msgspec.to_builtins(arm.actions),
         "events": [
             {
                 "at_s": event.time_s - arm.began_s,

@@ -61,7 +61,7 @@ class Kill(Part, frozen=True, kw_only=True):
     after_step: int = 0
 
 
-class Happening(Part, frozen=True, kw_only=True):
+class ScenarioEvent(Part, frozen=True, kw_only=True):
     """One event at second ``at``; exactly one of the other fields is given."""
 
     at: float
@@ -108,7 +108,7 @@ class Scenario(Part, frozen=True, kw_only=True):
         timeout_s: a pilot that takes longer fails.
         cluster: the cluster as operators declare it.
         jobs: the jobs in the order of their submission.
-        happens: the events in any order.
+        events: the events in any order.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Scenario(Part, frozen=True, kw_only=True):
     timeout_s: float
     cluster: Config
     jobs: tuple[Submission, ...]
-    happens: tuple[Happening, ...] = ()
+    events: tuple[ScenarioEvent, ...] = ()
 
     def make_spec(self, submission: Submission, root: Path, env: Mapping[str, str]) -> JobSpec:
         """Return the job spec of a submission.
@@ -149,7 +149,7 @@ def read_scenario(path: Path) -> Scenario:
         ) from error
     found = parse_document(document, Scenario, "scenario")
     names = {job.name for job in found.jobs}
-    for one in found.happens:
+    for one in found.events:
         given = [each for each in (one.capacity, one.price, one.priority, one.reserve, one.kill) if each]
         if len(given) != 1:
             raise BadInput(
@@ -192,7 +192,7 @@ def compute_capacity(scenario: Scenario) -> dict[str, History]:
     """Return the devices that jobs can have in each pool, from second 0 on."""
     found = {}
     for pool in scenario.cluster.pools or ():
-        events = [(one.at, one.what) for one in scenario.happens]
+        events = [(one.at, one.what) for one in scenario.events]
         reports = sorted(
             (at_s, it.devices) for at_s, it in events if isinstance(it, Capacity) and it.pool == pool.name
         )

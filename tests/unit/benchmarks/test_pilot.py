@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from pilot.figures import count_reversals, find_most_beyond, list_sizes
-from pilot.record import Look
+from pilot.record import Observation
 from pilot.scenario import Scenario, compute_capacity, compute_device_s, fix_size, read_scenario
 
 from elastane.api.document_parser import parse_document
@@ -28,9 +28,9 @@ def make_scenario(**changes):
     return parse_document(written | changes, Scenario, "scenario")
 
 
-def make_looks(job, *sizes):
+def make_observations(job, *sizes):
     return [
-        Look(at_s=float(at), job=job, state="running", granted={"p": n}, uses={"p": n}, step=0)
+        Observation(at_s=float(at), job=job, state="running", granted={"p": n}, uses={"p": n}, step=0)
         for at, n in enumerate(sizes)
     ]
 
@@ -62,7 +62,7 @@ def test_capacity_is_the_declared_number_limited_by_reports_and_reservations():
     found = compute_capacity(
         make_scenario(
             cluster={"pools": pools},
-            happens=[
+            events=[
                 {"at": 0, "reserve": reserve},
                 {"at": 5, "capacity": {"pool": "spot", "devices": 1}},
                 {"at": 8, "capacity": {"pool": "spot", "devices": 9}},
@@ -86,24 +86,24 @@ def test_starts_and_ends_do_not_count_as_resizes():
 
 
 def test_sizes_are_listed_once_per_change():
-    assert list_sizes(make_looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
-    assert list_sizes(make_looks("a", 2), "b") == []
+    assert list_sizes(make_observations("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
+    assert list_sizes(make_observations("a", 2), "b") == []
 
 
 def test_devices_beyond_those_of_a_pool_are_found_unless_they_are_leaving():
     capacity = {"p": ((0.0, 4),)}
-    assert find_most_beyond(make_looks("a", 4, 5, 5, 4), capacity) == 1
-    assert find_most_beyond(make_looks("a", 4, 4, 3), capacity) == 0
+    assert find_most_beyond(make_observations("a", 4, 5, 5, 4), capacity) == 1
+    assert find_most_beyond(make_observations("a", 4, 4, 3), capacity) == 0
     # One round may have observed one job before a change and the other after it.
-    assert find_most_beyond(make_looks("a", 4, 5, 4, 4), capacity) == 0
-    assert find_most_beyond(make_looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
+    assert find_most_beyond(make_observations("a", 4, 5, 4, 4), capacity) == 0
+    assert find_most_beyond(make_observations("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
 
 
 def test_a_line_with_two_events_is_refused(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text(
         "{name: s, microbatchS: 1, virtualRanks: 1, timeoutS: 1, cluster: {}, jobs: [], "
-        "happens: [{at: 3, price: {pool: p, price: 1}, capacity: {pool: p, devices: 1}}]}"
+        "events: [{at: 3, price: {pool: p, price: 1}, capacity: {pool: p, devices: 1}}]}"
     )
     with pytest.raises(BadInput, match="at 3: 2 events in one line"):
         read_scenario(file)
