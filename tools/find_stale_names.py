@@ -12,8 +12,9 @@ four kinds of text in backticks, in the docstrings and comments of src/elastane:
 - An option, such as `--workers`: some file must have it in a string, or an argument or field `workers`.
 - A file, such as `docs/cli.md` or `plan.py`: it must exist.
 
-In the pages of `OUR_PAGES` it looks at all of them, in other pages at files, options and names that begin with
-`elastane`, because these have many names of other projects. CHANGELOG.md has the names of former versions.
+In the pages of `OUR_PAGES` it looks at all of them. In other pages it looks at files, options and names that
+begin with `elastane`, because these have many names of other projects. CHANGELOG.md has the names of former
+versions.
 """
 
 import ast
