@@ -168,7 +168,7 @@ def test_a_store_that_was_replaced_by_another_file_is_not_used(running, store):
     assert sqlite3.connect(store).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-@pytest.mark.parametrize("journal", ["-wal", "-shm"])
+@pytest.mark.parametrize("journal", ["-wal", pytest.param("-shm", marks=pytest.mark.long)])
 def test_a_lost_journal_is_noticed_and_nothing_is_lost_when_the_controller_ends(
     running, start, store, journal, tmp_path
 ):
@@ -223,7 +223,14 @@ def test_an_older_state_written_into_the_running_store_is_noticed(running, store
     assert not running.serves()
 
 
-@pytest.mark.parametrize("lost", ["the journal", "the database", "all in the database"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "the journal",
+        pytest.param("the database", marks=pytest.mark.long),
+        pytest.param("all in the database", marks=pytest.mark.long),
+    ],
+)
 def test_a_store_that_lost_changes_while_no_controller_ran_is_refused_until_that_is_accepted(
     running, start, store, tmp_path, lost
 ):
@@ -317,7 +324,7 @@ def copied(store, elsewhere):
     return elsewhere / "store.db"
 
 
-@pytest.mark.parametrize("path", [hard_link, symbolic_link, copied])
+@pytest.mark.parametrize("path", [hard_link, pytest.param(symbolic_link, marks=pytest.mark.long), copied])
 def test_no_other_path_to_a_store_gives_it_a_second_controller(running, start, store, tmp_path, path):
     other = path(store, tmp_path / "elsewhere")
     second = start(tmp_path / "another home", other)

@@ -152,6 +152,7 @@ def cold(home, tmp_path_factory) -> Stage:
     return stage
 
 
+@pytest.mark.long
 @parametrize_idioms(are_refused=False, are_of_process=True)
 def test_an_idiom_is_exact_in_two_runs_that_share_no_process(cold, idiom, variant):
     reference = play(cold, idiom, variant, disturb=release_all_steps)
@@ -179,7 +180,7 @@ def test_an_idiom_is_refused_alone(idiom, variant):
     assert idiom.refusal in normalise_text(str(refusal.value))
 
 
-@parametrize_idioms(are_refused=True)
+@parametrize_idioms(are_refused=True, is_long=is_further_variant)
 def test_an_idiom_is_refused_in_a_run_of_two_workers(stage, idiom, variant):
     ended = stage.play(
         idiom.name, *([variant] if variant else []), script=SCRIPT, max_workers=VIRTUAL_RANKS, start=2

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from .ways import OPPOSITE_WAYS
+from .ways import OPPOSITE_WAYS, pair_with_ways
 
 pytestmark = pytest.mark.processes
 
@@ -39,8 +39,7 @@ def assert_survivors_computed_nothing_twice(ended, dead):
     assert len(ranks) == len(set(ranks))
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
-@pytest.mark.parametrize("moment", BEFORE_THE_COMMIT)
+@pytest.mark.parametrize(("moment", "way"), pair_with_ways(BEFORE_THE_COMMIT, OPPOSITE_WAYS))
 def test_survivors_compute_the_share_of_a_worker_that_dies_before_it_votes(
     stage, assert_equals_reference, moment, way
 ):
@@ -61,8 +60,7 @@ def test_survivors_agree_on_a_step_for_which_only_one_received_the_vote_of_the_d
     assert_survivors_computed_nothing_twice(ended, dead=1)
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
-@pytest.mark.parametrize("moment", AFTER_THE_COMMIT)
+@pytest.mark.parametrize(("moment", "way"), pair_with_ways(AFTER_THE_COMMIT, OPPOSITE_WAYS))
 def test_no_share_is_computed_again_once_a_survivor_has_every_vote(
     stage, assert_equals_reference, moment, way
 ):
@@ -86,8 +84,15 @@ def test_state_that_arrives_while_the_step_is_being_applied_is_kept(
     assert_equals_reference(stage.play(late, fault, disturb=disturb, start=3, copies=2, transport=transport))
 
 
-@pytest.mark.parametrize("transport", ["shared", "tcp"])
-@pytest.mark.parametrize("moment", ["before-publish", "after-one-published"])
+@pytest.mark.parametrize(
+    ("moment", "transport"),
+    [
+        ("before-publish", "shared"),
+        ("after-one-published", "tcp"),
+        pytest.param("before-publish", "tcp", marks=pytest.mark.long),
+        pytest.param("after-one-published", "shared", marks=pytest.mark.long),
+    ],
+)
 def test_values_that_a_dead_owner_had_not_published_come_from_its_backup(
     stage, assert_equals_reference, moment, transport
 ):
@@ -97,8 +102,9 @@ def test_values_that_a_dead_owner_had_not_published_come_from_its_backup(
     assert ended.count_computed(STEP, by=[0, 2, 3]) == 8 - len(ended.get_shares(STEP)[1])
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
-@pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
+@pytest.mark.parametrize(
+    ("moment", "way"), pair_with_ways(["in-backward", "before-vote", "before-apply"], OPPOSITE_WAYS)
+)
 def test_worker_0_may_die_as_any_other(stage, assert_equals_reference, moment, way):
     ended = play_with_a_death(stage, moment, way, number=0)
     assert_equals_reference(ended)

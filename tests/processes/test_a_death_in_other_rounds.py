@@ -2,17 +2,19 @@
 
 import pytest
 
-from .ways import OPPOSITE_WAYS
+from .ways import OPPOSITE_WAYS, pair_with_ways
 
 pytestmark = pytest.mark.processes
 
 EVALUATED_STEP, LAST_STEP = 7, 30
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "moment", ["in-evaluation", "before-vote-on-evaluation", "after-one-vote-on-evaluation"]
+    ("moment", "way"),
+    pair_with_ways(
+        ["in-evaluation", "before-vote-on-evaluation", "after-one-vote-on-evaluation"], OPPOSITE_WAYS
+    ),
 )
 def test_a_worker_may_die_in_an_evaluation(stage, assert_equals_reference, moment, number, way):
     ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
@@ -23,9 +25,10 @@ def test_a_worker_may_die_in_an_evaluation(stage, assert_equals_reference, momen
     assert len(ended.find_events("evaluation")) == 1
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
-@pytest.mark.parametrize("moment", ["before-vote-on-the-end", "after-one-vote-on-the-end"])
+@pytest.mark.parametrize(
+    ("moment", "way"), pair_with_ways(["before-vote-on-the-end", "after-one-vote-on-the-end"], OPPOSITE_WAYS)
+)
 def test_a_worker_may_die_in_the_settling_at_the_end(stage, assert_equals_reference, moment, number, way):
     ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
     assert_equals_reference(ended)

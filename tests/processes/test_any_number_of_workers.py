@@ -7,13 +7,12 @@ import sys
 import pytest
 
 from .stage import SCRIPTS
-from .ways import EVERY_WAY
+from .ways import pair_with_ways
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("workers", [1, 2, 3, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6))])
+@pytest.mark.parametrize(("workers", "way"), pair_with_ways([1, 2, 3, 8, 4, 6]))
 def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_reference, workers, way):
     ended = stage.play(start=workers, **way)
     assert_equals_reference(ended)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .stage import SCRIPTS
+from .ways import EVERY_WAY
 
 pytestmark = pytest.mark.processes
 
@@ -80,7 +81,7 @@ def test_leaving_the_loop_inside_a_step_ends_the_run(stage):
         ("keeps its own", "differ in run.keep"),
     ],
 )
-@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("copies", [2, pytest.param(None, marks=pytest.mark.long)])
 def test_scripts_that_diverge_end_the_run(stage, mistake, words, copies):
     ended = play_mistake(stage, mistake, copies=copies)
     assert words in ended.outcome.traceback or "in one to settle" in ended.outcome.traceback, ended.describe()
@@ -166,11 +167,10 @@ def test_a_directory_in_use_is_left_alone(stage, assert_equals_reference):
     assert "is in use by a live run" in " ".join(answers[0].stderr.split())
 
 
-@pytest.mark.parametrize("copies", [None, 2])
-@pytest.mark.parametrize("transport", ["shared", "tcp"])
-def test_copies_of_the_state_that_differ_end_the_run(stage, copies, transport):
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_copies_of_the_state_that_differ_end_the_run(stage, way):
     """The next digest finds a worker that computes wrongly, before the next step."""
-    ended = stage.play("--corrupt=1:8", start=3, copies=copies, transport=transport)
+    ended = stage.play("--corrupt=1:8", start=3, **way)
     assert ended.outcome.code == 1
     assert "after step 10 workers" in ended.outcome.why, ended.describe()
     assert "have different" in ended.outcome.why

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from .stage import add_worker_2_and_drain_worker_0
-from .ways import EVERY_WAY
+from .ways import EVERY_WAY, pair_with_ways
 
 pytestmark = pytest.mark.processes
 
@@ -36,8 +36,7 @@ def test_mirrored_workers_may_join_and_leave(stage, assert_equals_reference, way
     assert set(ended.get_shares(30)) == {1, 2}
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
+@pytest.mark.parametrize(("moment", "way"), pair_with_ways(["in-backward", "before-vote", "before-apply"]))
 def test_a_mirrored_worker_may_die(stage, assert_equals_reference, moment, way):
     ended = stage.play("--mirrored", f"--fault=1:5:{moment}", start=3, **way)
     assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
@@ -89,8 +88,7 @@ def test_workers_on_a_gpu_may_join_and_leave(reference_on_gpu, stage, way):
     assert_equals_reference_on_gpu(ended, reference_on_gpu)
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
+@pytest.mark.parametrize(("moment", "way"), pair_with_ways(["in-backward", "before-vote", "before-apply"]))
 def test_a_worker_on_a_gpu_may_die(reference_on_gpu, stage, moment, way):
     ended = stage.play("--device=cuda", f"--fault=1:5:{moment}", start=3, **way)
     assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()

@@ -5,7 +5,7 @@ import pytest
 from elastane.api.control import AskDrain
 
 from .stage import find_members, get_state
-from .ways import EVERY_WAY
+from .ways import EVERY_WAY, pair_with_ways
 
 pytestmark = pytest.mark.processes
 
@@ -132,8 +132,9 @@ async def add_worker_2(run):
     run.stop_pacing()
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("moment", ["joiner-after-status", "joiner-after-fetch", "joiner-before-loading"])
+@pytest.mark.parametrize(
+    ("moment", "way"), pair_with_ways(["joiner-after-status", "joiner-after-fetch", "joiner-before-loading"])
+)
 def test_a_worker_may_die_while_it_joins(stage, assert_equals_reference, moment, way):
     ended = stage.play(f"--fault=2:0:{moment}", "--paced-from=5", disturb=add_worker_2, start=2, **way)
     assert_equals_reference(ended)

@@ -7,7 +7,7 @@ import pytest
 from elastane.api.control import AskStop
 
 from .stage import add_worker_2_and_drain_worker_0
-from .ways import OPPOSITE_WAYS
+from .ways import OPPOSITE_WAYS, pair_with_ways
 
 pytestmark = pytest.mark.processes
 
@@ -79,12 +79,14 @@ def test_all_workers_stop_at_the_same_step_when_workers_have_joined_and_left(
     assert ended.get_shares(LAST).keys() == {1, 2}
 
 
-@pytest.mark.parametrize("way", OPPOSITE_WAYS)
 @pytest.mark.parametrize(
-    ("moment", "step"),
-    [("after-one-vote-that-counted", 2), ("in-backward", 6), ("before-apply", 7), ("in-backward", LAST)],
+    ("moment", "step", "way"),
+    pair_with_ways(
+        [("after-one-vote-that-counted", 2), ("in-backward", 6), ("before-apply", 7), ("in-backward", LAST)],
+        OPPOSITE_WAYS,
+    ),
 )
-def test_a_worker_may_die_in_a_step(stage, assert_equals_undisturbed, way, moment, step):
+def test_a_worker_may_die_in_a_step(stage, assert_equals_undisturbed, moment, step, way):
     ended = stage.play(f"--fault=1:{step}:{moment}", script="mixed.py", start=3, **way)
     assert_equals_undisturbed(ended)
     assert "worker 1" in ended.find_subjects("worker.died")

@@ -101,7 +101,8 @@ def test_the_checkpoint_that_an_attempt_began_with_is_kept_for_later_workers(
 # -- at any moment -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_all_processes_may_die_again_and_again(attempts, assert_attempts_equal_reference, seed):
     """The instants and the numbers of workers and copies follow from the seed."""
     dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
@@ -201,8 +202,8 @@ def assert_equal(ended, expected):
     [
         ("training.py", ()),
         ("mixed.py", ("--end=patience",)),
-        ("mixed.py", ("--end=break",)),
-        ("mixed.py", ("--end=return",)),
+        pytest.param("mixed.py", ("--end=break",), marks=pytest.mark.long),
+        pytest.param("mixed.py", ("--end=return",), marks=pytest.mark.long),
     ],
 )
 def test_all_processes_may_die_before_the_model_is_written(attempts, play_undisturbed, script, args):
@@ -250,7 +251,9 @@ def kill_workers(attempts, *others: str) -> None:
             os.kill(row.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("others", [(), ("coordinator",), ("coordinator", "fork-server")])
+@pytest.mark.parametrize(
+    "others", [(), pytest.param(("coordinator",), marks=pytest.mark.long), ("coordinator", "fork-server")]
+)
 def test_a_run_has_another_attempt_when_every_copy_of_the_state_is_lost(
     attempts, assert_attempts_equal_reference, others
 ):
@@ -319,7 +322,14 @@ def remove_the_marker(checkpoint: Path) -> str:
 
 @pytest.mark.parametrize(
     "damage",
-    [flip_a_bit, cut_short, remove_a_part, spoil_the_manifest, remove_the_marker],
+    [
+        flip_a_bit,
+        remove_the_marker,
+        *(
+            pytest.param(damage, marks=pytest.mark.long)
+            for damage in (cut_short, remove_a_part, spoil_the_manifest)
+        ),
+    ],
     ids=lambda d: d.__name__,
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(

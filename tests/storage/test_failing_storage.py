@@ -71,8 +71,15 @@ def try_to_save(catalog, step):
     return "saved"
 
 
-@pytest.mark.parametrize("storage", [open_disk, open_fsspec])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "storage"),
+    [
+        # By turns; the other combinations are long.
+        pytest.param(kind, storage, marks=() if turn % 2 == place else pytest.mark.long)
+        for turn, kind in enumerate(KINDS)
+        for place, storage in enumerate((open_disk, open_fsspec))
+    ],
+)
 def test_a_restore_uses_the_newest_complete_checkpoint_after_any_failure(
     storage, kind, tmp_path, monkeypatch
 ):

@@ -25,7 +25,15 @@ from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder
 from elastane.runtime.worker_log import open_worker_log
 
-MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
+MODULES = (
+    "torch",
+    "torch._dynamo",
+    "numpy",
+    "safetensors.torch",
+    "elastane.runtime.worker",
+    # What a script imports by its first `elastane.join`.
+    "elastane.runtime.session",
+)
 READ_BYTES = 65536
 
 
