@@ -75,7 +75,7 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
 test: setup ## all tests but the long ones (ten minutes on two cores)
-	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses 3 --dist worksteal
 	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import typer.main
@@ -19,6 +20,7 @@ from .processes.stage import Stage, wait_until
 
 FIRST_LOCK = Path(__file__)
 SECOND_LOCK = Path(__file__).parent / "processes" / "conftest.py"
+LOCK = pytest.StashKey[IO[str]]()
 WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
 
 
@@ -40,8 +42,20 @@ def pytest_configure():
         os.environ.setdefault(variable, "1")
 
 
+def is_alone(item) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the tests marked `alone`, one after the other: the others wait for them once.
+
+    Those marked `early` follow, so that no process is still at one of them when the others have ended.
+    """
+    items.sort(key=lambda item: (not is_alone(item), item.get_closest_marker("early") is None))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     """Run tests with processes beside each other, and those marked `alone` beside no other of them.
 
     Each test holds the second lock, shared or, if it is marked `alone`, alone. A test that waits for the
@@ -49,11 +63,18 @@ def pytest_runtest_protocol(item):
     """
     if item.get_closest_marker("processes") is None:
         return (yield)
-    with FIRST_LOCK.open() as first, SECOND_LOCK.open() as second:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        fcntl.flock(second, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        fcntl.flock(first, fcntl.LOCK_UN)
+    stash = item.session.stash
+    if LOCK not in stash:
+        with FIRST_LOCK.open() as first:
+            stash[LOCK] = SECOND_LOCK.open()
+            fcntl.flock(first, fcntl.LOCK_EX)
+            fcntl.flock(stash[LOCK], fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH)
+    try:
         return (yield)
+    finally:
+        if not (is_alone(item) and is_alone(nextitem)):
+            stash[LOCK].close()
+            del stash[LOCK]
 
 
 @pytest.fixture(autouse=True, scope="session")

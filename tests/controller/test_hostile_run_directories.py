@@ -60,6 +60,7 @@ def engine(tmp_path, monkeypatch):
         started._process.wait(WAIT_S)
 
 
+@pytest.mark.early
 def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
     script = tmp_path / "train.py"
     script.touch()

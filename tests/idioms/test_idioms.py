@@ -1,5 +1,6 @@
 """Each idiom is exact while workers join, die and leave, or it is refused."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,16 +32,19 @@ def parametrize_idioms(
     are_refused: bool,
     are_sharded: bool | None = None,
     are_of_process: bool = False,
-    is_long: Callable[[Idiom, str], bool] = lambda _idiom, _variant: False,
+    is_usual: Callable[[Idiom, str], bool] = lambda _idiom, _variant: True,
+    one_in: int = 1,
 ) -> pytest.MarkDecorator:
-    """Run a test for each of these idioms, and each of their variants.
+    """Run a test for each of these idioms, and each of their variants; some only in `make test-long`.
 
     Args:
         are_refused: the idioms are refused, not exact.
         are_sharded: the idioms can be sharded, or cannot; None: either.
         are_of_process: the bytes depend on the start of the process.
-        is_long: whether only `make test-long` runs an idiom and variant.
+        is_usual: whether `make test` may run an idiom and variant.
+        one_in: `make test` runs one in this number of the usual ones.
     """
+    turns = itertools.count()
     return pytest.mark.parametrize(
         ("idiom", "variant"),
         [
@@ -48,7 +52,7 @@ def parametrize_idioms(
                 idiom,
                 variant,
                 id=f"{idiom.name}-{variant}" if variant else idiom.name,
-                marks=pytest.mark.long if is_long(idiom, variant) else (),
+                marks=() if is_usual(idiom, variant) and next(turns) % one_in == 0 else pytest.mark.long,
             )
             for idiom in CATALOGUE.values()
             if bool(idiom.refusal) == are_refused
@@ -64,8 +68,8 @@ def is_about_state(idiom: Idiom) -> bool:
     return idiom.module in ABOUT_STATE and not idiom.unsharded
 
 
-def is_further_variant(idiom: Idiom, variant: str) -> bool:
-    return variant not in ("", *idiom.variants[:1])
+def is_first_variant(idiom: Idiom, variant: str) -> bool:
+    return variant in ("", *idiom.variants[:1])
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +128,8 @@ async def drain_first_of_three(run) -> None:
 
 @parametrize_idioms(
     are_refused=False,
-    is_long=lambda idiom, variant: is_about_state(idiom) or is_further_variant(idiom, variant),
+    is_usual=lambda idiom, variant: not is_about_state(idiom) and is_first_variant(idiom, variant),
+    one_in=3,
 )
 def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=replace_killed_worker)
@@ -135,7 +140,8 @@ def test_an_idiom_is_exact_when_a_worker_joins_and_another_one_dies(stage, idiom
 @parametrize_idioms(
     are_refused=False,
     are_sharded=True,
-    is_long=lambda idiom, variant: not is_about_state(idiom) or is_further_variant(idiom, variant),
+    is_usual=lambda idiom, variant: is_about_state(idiom) and is_first_variant(idiom, variant),
+    one_in=3,
 )
 def test_an_idiom_is_exact_when_sharded_state_moves(stage, idiom, variant):
     ended = play(stage, idiom, variant, disturb=drain_first_of_three, copies=1)
@@ -180,7 +186,7 @@ def test_an_idiom_is_refused_alone(idiom, variant):
     assert idiom.refusal in normalise_text(str(refusal.value))
 
 
-@parametrize_idioms(are_refused=True, is_long=is_further_variant)
+@parametrize_idioms(are_refused=True, is_usual=is_first_variant, one_in=3)
 def test_an_idiom_is_refused_in_a_run_of_two_workers(stage, idiom, variant):
     ended = stage.play(
         idiom.name, *([variant] if variant else []), script=SCRIPT, max_workers=VIRTUAL_RANKS, start=2

@@ -1,5 +1,6 @@
 """Runs of several attempts, each an ``elastane run`` in its own process that a test kills and resumes."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -124,7 +125,10 @@ class Attempts:
     # -- disturbances --------------------------------------------------------------------------------------
 
     def kill_everything(self, order: Random | None = None) -> None:
-        """Send SIGKILL to all processes of the run, in an order that is drawn."""
+        """Kill all processes of the run at one moment, as a power failure does.
+
+        Each is stopped first, in an order that is drawn, so that none of them sees another one die.
+        """
         if not self._attempts:
             return
         dice = order or Random(0)  # noqa: S311 - an order, not a secret
@@ -134,9 +138,9 @@ class Attempts:
             *(attempt.pid for attempt in self._attempts if attempt.poll() is None),
         ]:
             dice.shuffle(pids)
-            for pid in pids:
+            for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), pids):
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, number)
             for attempt in self._attempts:
                 attempt.wait(WAIT_S)
 

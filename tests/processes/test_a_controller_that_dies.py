@@ -25,7 +25,7 @@ from tests.job_lifecycles import cancel_lifecycle, grant_workers
 
 from .stage import SCRIPTS, describe_run
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.early]
 
 CANCEL = -1
 SIZES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}

@@ -17,7 +17,7 @@ from elastane.client.coordinator_request import ask_coordinator
 
 from .stage import SCRIPTS, wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.early]
 
 STEPS = 150
 PACE_S = 0.1

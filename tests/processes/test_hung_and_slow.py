@@ -46,7 +46,6 @@ def test_a_worker_that_waits_for_its_data_is_not_hung_and_an_event_names_it(stag
     assert ended.find_events("worker.hung") == ended.find_events("worker.died") == []
 
 
-@pytest.mark.alone
 def test_a_worker_ten_times_slower_gets_fewer_virtual_ranks(stage, play_reference):
     """The run trains until the fast worker has 7 of the 8 virtual ranks, by one resize or by two."""
 

@@ -35,7 +35,7 @@ from elastane.scheduler.plan import plan
 
 from .stage import SCRIPTS, wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.early]
 
 SOURCES = Path(elastane.__file__).parents[1]
 TRAINING = str(SCRIPTS / "training.py")

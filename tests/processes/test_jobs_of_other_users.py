@@ -14,6 +14,7 @@ from .other_users import Users, explain_unavailable, find_user_processes
 from .stage import wait_until
 
 pytestmark = [
+    pytest.mark.early,
     pytest.mark.processes,
     pytest.mark.skipif(bool(explain_unavailable()), reason=explain_unavailable()),
 ]

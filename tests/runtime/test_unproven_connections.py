@@ -189,6 +189,7 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.early
 def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptors):
     """The strangers are in another process; this one only accepts."""
     mesh = pair.meshes[0]

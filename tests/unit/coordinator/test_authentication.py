@@ -155,6 +155,7 @@ def limit_descriptors(pid: int, free: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, most))
 
 
+@pytest.mark.early
 def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
     check_answers(served)
     limit_descriptors(served.process.pid, 30)
@@ -176,6 +177,7 @@ def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
     assert len(texts) < 10_000, texts[:2000]
 
 
+@pytest.mark.early
 def test_a_request_that_never_ends_is_closed(served):
     with open_socket(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
