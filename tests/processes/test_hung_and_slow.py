@@ -53,7 +53,7 @@ def test_a_worker_ten_times_slower_gets_fewer_virtual_ranks(stage, play_referenc
         await run.wait_for_share(0, 7)
         run.agent.stop()
 
-    ended = stage.play("--steps=2000", "--seconds=0.004", disturb=disturb, start=2)
+    ended = stage.play("--steps=2000", "--seconds=0.008", disturb=disturb, start=2)
     assert ended.outcome.code == 130, ended.describe()
     assert ended.verdict.problems == ()
     assert ended.find_events("shares.rebalanced")
