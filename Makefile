@@ -16,6 +16,9 @@ BENCH  ?=
 # Tests start many processes: without bytecode each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# One test process more than cores, because some tests wait.
+BESIDE := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 # Only these files have tests with processes; pytest takes long to import all others.
 WITH_PROCESSES = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.processes' tests)
 
@@ -75,15 +78,15 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
 test: setup ## all tests but the long ones (ten minutes on two cores)
-	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses $(BESIDE) --dist worksteal
 	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)
-	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" --ignore tests/unit/cli \
-	  --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" \
+	  --numprocesses $(BESIDE) --dist worksteal
 
-test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (half an hour)
-	$(BIN)/python -m pytest -m "long and not processes" --numprocesses auto --dist worksteal
+test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (a quarter of an hour)
+	$(BIN)/python -m pytest -m "long and not processes" --numprocesses $(BESIDE) --dist worksteal
 	$(BIN)/python -m pytest -m "long and processes" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 
 check: setup ## format, lint, types, floors
