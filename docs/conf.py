@@ -36,12 +36,20 @@ html_static_path: list[str] = []
 html_extra_path = ["picture.svg"]
 html_show_copyright = False
 
-OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!docs/)([A-Za-z_./-]+)(#[a-z-]+)?\)")
+LINK = re.compile(r"\[([^]]+)\]\(((?:\.\./)+)(?!docs/)([A-Za-z0-9_./-]+)(?:#[a-z-]+)?\)")
 
 
-def name_files_outside(_app: object, _name: str, source: list[str]) -> None:
-    """Turn links to files of the repository that are no pages into their names."""
-    source[0] = OUTSIDE.sub(lambda match: f"] `{match.group(1)}`", source[0])
+def name_files_outside(_app: object, name: str, source: list[str]) -> None:
+    """Turn links from the page `name` to files of the repository that are no pages into their names."""
+
+    def name_file(link: re.Match[str]) -> str:
+        text, up, path = link.groups()
+        if up.count("/") <= name.count("/"):
+            # Another page.
+            return link.group()
+        return f"`{path}`" if path.endswith(text.strip("`")) else f"{text} (`{path}`)"
+
+    source[0] = LINK.sub(name_file, source[0])
 
 
 def turn_fences_into_blocks(
