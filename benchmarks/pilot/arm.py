@@ -125,7 +125,7 @@ class _Arm:
         }
         spec = shape(self.scenario.make_spec(one, ROOT, env), one.ideal)
         self.jobs[one.name] = self.members[one.team].submit(spec)
-        self.record_deed("submit", f"{one.team} submits {one.name}", one.name)
+        self.record_action("submit", f"{one.team} submits {one.name}", one.name)
 
     def observe(self) -> None:
         at_s, before = self.now_s, dict(self.jobs)
@@ -151,7 +151,7 @@ class _Arm:
     def read_jobs(self, names: Sequence[str]) -> dict[str, Job]:
         return {name: self.operator.job(name) for name in names}
 
-    def record_deed(self, kind: str, text: str, job: str = "") -> None:
+    def record_action(self, kind: str, text: str, job: str = "") -> None:
         self.say(f"{self.now_s:5.0f} s  {text}")
         self.actions.append(Action(at_s=self.now_s, kind=kind, text=text, job=job))
 
@@ -178,18 +178,18 @@ class _Arm:
         match one.what:
             case Capacity(pool=pool, devices=devices):
                 self.reporter.report(reports.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
-                self.record_deed("capacity", f"{pool} has {devices} devices")
+                self.record_action("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
                 self.reporter.report(reports.Price(pool=pool, price=price, valid_s=LONG_S))
-                self.record_deed("price", f"a device of {pool} costs {price:g} an hour")
+                self.record_action("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.list_unfinished():
                     self.members[self.jobs[job].team].set_priority(job, priority)
-                    self.record_deed("priority", f"{job} has priority {priority}", job)
+                    self.record_action("priority", f"{job} has priority {priority}", job)
             case Reserve() as event:
                 self.operator.declare(make_reservation(event, self.began_s))
                 span = f"from second {event.from_s:g} to {event.until_s:g}"
-                self.record_deed(
+                self.record_action(
                     "reserve", f"{event.devices} devices of {event.pool} are for {event.name} {span}"
                 )
             case Kill() as event:
@@ -212,7 +212,7 @@ class _Arm:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         process = "the agent" if event.process == "agent" else "a worker"
-        self.record_deed("kill", f"SIGKILL for {process} of {event.job}", event.job)
+        self.record_action("kill", f"SIGKILL for {process} of {event.job}", event.job)
         return True
 
 
