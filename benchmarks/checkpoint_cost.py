@@ -60,7 +60,7 @@ def measure_elastane(setting: Setting, workers: int) -> dict[str, Any]:
         run.finish_undisturbed()
     saved = run.read_events("checkpoint.saved")
     return {
-        "lost_s": compute_losses(out, 0, 1, setting.repetitions),
+        "lost_s": compute_costs(out, 0, 1, setting.repetitions),
         "bytes": int(read_number(saved[0], "bytes")),
         "copy_s": [read_number(event, "copy_s") for event in saved[1:-1]],
         "write_s": [read_number(event, "seconds") for event in saved[1:-1]],
@@ -80,13 +80,12 @@ def measure_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
             ddp.start(processes, job, workers, "saving_ddp")
             processes.finish(timeout_s=900)
     return {
-        kind: compute_losses(out, number, len(KINDS), setting.repetitions)
-        for number, kind in enumerate(KINDS)
+        kind: compute_costs(out, number, len(KINDS), setting.repetitions) for number, kind in enumerate(KINDS)
     }
 
 
-def compute_losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
-    """Return the seconds that each event took: from the step after it, and from all steps that it touched.
+def compute_costs(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
+    """Return the seconds that each checkpoint cost: in the step after it, and in all steps that it touched.
 
     Each step is compared with the median of the untouched steps around it.
     """
@@ -115,7 +114,7 @@ def compute_lost_s(took: dict[int, float], event: int, touched: int) -> float:
 
 
 def measure_floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:
-    """Return the seconds that as many processes at once need to copy their shares of the bytes in memory."""
+    """Return the seconds that a copy in memory takes when every worker copies its share at the same time."""
     asked = [str(HERE / "floor_copy.py"), str(nbytes // workers), str(setting.repetitions)]
     started = [
         subprocess.Popen([sys.executable, *asked], stdout=subprocess.PIPE, text=True) for _ in range(workers)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,13 @@ class FaultyOs:
         return getattr(os, name)
 
     def _cut_power(self) -> None:
-        for path in self.unsynced & {path for path in self.unsynced if path.is_file()}:
-            os.truncate(path, path.stat().st_size // 2)
+        for path in self.unsynced:
+            if path.is_file():
+                os.truncate(path, path.stat().st_size // 2)
         for path in sorted(self.unnamed, reverse=True):
             if path.is_file():
                 path.unlink()
             elif path.is_dir():
-                import shutil
-
                 shutil.rmtree(path)
 
     def mkdir(self, path, mode=0o777) -> None:

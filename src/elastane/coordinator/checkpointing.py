@@ -102,7 +102,7 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     if kept.error:
         _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; the run tries again")
         return
-    written = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
+    written = next((one for one in list_in_progress(turn.roster) if one.name == kept.name), None)
     cost_s = written.cost_s if written is not None else known.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
@@ -262,13 +262,13 @@ def _publish_next(turn: Turn) -> None:
     """
     roster = turn.roster
     written = [
-        some
-        for some in list_in_progress(roster)
-        if some.written and not is_settled(roster, some) and roster.progress.recorded >= some.step
+        one
+        for one in list_in_progress(roster)
+        if one.written and not is_settled(roster, one) and roster.progress.recorded >= one.step
     ]
     if written:
         refused = {name for kind, name in roster.checkpoints.announced if kind == "checkpoint.failing"}
-        _publish(turn, next((some for some in written if some.name not in refused), written[-1]))
+        _publish(turn, next((one for one in written if one.name not in refused), written[-1]))
 
 
 def _publish(turn: Turn, whole: CheckpointInProgress) -> None:
