@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import elastane
 from elastane.agent.presence import is_any_process_present, list_present_processes
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.api.orders import KillAttempt, StartAttempt
+from elastane.api.orders import KillAttempt, SettleJob, StartAttempt
 from elastane.attempts.attempt_file import read_attempt
 from elastane.attempts.verification import verify_run
 from elastane.controller.jobs.lifecycle import JobLifecycle, apply_observation
@@ -208,6 +209,27 @@ def test_a_job_that_is_cancelled_while_it_begins_leaves_no_process(engine, tmp_p
     loop = asyncio.run(drive())
     assert loop.lifecycle.ended.how == "cancelled"
     assert list_present_processes(loop.run_dir) == ()
+
+
+def test_a_settled_job_leaves_no_zombie(tmp_path):
+    pid_file = tmp_path / "pid"
+    # This agent gives up its presence before it ends.
+    agent = f"""if True:
+        import os, pathlib, time
+        pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
+        os.closerange(3, 64)
+        time.sleep(0.2)
+    """
+    engine = LocalEngine(tmp_path / "home", agent=(sys.executable, "-c", agent))
+
+    async def drive():
+        loop = Loop(engine, tmp_path / "home", build_spec())
+        await loop.wait_until(lambda _: pid_file.exists() and not list_present_processes(loop.run_dir))
+        await engine.carry_out([SettleJob(job="j")])
+
+    asyncio.run(drive())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(int(pid_file.read_text()), os.WNOHANG)
 
 
 def test_a_cancelled_job_that_never_ends_its_step_is_killed_after_the_timeout(engine, tmp_path):
