@@ -36,6 +36,11 @@ class AgentProcess:
         """Whether the process has not ended. Reading this property reaps a process that has."""
         return self._process.poll() is None
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the end of the process, at most this long, and reap it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
     def is_newer_than(self, newest: int) -> bool:
         """Return whether this attempt is newer than the newest that has begun."""
         return newest < self.attempt

@@ -43,8 +43,8 @@ REQUESTS_AT_ONCE = 64
 """The most simultaneous requests; the answers of a thousand could not be read within a second."""
 CANNOT_START = 2
 AWAIT_END_S = 1.0
-"""How long to wait for the end of an agent that has left its run directory; usually it ends at once."""
-POLL_S = 0.005
+"""How long to wait for the end of an agent that has left its run directory. Usually it ends at once; without
+the wait it could remain as a zombie."""
 AGENT_COMMAND = (sys.executable, "-P", "-m", "elastane.attempts")
 
 
@@ -170,7 +170,9 @@ class LocalEngine:
                 return self._kill(order)
             case SettleJob(job=job):
                 self._directories.settle(job)
-                await _await_end(self._started.pop(job, None))
+                agent = self._started.pop(job, None)
+                if isinstance(agent, AgentProcess):
+                    await asyncio.to_thread(agent.wait, AWAIT_END_S)
                 return ""
             case _:
                 assert_never(order)
@@ -266,14 +268,6 @@ class LocalEngine:
     async def close(self) -> None:
         """Close the connections; jobs continue."""
         await self._forget(self._watchers)
-
-
-async def _await_end(agent: AgentProcess | FailedStart | None) -> None:
-    """Wait for the end of an agent whose job is over; without the wait it would remain as a zombie."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(AWAIT_END_S):
-            while agent is not None and agent.is_running:
-                await asyncio.sleep(POLL_S)
 
 
 def _belongs_to_another(run_dir: RunDir, watcher: JobWatcher | None, order: StartAttempt) -> bool:
