@@ -12,10 +12,11 @@ from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
 from elastane.api.job_records import HeldWorkers, ObservedJob
-from elastane.api.jobs import RunPolicy
+from elastane.api.jobs import RunPolicy, WorkerResources
 from elastane.api.plans import Decision, GivesWay, MinimumFits
 from elastane.api.usage import Use
 from elastane.controller.bootstrap import make_first_token
+from elastane.controller.jobs.requests import create_job
 from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import (
@@ -434,3 +435,35 @@ def test_errors_of_the_database_are_not_swallowed(store):
     with pytest.raises(StoreError) as refused, store.begin_read() as tx:
         tx.execute(text("SELECT * FROM nowhere"))
     assert isinstance(refused.value.__cause__, DBAPIError)
+
+
+# -- earlier jobs with the same program ----------------------------------------------------------------------
+
+
+def end_measured(store, spec, speeds):
+    job = submit(store, spec)
+    observed = ObservedJob(speeds=speeds, weights=(1.0,) * len(speeds))
+    with store.begin_write() as tx:
+        ended = msgspec.structs.replace(job, observed=observed, state="succeeded", ended_s=NOW_S)
+        jobs.update_job(tx, job, ended)
+
+
+def find_prior(store, spec):
+    with store.begin_read() as tx:
+        earlier = jobs.find_earlier_job(tx, spec)
+    return create_job(spec, "ada", NOW_S, earlier).observed.prior
+
+
+def test_a_job_starts_from_the_speeds_of_the_newest_ended_job_with_its_program(store, make_spec):
+    end_measured(store, make_spec("first"), ((1, 10.0),))
+    end_measured(store, make_spec("second", args=("--other",)), ((1, 20.0), (2, 38.0)))
+    end_measured(store, msgspec.structs.replace(make_spec("other-script"), script="/other.py"), ((1, 99.0),))
+    end_measured(store, make_spec("never-measured"), ())
+    submit(store, make_spec("still-running"))
+    assert find_prior(store, make_spec("next")) == ((1, 20.0), (2, 38.0))
+
+
+def test_a_job_of_another_team_or_with_other_devices_shows_nothing(store, make_spec):
+    end_measured(store, make_spec("theirs", team="b"), ((1, 10.0),))
+    end_measured(store, make_spec("larger", resources_per_worker=WorkerResources(devices=2)), ((1, 10.0),))
+    assert find_prior(store, make_spec("next")) == ()

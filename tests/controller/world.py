@@ -109,7 +109,7 @@ class Running:
                 samples_per_step=BATCH,
                 virtual_ranks=self.virtual_ranks,
                 speeds=tuple((n, one.samples_per_s) for n, one in sorted(self.speeds.items())),
-                brief=tuple(n for n, one in sorted(self.speeds.items()) if one.is_brief),
+                weights=tuple(one.compute_weight(0.0) for _, one in sorted(self.speeds.items())),
                 saved_s=self.saved_s,
             ),
             run_dir=run_dir,

@@ -11,6 +11,7 @@ import msgspec
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.api.plans import Decision, Plan
+from elastane.api.pools import Pool
 from elastane.api.quotas import Quota
 from elastane.controller.jobs.size_history import AT_REST, SizeHistory, record_decision
 from elastane.scheduler.plan import plan
@@ -29,7 +30,7 @@ def job(
     *,
     low: int = 1,
     high: int | None = None,
-    step: int = 1,
+    step: int | None = 1,
     sizes: tuple[int, ...] = (),
     devices: int = 1,
     priority: str = "",
@@ -178,14 +179,32 @@ def capacity(snapshot: Snapshot, pool: str) -> int:
     return max(0, one.devices - one.leaving)
 
 
-def legal(policy: ElasticPolicy, workers: int) -> bool:
+def legal(state: JobState, workers: int) -> bool:
+    return workers in legal_sizes(state)
+
+
+def legal_sizes(state: JobState, *, one_node: bool = False) -> list[int]:
+    """Return all legal sizes, on nodes of the usual number of devices, or if all devices are on one node."""
+    policy, ranks = state.spec.elastic_policy, state.virtual_ranks
+    low, high = policy.min_replicas, policy.max_replicas
     if policy.replica_discrete_values:
-        return workers in policy.replica_discrete_values
-    beyond = workers - policy.min_replicas
-    return (
-        0 <= beyond <= policy.max_replicas - policy.min_replicas
-        and beyond % policy.replica_increment_step == 0
-    )
+        return list(policy.replica_discrete_values)
+    if policy.replica_increment_step is not None:
+        return [n for n in range(low, high + 1) if (n - low) % policy.replica_increment_step == 0]
+    on_a_node = max(1, Pool(name="", device="", devices=0).devices_per_node // devices_of(state))
+    sizes = [low]
+    for n in range(low + 1, high + 1):
+        fills_nodes = one_node or n <= on_a_node or n % on_a_node == 0 or n == ranks
+        share = math.ceil(ranks / n)
+        is_faster = not ranks or all(share < math.ceil(ranks / smaller) for smaller in sizes)
+        is_even = not ranks or ranks / n / share >= 0.9
+        if fills_nodes and is_faster and is_even:
+            sizes.append(n)
+    return sizes
+
+
+def devices_of(state: JobState) -> int:
+    return state.spec.resources_per_worker.devices
 
 
 def held_after(state: JobState, decision: Decision) -> tuple[Holding, ...]:

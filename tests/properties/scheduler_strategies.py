@@ -9,7 +9,6 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.goodput import SpeedCurve
 
 from .scheduler_model import job, quota, replace
 
@@ -63,14 +62,14 @@ def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = Fals
 def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
     """Return one job; an ``odd`` one may have any list of sizes and workers of several devices."""
     low = rng.randint(1, 4)
-    step = rng.choice([1, 1, 2, 3]) if odd else 1
+    step = rng.choice([None, None, 1, 2, 3]) if odd else 1
     sizes = tuple(sorted(rng.sample(range(1, 13), rng.randint(1, 4)))) if odd and rng.random() < 0.3 else ()
     speed = rng.uniform(1, 100)
     return job(
         number,
         rng.choice(["t0", "t1", "t2"]),
         low=low,
-        high=low + step * rng.choice([0, 1, 2, 6]),
+        high=low + (step or 1) * rng.choice([0, 1, 2, 6, 20]),
         step=step,
         sizes=sizes,
         devices=rng.choice([1, 1, 2, 4]) if odd else 1,
@@ -80,6 +79,9 @@ def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
         kinds=rng.choice([(), ("h100",), ("a100", "h100")]),
         state={
             "speeds": rng.choice([(), ((1, speed), (4, 4 * speed * rng.uniform(0.3, 1.1)))]),
+            "remaining": rng.choice([None, rng.uniform(0, 1e6)]),
+            "trained": rng.uniform(0, 1e6),
+            "virtual_ranks": rng.choice([0, 0, 8, 12, 30, 64]) if odd else 0,
             "resize_s": rng.choice([0.0, 1.0, 30.0]),
             "unsaved_s": rng.uniform(0, 100),
         },
@@ -95,19 +97,23 @@ def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
         price: of a device and hour.
     """
     state = some_job(rng, number)
-    curve = SpeedCurve(1.0, rng.choice([0.0, 0.01, 0.1]))
+    undivided = rng.choice([0.0, 0.01, 0.1])
+
+    def compute_speed(workers: float) -> float:
+        return workers / (1.0 + undivided * workers)
+
     policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
     wanted = rng.uniform(policy.min_replicas, policy.max_replicas)
-    state = replace(state, speeds=tuple((n, curve.compute_speed(n)) for n in {1, 4, policy.max_replicas}))
+    state = replace(state, speeds=tuple((n, compute_speed(n)) for n in {1, 4, policy.max_replicas}))
     far_s = 360_000.0
     match rng.choice(["throughput", "deadline", "budget"]):
         case "throughput":
             return replace(
-                state, spec=replace(state.spec, target=JobTarget(throughput=curve.compute_speed(wanted)))
+                state, spec=replace(state.spec, target=JobTarget(throughput=compute_speed(wanted)))
             )
         case "deadline":
             spec = replace(state.spec, deadline=datetime.fromtimestamp(far_s, UTC))
-            return replace(state, spec=spec, remaining=far_s * curve.compute_speed(wanted))
+            return replace(state, spec=spec, remaining=far_s * compute_speed(wanted))
         case _:
-            budget = far_s * price * devices / 3600 * (curve.a + curve.b * wanted)
+            budget = far_s * price * devices / 3600 * (1.0 + undivided * wanted)
             return replace(state, spec=replace(state.spec, budget=budget), remaining=far_s)

@@ -12,7 +12,7 @@ from elastane.scheduler.calendar import list_reservation_times
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
-from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, on_pool, replace
+from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, legal_sizes, on_pool, replace
 from .scheduler_strategies import empty_cluster
 from .test_scheduler_rest import fits_beside
 from .test_scheduler_safety import happen, histories
@@ -89,7 +89,7 @@ class Truth:
 
     def minimum_fits(self, decision, state, why):
         assert state.workers < state.spec.elastic_policy.min_replicas
-        assert legal(state.spec.elastic_policy, sum(decision.workers.values()))
+        assert legal(state, sum(decision.workers.values()))
         assert why.node in self.above(state.spec.team)
 
     def worth_more(self, decision, state, why):
@@ -168,7 +168,7 @@ class Truth:
         assert why.node in self.above(state.spec.team)
 
     def size_not_legal(self, decision, state, why):
-        assert not legal(state.spec.elastic_policy, why.workers)
+        assert not legal(state, why.workers)
         assert state.workers >= why.workers
 
     # -- nothing
@@ -252,14 +252,23 @@ class Truth:
     # -- not more
 
     def at_maximum(self, decision, state, why):
-        policy = state.spec.elastic_policy
-        assert why.workers == decision.entitled or decision.entitled < why.workers
-        assert legal(policy, why.workers)
-        assert why.workers == policy.max_replicas - (
-            0
-            if policy.replica_discrete_values
-            else (policy.max_replicas - policy.min_replicas) % policy.replica_increment_step
-        )
+        # If all devices are on one node, sizes beyond it are out of reach.
+        largest = {legal_sizes(state, one_node=one_node)[-1] for one_node in (False, True)}
+        assert decision.entitled <= why.workers
+        assert why.workers in largest
+
+    def at_largest_useful_size(self, decision, state, why):
+        self.at_maximum(decision, state, why)
+        assert why.workers < why.most == state.spec.elastic_policy.max_replicas
+
+    def not_measured(self, decision, state, why):
+        assert why.measured == max((size for size, _ in state.speeds), default=0)
+        assert decision.entitled <= why.workers < legal_sizes(state)[-1]
+
+    def measured_slower(self, decision, state, why):
+        largest, speed = max(state.speeds)
+        assert why.workers == largest < legal_sizes(state)[-1]
+        assert any(speed <= other for size, other in state.speeds if size < largest)
 
     def not_worth(self, decision, state, why):
         assert why.efficiency < self.before.rules.worth

@@ -255,7 +255,8 @@ def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
         cluster.change(borrower.name, team="t1", borrow=True, priority_class="high")
     for _ in range(rng.randint(1, 30)):
         cluster.tick()
-    cluster.submit(job(99, "t0", low=rng.randint(1, nominal), high=nominal, priority="low"))
+    owned = job(99, "t0", low=rng.randint(1, nominal), high=nominal, priority="low")
+    cluster.submit(replace(owned, speeds=((nominal, 1.0),)))
     cluster.tick(20.0)  # asks borrowers to leave
     cluster.tick(20.0)  # the minimum
     cluster.tick(20.0)

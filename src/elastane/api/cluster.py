@@ -60,17 +60,22 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         draining: the workers it is giving back.
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
-        setbacks: how often it had to give something back, each time less than
-            `elastane.api.scheduling_rules.QUIET_S` after the time before.
+        setbacks: how often it was stopped or lost devices, each time less than
+            `elastane.api.scheduling_rules.QUIET_S` after the time before; to give way to another job and go
+            on with fewer workers is none.
         promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived, counted after a crash from the next
             try; None: all have.
         faulty_since_s: since when some of ``holds`` are missing because of a fault; None: none is.
         successors: how many of the workers that have not arrived replace one that had arrived.
+        virtual_ranks: of its run; 0: not known yet.
         retry_at_s: after a crash, it does not start before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.
+        weights: how much each of these counts beside the others, from 0 to 1; empty: all count fully.
+        prior: speeds that another job with the same program had, in any order.
         resize_s: cost of a resize, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
+        trained: samples it has trained on.
         remaining: samples still to train on; None: not known.
         spent: cost so far.
         ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
@@ -89,10 +94,14 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     starting_since_s: float | None = None
     faulty_since_s: float | None = None
     successors: int = 0
+    virtual_ranks: int = 0
     retry_at_s: float = 0.0
     speeds: tuple[tuple[int, float], ...] = ()
+    weights: tuple[float, ...] = ()
+    prior: tuple[tuple[int, float], ...] = ()
     resize_s: float = 1.0
     unsaved_s: float = 0.0
+    trained: float = 0.0
     remaining: float | None = None
     spent: float = 0.0
     ends: Cause | None = None

@@ -165,7 +165,7 @@ def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
 
 def _check_values(policy: ElasticPolicy) -> None:
     field, values = "elasticPolicy.replicaDiscreteValues", policy.replica_discrete_values
-    if policy.replica_increment_step != 1:
+    if policy.replica_increment_step is not None:
         raise make_field_error(
             field, "cannot be combined with replicaIncrementStep", "write only one of the two"
         )

@@ -65,9 +65,13 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
         beyond_since_s: since when the job holds more workers than granted, although its agent knows the
             grant; None: it does not.
         speeds: ``(workers, samples per second)`` as measured.
-        brief: those numbers of workers for which the time of measurement was too short for a comparison.
+        weights: how much each of these counts beside the others, from 0 to 1, less with its age; 0: it was
+            measured too briefly for a comparison. Empty: all count
+            fully.
+        prior: speeds of an earlier job of the same team with the same program.
         resize_s: cost of a resize, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
+        trained: samples it has trained on.
         remaining: samples still to train on; None: unknown.
     """
 
@@ -81,9 +85,11 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     faulty_since_s: Moment | None = None
     beyond_since_s: Moment | None = None
     speeds: tuple[tuple[Count, Amount], ...] = ()
-    brief: tuple[Count, ...] = ()
+    weights: tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...] = ()
+    prior: tuple[tuple[Count, Amount], ...] = ()
     resize_s: Duration = 1.0
     unsaved_s: Duration = 0.0
+    trained: Samples = 0.0
     remaining: Samples | None = None
 
     @property

@@ -35,7 +35,9 @@ class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
     Args:
         min_replicas: the job runs with at least this many workers, or waits.
         max_replicas: never more workers than this.
-        replica_increment_step: legal sizes are ``min_replicas`` plus multiples of this.
+        replica_increment_step: legal sizes are ``min_replicas`` plus multiples of this. None: those that may
+            be faster than the ones below: they share the virtual ranks evenly, and above one node they fill
+            whole nodes (`elastane.scheduler.sizes`).
         replica_discrete_values: the legal sizes, ascending, instead of a step; empty: by step.
         graceful_shutdown_timeout_in_seconds: how long a worker that is asked to leave may take.
         scaling_timeout_in_seconds: how long granted workers may take to arrive before the grant is taken
@@ -47,7 +49,7 @@ class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
 
     min_replicas: int = 1
     max_replicas: int = 1
-    replica_increment_step: int = 1
+    replica_increment_step: int | None = None
     replica_discrete_values: tuple[int, ...] = ()
     graceful_shutdown_timeout_in_seconds: float = 60.0
     scaling_timeout_in_seconds: float = 300.0

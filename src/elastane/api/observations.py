@@ -21,7 +21,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: pinned for the whole run; more workers than this would have nothing to do. 0: not
             pinned yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
-        brief: those numbers of workers for which the time of measurement was too short for a comparison.
+        weights: how much each of these counts beside the others, from 0 to 1, less with its age; 0: it was
+            measured too briefly for a comparison.
         resize_s: the cost of a recent change of the number of workers: the longest wait of a healthy worker,
             in seconds; None: there was no change.
         saved_s: when the last checkpoint was saved, in seconds since 1970; None: the events that were read
@@ -35,9 +36,14 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: int = 0
     virtual_ranks: int = 0
     speeds: tuple[tuple[int, float], ...] = ()
-    brief: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
     resize_s: float | None = None
     saved_s: float | None = None
+
+    @property
+    def trained(self) -> int:
+        """Samples it has trained on."""
+        return self.step * self.samples_per_step
 
     @property
     def remaining(self) -> int | None:

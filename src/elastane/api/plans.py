@@ -254,11 +254,31 @@ class AtMaximum(Reason, frozen=True, kw_only=True, gc=False):
     workers: int
 
 
+class AtLargestUsefulSize(Reason, frozen=True, kw_only=True, gc=False):
+    """No larger size fills whole nodes and shares its virtual ranks evenly, up to ``most``, its maximum."""
+
+    workers: int
+    most: int
+
+
 class NotWorth(Reason, frozen=True, kw_only=True, gc=False):
     """At the next size each further worker adds only ``efficiency`` of one worker's speed."""
 
     workers: int
     efficiency: float
+
+
+class NotMeasured(Reason, frozen=True, kw_only=True, gc=False):
+    """Beyond ``workers`` the speed cannot be predicted; the largest measured size is ``measured``, or 0."""
+
+    workers: int
+    measured: int
+
+
+class MeasuredSlower(Reason, frozen=True, kw_only=True, gc=False):
+    """With ``workers`` the job was no faster than with fewer."""
+
+    workers: int
 
 
 class ResizeTooDear(Reason, frozen=True, kw_only=True, gc=False):
@@ -320,7 +340,17 @@ WaitReason: TypeAlias = (
 )
 """What a job waits for."""
 
-CeilingReason: TypeAlias = AtMaximum | NotWorth | ResizeTooDear | CoolingDown | TargetMet | BudgetAllows
+CeilingReason: TypeAlias = (
+    AtMaximum
+    | AtLargestUsefulSize
+    | NotWorth
+    | NotMeasured
+    | MeasuredSlower
+    | ResizeTooDear
+    | CoolingDown
+    | TargetMet
+    | BudgetAllows
+)
 """Why a job is not larger."""
 
 Why: TypeAlias = GainReason | LossReason | StandstillReason | WaitReason | CeilingReason

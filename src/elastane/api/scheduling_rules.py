@@ -11,8 +11,9 @@ class SchedulingRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     Args:
         horizon_s: a resize must earn back its cost within this time; at most 30 days, as ``cooldown_s``.
-        cooldown_s: for this long after a resize a job neither grows nor yields to equals. Twice as long after
-            the second setback, then four times, up to 32 times.
+        cooldown_s: for this long after a resize a job neither grows nor yields to equals. It does not grow
+            for longer if its resizes cost more than half of this, or after repeated setbacks: twice as long
+            after the second, then four times, up to 32 times.
         min_run_time_s: for this long after its start a job cannot be preempted as a whole, except for the
             owner of devices that it borrowed.
         patience_s: a job that has waited longer than this, since it was submitted or stopped, holds its

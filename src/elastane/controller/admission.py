@@ -142,6 +142,6 @@ def scale_policy(
         policy,
         min_replicas=min(within),
         max_replicas=max(within),
-        replica_increment_step=1,
+        replica_increment_step=None,
         replica_discrete_values=within,
     )

@@ -28,15 +28,19 @@ MEASURED_S = 120.0
 """Seconds of measurement before a speed is compared with those of other sizes: twelve windows, so that one
 noisy minute decides nothing."""
 
-STALE_S = 1800.0
-"""Seconds for which the speed at another size counts; later the load of the machines may have changed."""
+HALF_WEIGHT_S = 12 * 3600.0
+"""Seconds without a step at a size after which its speed has half its weight: the load of the machines may
+have changed."""
+
+WEIGHT_GRAIN = 1 / 16
+"""Weights come in steps of this size, so that a speed that nobody measures again changes few plans."""
 
 REMEMBERED_PAUSES = 8
 
 SHORTEST_STEP_S = 1e-6
 """A line with a shorter step does not count. This also bounds every speed, see `Speed`."""
 
-MOST_SIZES = 64
+MOST_SIZES = 32
 """The most sizes for which speeds are kept; those measured last stay."""
 
 
@@ -68,6 +72,13 @@ class Speed(msgspec.Struct, frozen=True):
     def is_brief(self) -> bool:
         """Whether the time of measurement is too short for a comparison with other speeds."""
         return self.measured_s < MEASURED_S
+
+    def compute_weight(self, now_s: float) -> float:
+        """Return how much the speed counts beside those of other sizes, from 0 to 1; 0: it is brief."""
+        if self.is_brief:
+            return 0.0
+        weight = HALF_WEIGHT_S / (HALF_WEIGHT_S + max(0.0, now_s - self.time))
+        return max(WEIGHT_GRAIN, round(weight / WEIGHT_GRAIN) * WEIGHT_GRAIN)
 
     def add_step(self, samples: float, seconds: float, time: float) -> "Speed":
         """Return the speed with one more step."""
@@ -102,6 +113,17 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     saved_s: float | None = None
 
     @property
+    def ordered_speeds(self) -> tuple[tuple[int, float], ...]:
+        """``(workers, samples per second)``, by number of workers."""
+        return tuple((workers, speed.samples_per_s) for workers, speed in sorted(self.speeds.items()))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weights of ``ordered_speeds``, as of the last step."""
+        now_s = max((speed.time for speed in self.speeds.values()), default=0.0)
+        return tuple(speed.compute_weight(now_s) for _, speed in sorted(self.speeds.items()))
+
+    @property
     def recent_loss(self) -> float | None:
         """The mean of ``losses``; None while there are too few."""
         if len(self.losses) < RECENT_STEPS:
@@ -131,9 +153,8 @@ def _add_speed(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
     if not (math.isfinite(seconds) and seconds >= SHORTEST_STEP_S and workers):
         return pace.speeds
     speed = pace.speeds.get(workers, Speed()).add_step(line.samples.count, seconds, line.time)
-    fresh = {other: one for other, one in pace.speeds.items() if line.time < one.time + STALE_S}
-    newest = sorted({**fresh, workers: speed}.items(), key=lambda one: one[1].time)[-MOST_SIZES:]
-    return dict(newest)
+    speeds = {**pace.speeds, workers: speed}
+    return dict(sorted(speeds.items(), key=lambda one: one[1].time)[-MOST_SIZES:])
 
 
 def _add_loss(pace: Pace, line: LedgerLine) -> tuple[float, ...]:

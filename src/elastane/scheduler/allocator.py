@@ -90,8 +90,7 @@ def _run_round(
 
 def _round_down(allocation: Allocation, job: PlannedJob) -> None:
     """Take back growth that is left at an illegal size, because other workers were not granted."""
-    policy = job.state.spec.elastic_policy
-    while job.entitled != round_down_to_size(policy, job.entitled) and job.grants[-1].growth:
+    while job.entitled != round_down_to_size(job.sizes, job.entitled) and job.grants[-1].growth:
         allocation.take_back(job.grants[-1])
 
 
@@ -106,4 +105,4 @@ def _find_repairing(snapshot: Snapshot) -> set[int]:
 
 def _compute_kept_size(job: PlannedJob) -> int:
     """Return the workers that a job would keep if no other job had a better right to them."""
-    return round_down_to_size(job.state.spec.elastic_policy, min(job.held_workers, job.max_workers))
+    return round_down_to_size(job.sizes, min(job.held_workers, job.max_workers))

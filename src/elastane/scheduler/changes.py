@@ -64,7 +64,7 @@ def compute_changes(cluster: ClusterIndex) -> tuple[JobChange, ...]:
         if not size == job.size == job.held_workers:
             # What it cannot have at a legal size stays reserved for it all the same. A job with a policy that
             # was changed, and that loses nothing, keeps its size until it can have a legal one.
-            _remove_workers(change, size - round_down_to_size(job.state.spec.elastic_policy, size))
+            _remove_workers(change, size - round_down_to_size(job.sizes, size))
         for holding in job.state.holds:
             pool = cluster.pools.get(holding.pool, -1)
             gone = holding.workers - change.kept.get(pool, 0)
@@ -119,7 +119,7 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
     now = change.size
     free = {pool: min(n, max(0, _count_free(ledger, job, pool))) for pool, n in missing.items()}
     _charge_workers(ledger, job, missing)
-    size = round_down_to_size(job.state.spec.elastic_policy, now + sum(free.values()))
+    size = round_down_to_size(job.sizes, now + sum(free.values()))
     more = size - now if now and not job.is_draining and _earns_back_resize(job, size) else 0
     for pool, workers in missing.items():
         taken = min(free[pool], max(0, more))
@@ -132,13 +132,13 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
 
 def _earns_back_resize(job: PlannedJob, size: int) -> bool:
     """Return whether a resize to a size is worth its cost, or is needed at any cost."""
-    policy, held = job.state.spec.elastic_policy, job.held_workers
+    held = job.held_workers
     return (
         not 0 < held == job.size
         # A job leaves an illegal size at any cost.
-        or round_down_to_size(policy, held) != held
+        or round_down_to_size(job.sizes, held) != held
         or size <= held
-        or job.curve.compute_gain(held, size) >= job.resize_log
+        or job.speed_model.compute_gain(held, size) >= job.resize_log
     )
 
 

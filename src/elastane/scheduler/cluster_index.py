@@ -12,6 +12,7 @@ from elastane.scheduler.job_builder import JobBuilder
 from elastane.scheduler.planned_job import PlannedJob
 from elastane.scheduler.quota_ledger import QuotaLedger
 from elastane.scheduler.quota_tree import QuotaTree, build_quota_tree
+from elastane.scheduler.work_order import weigh_jobs
 
 
 class ClusterIndex(NamedTuple):
@@ -64,6 +65,8 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     builder = JobBuilder(
         snapshot, pools, paths, QuotaLedger(unreserved, healthy), QuotaLedger(tree, growable)
     )
+    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda one: one.number))
+    weigh_jobs(jobs)
     return ClusterIndex(
         snapshot=snapshot,
         pools=pools,
@@ -72,7 +75,7 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
         growable=growable,
         booked=tuple(holders for _, holders in within_horizon),
         tree=tree,
-        jobs=tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda one: one.number)),
+        jobs=jobs,
     )
 
 

@@ -93,7 +93,7 @@ class DecisionMaker:
         if change.size > before:
             # The quota that pays last is the one that may be claimed back first.
             node = max((grant for grant in job.grants), key=lambda grant: grant.rank).node
-            speedup = job.curve.compute_speed(change.size) / job.curve.compute_speed(before)
+            speedup = job.speed_model.compute_speed(change.size) / job.speed_model.compute_speed(before)
             found.append(WorthMore(node=names[node], speedup=speedup))
         return tuple(found)
 

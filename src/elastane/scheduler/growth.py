@@ -15,6 +15,7 @@ resize.
 """
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +26,7 @@ from elastane.scheduler.minimums import explain_no_room
 from elastane.scheduler.order import compute_shares
 from elastane.scheduler.placement import place_growth
 from elastane.scheduler.planned_job import PlannedJob
-from elastane.scheduler.sizes import find_next_size
+from elastane.scheduler.sizes import find_next_size, round_down_to_size
 
 HELD_WORTH = 1.1
 """Workers that a job holds are worth a tenth more, so that noise in measured speeds moves no job."""
@@ -151,36 +152,27 @@ def _find_next_step(
         rules: say which growth is worth its devices.
         new_only: workers that the job has elsewhere cannot stay on this quota.
     """
-    policy, curve, limit = job.state.spec.elastic_policy, job.curve, job.max_workers
-    now = job.entitled
-    # Workers it has and that are not granted yet: new ones would be added to them.
-    unplaced = 0 if job.loses_rest else job.held_workers - job.granted_in_place
-    size = find_next_size(policy, now)
-    held = not new_only and size is not None and size - now <= unplaced
-    if not held and node == job.path[job.level]:
-        # The last quota it may use: workers that are not granted here are lost, and others may replace them.
-        job.loses_rest = True
-    elif not held:
-        now += unplaced
-        size = find_next_size(policy, now)
-    if size is None or size > limit:
+    model = job.speed_model
+    now, size, held = _find_next_size(job, node, new_only=new_only)
+    if size is None or size > job.max_workers:
         job.stop_reason = job.limit_reason
         return None
-    efficiency = curve.compute_efficiency(now, size)
-    if efficiency < rules.worth * (HELD_EFFICIENCY if held else 1.0) and not (held and job.cooling_down):
+    efficiency = model.compute_efficiency(now, size)
+    # A prediction alone takes no worker away: noise in it would take and give the same one again and again.
+    keeps = held and (job.cooling_down or size > model.largest)
+    if efficiency < rules.worth * (HELD_EFFICIENCY if held else 1.0) and not keeps:
         job.stop_reason = NotWorth(workers=size, efficiency=efficiency)
         return None
     if not held and now == job.held_workers == job.size:
         # The first step beyond what it has pays for the resize.
-        while curve.compute_gain(now, size) < job.resize_log:
-            larger = find_next_size(policy, size)
-            if larger is None or larger > limit:
-                job.stop_reason = ResizeTooDear(cost_s=job.state.resize_s, horizon_s=rules.horizon_s)
-                return None
-            size = larger
-    worth = curve.compute_gain(now, size) / (size - now)
+        size = _find_size_worth_resize(job, size)
+        if size is None:
+            job.stop_reason = ResizeTooDear(cost_s=job.state.resize_s, horizon_s=rules.horizon_s)
+            return None
+    worth = job.weight * model.compute_gain(now, size) / (size - now)
     if held:
-        worth = HELD_WORTH * worth + job.resize_log / (size - now)
+        gain = job.held_weight * HELD_WORTH * model.compute_gain(now, size) + job.resize_log
+        worth = gain / (size - now)
     key = (
         -job.priority,
         now >= job.needed_workers,
@@ -189,3 +181,53 @@ def _find_next_step(
         job.number,
     )
     return GrowthStep(key, size - now, held)
+
+
+def _find_next_size(job: PlannedJob, node: int, *, new_only: bool) -> tuple[int, int | None, bool]:
+    """Return the size from which a job grows, the next one, and whether it has these workers already."""
+    now, limit = job.entitled, job.max_workers
+    # Workers it has and that are not granted yet: new ones would be added to them.
+    unplaced = 0 if job.loses_rest else job.held_workers - job.granted_in_place
+    size = find_next_size(job.sizes, now)
+    if not new_only and size is not None and size - now <= unplaced:
+        return now, _choose_size(job, now, size, min(limit, now + unplaced)), True
+    if node == job.path[job.level]:
+        # The last quota it may use: workers that are not granted here are lost, and others may replace them.
+        job.loses_rest = True
+    else:
+        now += unplaced
+        size = find_next_size(job.sizes, now)
+    return now, size if size is None else _choose_size(job, now, size, limit), False
+
+
+def _choose_size(job: PlannedJob, now: int, following: int, most: int) -> int:
+    """Return the legal size above ``now`` with the largest gain per worker.
+
+    Between measured sizes each worker adds less than the one before, so only the following size and measured
+    ones can be the best. The following size may be slower than the present one, and a measured one faster.
+
+    Args:
+        job: the job.
+        now: its size.
+        following: the next legal size.
+        most: the largest size to consider beside it.
+    """
+    model = job.speed_model
+    best, gain = following, model.compute_gain(now, following) / (following - now)
+    for measured in model.sizes[bisect_right(model.sizes, following) : bisect_right(model.sizes, most)]:
+        size = round_down_to_size(job.sizes, measured)
+        if size > best:
+            by_size = model.compute_gain(now, size) / (size - now)
+            if by_size > gain:
+                best, gain = size, by_size
+    return best
+
+
+def _find_size_worth_resize(job: PlannedJob, size: int) -> int | None:
+    """Return the smallest size from this one on that earns back a resize; None if none does."""
+    larger: int | None = size
+    while larger is not None and larger <= job.max_workers:
+        if job.speed_model.compute_gain(job.held_workers, larger) >= job.resize_log:
+            return larger
+        larger = find_next_size(job.sizes, larger)
+    return None

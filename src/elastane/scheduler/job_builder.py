@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
+from elastane.api.jobs import JobSpec
 from elastane.api.plans import NeverFits, NoSuchPool, PoolChanged, Why
 from elastane.scheduler.eligibility import PoolGroup, find_pool_groups
-from elastane.scheduler.goodput import SpeedCurve, fit_speed_curve
 from elastane.scheduler.limits import (
     WorkerLimit,
     compute_waiting_since_s,
@@ -19,7 +19,8 @@ from elastane.scheduler.limits import (
 from elastane.scheduler.planned_job import PlannedJob
 from elastane.scheduler.quota_ledger import QuotaLedger
 from elastane.scheduler.quota_tree import Path
-from elastane.scheduler.sizes import find_smallest_size
+from elastane.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes
+from elastane.scheduler.speed_model import ONE_NODE, SpeedModel, build_speed_model
 
 
 class _HeldWorkers(NamedTuple):
@@ -67,9 +68,14 @@ class JobBuilder:
         spec, rules, now_s = state.spec, self._snapshot.rules, self._snapshot.now_s
         path, size = self._paths[spec.team], state.workers
         level = len(path) - 1 if spec.borrow else 0
-        curve = fit_speed_curve(state.speeds)
-        groups, limit, awaits_reservation = self._find_room(state, curve, path, level)
-        held = self._find_held(state)
+        candidates = self._find_groups(state)
+        node_workers = self._count_node_workers(spec, candidates)
+        sizes = list_legal_sizes(spec.elastic_policy, node_workers, state.virtual_ranks)
+        speed_model = build_speed_model(state.speeds, node_workers, state.weights, state.prior)
+        groups, limit, awaits_reservation = self._find_room(
+            state, sizes, candidates, speed_model, path=path, level=level
+        )
+        held = self._find_held(state, sizes)
         held_workers = sum(held.by_pool.values())
         started_s = state.started_s if size and state.started_s is not None else None
         patient_until_s = compute_waiting_since_s(state) + rules.patience_s
@@ -81,8 +87,9 @@ class JobBuilder:
             priority=self._priorities.get(spec.priority_class, self._default_priority),
             groups=groups,
             devices=spec.resources_per_worker.devices,
-            curve=curve,
-            minimum=find_smallest_size(spec.elastic_policy),
+            sizes=sizes,
+            speed_model=speed_model,
+            minimum=find_smallest_size(sizes),
             max_workers=limit.workers,
             limit_reason=limit.why,
             written_off=held.written_off,
@@ -96,18 +103,26 @@ class JobBuilder:
             # The job cannot use the rest that a reservation leaves before the reservation is over.
             out_of_patience=not size and not awaits_reservation and now_s >= patient_until_s,
             awaits_reservation=awaits_reservation,
-            needed_workers=_find_needed_workers(state, curve, now_s),
+            needed_workers=_find_needed_workers(state, sizes, speed_model, now_s),
+            work_s=_estimate_work_s(state, speed_model),
             resize_log=state.resize_s / rules.horizon_s,
         )
 
     def _find_room(
-        self, state: JobState, curve: SpeedCurve, path: Path, level: int
+        self,
+        state: JobState,
+        sizes: Sizes,
+        groups: tuple[PoolGroup, ...],
+        speed_model: SpeedModel,
+        *,
+        path: Path,
+        level: int,
     ) -> tuple[tuple[PoolGroup, ...], WorkerLimit, bool]:
         """Return the groups a job may use, its size limit, and whether only a reservation is in its way."""
-        groups = self._find_groups(state)
         prices = (self._snapshot.pools[pool].price for group in groups for pool in group.for_minimum)
+        price, now_s = max(prices, default=0.0), self._snapshot.now_s
         limit = compute_worker_limit(
-            state, self._snapshot.rules, curve, max(prices, default=0.0), self._snapshot.now_s
+            state, sizes, self._snapshot.rules, speed_model, price=price, now_s=now_s
         )
         if limit.workers and not groups:
             return (
@@ -117,7 +132,7 @@ class JobBuilder:
             )
         if not limit.workers or state.workers:
             return groups, limit, False
-        minimum = find_smallest_size(state.spec.elastic_policy)
+        minimum = find_smallest_size(sizes)
         devices = state.spec.resources_per_worker.devices
         most = [self._count_most_workers(path, level, group, devices) for group in groups]
         awaits_reservation = max(now for _, now in most) < minimum
@@ -152,8 +167,18 @@ class JobBuilder:
             return (max(found, key=lambda group: sum(held.get(pool, 0) for pool in group.for_minimum)),)
         return found
 
-    def _find_held(self, state: JobState) -> _HeldWorkers:
-        written_off = find_written_off(state, self._snapshot.now_s)
+    def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
+        """Return the workers that fit on one node, in each pool of the group that the job tries first."""
+        if not groups:
+            return 1
+        pools = self._snapshot.pools
+        devices = min(pools[pool].devices_per_node for pool in groups[0].for_minimum)
+        if sum(pools[pool].devices for group in groups for pool in group.for_minimum) <= devices:
+            return ONE_NODE
+        return max(1, devices // spec.resources_per_worker.devices)
+
+    def _find_held(self, state: JobState, sizes: Sizes) -> _HeldWorkers:
+        written_off = find_written_off(state, sizes, self._snapshot.now_s)
         excess = state.workers - written_off.left if written_off is not None else 0
         held: dict[int, int] = {}
         dead = 0
@@ -200,10 +225,22 @@ def find_changed_pools(
             yield PoolChanged(pool=one.pool, workers=one.workers)
 
 
-def _find_needed_workers(state: JobState, curve: SpeedCurve, now_s: float) -> float:
+def _find_needed_workers(state: JobState, sizes: Sizes, speed_model: SpeedModel, now_s: float) -> float:
     """Return the workers that meet the job's deadline; 0 if it has none or nothing can be predicted."""
     times = [time.timestamp() for time in (state.spec.deadline, state.spec.target.by) if time is not None]
     if not times or state.remaining is None or not state.speeds:
         return 0.0
     left_s = min(times) - now_s
-    return find_size_for_speed(state, curve, state.remaining / left_s) if left_s > 0 else math.inf
+    return (
+        find_size_for_speed(state, sizes, speed_model, state.remaining / left_s) if left_s > 0 else math.inf
+    )
+
+
+def _estimate_work_s(state: JobState, speed_model: SpeedModel) -> float:
+    """Return the work that is left, in seconds of one worker; 0 before the speed was measured.
+
+    As much as was done, where nothing is known: jobs differ by orders of magnitude, so a job that has run for
+    long will run for long (Tiresias, NSDI 2019). A job counts as short until it was measured.
+    """
+    left = state.trained if state.remaining is None else state.remaining
+    return left / speed_model.compute_speed(1) if state.speeds or state.prior else 0.0

@@ -106,7 +106,7 @@ class LossReasons:
             return job.limit_reason
         if not job.entitled or job.entitled >= job.held_workers:
             return None
-        if job.entitled == round_down_to_size(job.state.spec.elastic_policy, job.held_workers):
+        if job.entitled == round_down_to_size(job.sizes, job.held_workers):
             return SizeNotLegal(workers=job.held_workers)
         stop, rules = job.stop_reason, self._cluster.snapshot.rules
         # For these reasons it would get no new workers, but keep those it has.

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from elastane.api.cluster import JobState
 from elastane.api.plans import NoRoom, Why
 from elastane.scheduler.eligibility import PoolGroup
-from elastane.scheduler.goodput import SpeedCurve
 from elastane.scheduler.quota_tree import Path
+from elastane.scheduler.sizes import Sizes
+from elastane.scheduler.speed_model import SpeedModel
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,8 @@ class PlannedJob:
         groups: groups of pools it may use, best first. A job with workers has only the group they are in. A
             job without any group cannot run.
         devices: devices of one worker.
-        curve: how fast the job is at each size.
+        sizes: its legal sizes.
+        speed_model: how fast the job is at each size.
         minimum: smallest legal size, in workers.
         max_workers: most workers it may have, however much is idle; 0: it may not run now.
         limit_reason: why ``max_workers`` is not larger.
@@ -62,9 +64,12 @@ class PlannedJob:
             otherwise empty cluster.
         needed_workers: workers that meet its deadline, or those it has if these meet it; 0: it has no
             deadline.
-        resize_log: cost of a resize as a part of the horizon; comparable to `SpeedCurve.compute_gain`.
+        work_s: work that is left, or expected, in seconds of one worker.
+        resize_log: cost of a resize as a part of the horizon; comparable to `SpeedModel.compute_gain`.
         holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: others
             borrowed the places that it held further down (`holds.find_futile_holders`).
+        weight: of its speedup, by its work (`work_order`).
+        held_weight: the same, for workers that it holds.
         stop_reason: why it is not granted more; a `NoRoom` if devices are missing.
         wait_reason: why its minimum does not fit.
         grants: what it is granted, oldest first.
@@ -81,7 +86,8 @@ class PlannedJob:
     priority: int
     groups: tuple[PoolGroup, ...]
     devices: int
-    curve: SpeedCurve
+    sizes: Sizes
+    speed_model: SpeedModel
     minimum: int
     max_workers: int
     limit_reason: Why
@@ -96,8 +102,11 @@ class PlannedJob:
     out_of_patience: bool
     awaits_reservation: bool
     needed_workers: float
+    work_s: float
     resize_log: float
     holds_last_quota_only: bool = False
+    weight: float = 1.0
+    held_weight: float = 1.0
     stop_reason: Why | None = None
     wait_reason: NoRoom | None = None
     grants: list[WorkerGrant] = field(default_factory=list)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, assert_never
 
 from elastane.api.plans import (
+    AtLargestUsefulSize,
     AtMaximum,
     AwaitsArrival,
     AwaitsRepair,
@@ -24,11 +25,13 @@ from elastane.api.plans import (
     GainReason,
     GivesWay,
     LossReason,
+    MeasuredSlower,
     MinimumFits,
     NeverFits,
     NodesLeave,
     NoRoom,
     NoSuchPool,
+    NotMeasured,
     NotWorth,
     OwnDrain,
     OwnedByOthers,
@@ -208,10 +211,13 @@ def _describe_ceiling(why: CeilingReason) -> str:
     match why:
         case AtMaximum(workers=workers):
             return f"its elastic policy allows no more than {format_count(workers, 'worker')}"
-        case NotWorth(workers=workers, efficiency=efficiency):
+        case AtLargestUsefulSize(workers=workers, most=most):
             return (
-                f"at {workers} workers, each additional one would add {efficiency:.0%} of one worker's speed"
+                f"of the sizes up to {most}, {workers} is the largest that fills whole nodes and shares its "
+                "virtual ranks evenly"
             )
+        case NotWorth() | NotMeasured() | MeasuredSlower():
+            return _describe_speed(why)
         case ResizeTooDear(cost_s=cost_s, horizon_s=horizon_s):
             return f"a resize costs {cost_s:g} s, and no larger size earns that back within {horizon_s:g} s"
         case CoolingDown(until_s=until_s):
@@ -224,6 +230,27 @@ def _describe_ceiling(why: CeilingReason) -> str:
                 f"the rest of its budget, {format_money(left)}, might not last with more than "
                 f"{format_count(workers, 'worker')}"
             )
+        case _:
+            assert_never(why)
+
+
+def _describe_speed(why: NotWorth | NotMeasured | MeasuredSlower) -> str:
+    match why:
+        case NotWorth(workers=workers, efficiency=efficiency) if efficiency <= 0:
+            return f"it would be no faster with {workers} workers"
+        case NotWorth(workers=workers, efficiency=efficiency):
+            return (
+                f"at {workers} workers, each additional one would add {efficiency:.0%} of one worker's speed"
+            )
+        case NotMeasured(workers=workers, measured=0):
+            return f"its speed was not measured yet, so it has at most {format_count(workers, 'worker')}"
+        case NotMeasured(workers=workers, measured=measured):
+            return (
+                f"its speed was measured with up to {format_count(measured, 'worker')}; that does not show "
+                f"its speed with more than {workers}"
+            )
+        case MeasuredSlower(workers=workers):
+            return f"with {workers} workers it was measured, and was no faster than with fewer"
         case _:
             assert_never(why)
 

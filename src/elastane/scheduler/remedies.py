@@ -3,6 +3,7 @@
 import math
 
 from elastane.api.plans import (
+    AtLargestUsefulSize,
     AtMaximum,
     BudgetAllows,
     BudgetSpent,
@@ -40,6 +41,8 @@ def suggest_remedy(why: Why) -> str:  # noqa: C901 - a table with one row per re
             return f"This changes with {smaller}more quota or devices."
         case NoSuchPool():
             return "This changes with other resourcesPerWorker or data, with spot, or with a new pool."
+        case AtLargestUsefulSize():
+            return "This changes with a list of sizes: `elastane scale --sizes` of a job."
         case AtMaximum():
             return "This changes with a higher maxReplicas: `elastane scale` of a job, --workers of a run."
         case Suspended():

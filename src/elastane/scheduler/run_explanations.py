@@ -6,6 +6,7 @@ The pool is this machine; there are no teams, quotas or other jobs. The words ar
 from collections.abc import Mapping
 
 from elastane.api.plans import (
+    AtLargestUsefulSize,
     AtMaximum,
     CapacityGone,
     Decision,
@@ -81,7 +82,7 @@ def _describe_here(why: Why) -> str:
 
 def _suggest_here(why: Why) -> str:
     match why:
-        case NoRoom() | NeverFits() | NoSuchPool() | PoolChanged() | CapacityGone():
+        case NoRoom() | NeverFits() | NoSuchPool() | PoolChanged() | CapacityGone() | AtLargestUsefulSize():
             return ""
         case AtMaximum():
             return "This changes with a higher MAX: `elastane run --workers MIN:MAX`."

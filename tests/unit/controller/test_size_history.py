@@ -1,4 +1,4 @@
-"""The history of a job's sizes: losses to others count, changes of its own users do not."""
+"""The history of a job's sizes: stops and losses of devices count, changes of its own users do not."""
 
 import pytest
 
@@ -28,9 +28,9 @@ def decision(action, *why):
 @pytest.mark.parametrize(
     ("action", "why", "setbacks"),
     [
-        ("shrink", (TAKEN,), 4),
+        ("shrink", (TAKEN,), 3),
         ("preempt", (TAKEN,), 4),
-        ("move", (TAKEN,), 4),
+        ("move", (TAKEN,), 3),
         ("shrink", (AtMaximum(workers=2),), 3),
         ("shrink", (TargetMet(workers=2, throughput=9.0),), 3),
         ("shrink", (BudgetAllows(workers=2, left=9.0),), 3),
@@ -39,12 +39,13 @@ def decision(action, *why):
         ("shrink", (DidNotReturn(workers=1),), 4),
         ("preempt", (NodesLeave(pool="a", workers=1),), 4),
         ("preempt", (Suspended(),), 3),
-        ("shrink", (TAKEN, AtMaximum(workers=2)), 4),
+        ("shrink", (TAKEN, AtMaximum(workers=2)), 3),
+        ("shrink", (TAKEN, NodesLeave(pool="a", workers=1)), 4),
         ("grow", (), 3),
         ("keep", (TAKEN,), 3),
     ],
 )
-def test_only_losses_to_others_are_setbacks(action, why, setbacks):
+def test_stops_and_losses_of_devices_are_setbacks(action, why, setbacks):
     before = SizeHistory(started_s=0.0, resized_s=50.0, setbacks=3)
     assert record_decision(before, decision(action, *why), 100.0).setbacks == setbacks
 

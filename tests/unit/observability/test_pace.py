@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.records import EventLine, LedgerLine, Samples
-from elastane.observability.pace import Pace, add_event_to_pace, add_line_to_pace
+from elastane.observability.pace import HALF_WEIGHT_S, Pace, add_event_to_pace, add_line_to_pace
 
 
 def make_line(step: int, workers: int, seconds: float, samples: int = 64) -> LedgerLine:
@@ -79,10 +79,18 @@ def test_one_stalled_step_does_not_make_a_job_of_fast_steps_look_slow() -> None:
     assert fold_lines(*fast, make_line(1500, 1, 1.0)).speeds[1].samples_per_s == pytest.approx(6400, rel=0.12)
 
 
-def test_an_old_speed_of_another_number_of_workers_is_forgotten() -> None:
-    pace = fold_lines(make_line(1, 2, 1.0), make_line(1700, 1, 1.0))
-    assert set(pace.speeds) == {1, 2}
-    assert set(add_line_to_pace(pace, make_line(1802, 1, 1.0)).speeds) == {1}
+def test_an_old_speed_of_another_number_of_workers_is_kept_with_a_lower_weight() -> None:
+    lines = [make_line(step, 2, 1.0) for step in range(1, 200)]
+    pace = fold_lines(*lines, *[make_line(step, 1, 1.0) for step in range(200, 400)])
+    assert pace.weights == (1.0, 1.0)
+    late = fold_lines(*lines, *[make_line(200 + int(HALF_WEIGHT_S) + step, 1, 1.0) for step in range(200)])
+    assert late.weights == (1.0, 0.5)
+    assert late.ordered_speeds == pace.ordered_speeds
+
+
+def test_a_brief_speed_has_no_weight() -> None:
+    lines = [make_line(step, 2, 1.0) for step in range(1, 200)]
+    assert fold_lines(*lines, make_line(200, 3, 1.0)).weights == (1.0, 0.0)
 
 
 def test_a_step_of_unknown_duration_does_not_count() -> None:

@@ -11,9 +11,9 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.explanations import explain_decision
-from elastane.scheduler.goodput import select_comparable_speeds
 from elastane.scheduler.plan import plan
 from elastane.scheduler.run_explanations import explain_run_decision
+from elastane.scheduler.speed_model import select_comparable_speeds
 
 START_S = 1000.0
 PRIORITIES = (
@@ -204,9 +204,10 @@ def test_reasons_of_a_run_name_this_machine_and_no_cluster(state):
 
 
 def test_a_speed_that_was_measured_briefly_is_not_compared():
-    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), {2}) == ((1, 100.0),)
-    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), ()) == ((1, 100.0), (2, 60.0))
+    speeds = ((1, 100.0), (2, 60.0))
+    assert select_comparable_speeds(speeds, (0.5, 0.0)) == (((1, 100.0),), (0.5,))
+    assert select_comparable_speeds(speeds, ()) == (speeds, (1.0, 1.0))
 
 
 def test_one_of_several_brief_speeds_counts():
-    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), {1, 2}) == ((2, 60.0),)
+    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), (0.0, 0.0)) == (((2, 60.0),), ())

@@ -220,8 +220,9 @@ def _add_progress(before: ObservedJob, progress: JobProgress, now_s: float) -> O
         virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,
         speeds=progress.speeds,
-        brief=progress.brief,
+        weights=progress.weights,
         resize_s=before.resize_s if progress.resize_s is None else progress.resize_s,
         unsaved_s=before.unsaved_s if saved_s is None else max(0.0, now_s - saved_s),
+        trained=progress.trained,
         remaining=progress.remaining,
     )

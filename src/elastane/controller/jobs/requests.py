@@ -2,19 +2,27 @@
 
 import msgspec
 
-from elastane.api.job_records import State, Wanted
+from elastane.api.job_records import ObservedJob, State, Wanted
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
 from elastane.controller.jobs.accounts import charge
 from elastane.controller.jobs.end_rules import compute_forget_time
 from elastane.controller.jobs.stored_job import StoredJob, require_alive, require_readable
+from elastane.scheduler.speed_model import Speeds, pass_on_speeds, select_comparable_speeds
 
 CAUSES: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail": "time"}
 """Why the scheduler gives no workers to a job that is to end."""
 
 
-def create_job(spec: JobSpec, user: str, now_s: float) -> StoredJob:
-    """Return a new job, which waits. The store gives it its number."""
+def create_job(spec: JobSpec, user: str, now_s: float, earlier: StoredJob | None = None) -> StoredJob:
+    """Return a new job, which waits. The store gives it its number.
+
+    Args:
+        spec: as submitted.
+        user: its submitter.
+        now_s: seconds since 1970.
+        earlier: a job with the same program, which gives it a prior for its speeds; None: there is none.
+    """
     wanted = read_wanted(spec)
     return StoredJob(
         number=0,
@@ -26,9 +34,15 @@ def create_job(spec: JobSpec, user: str, now_s: float) -> StoredJob:
         state=choose_waiting_state(wanted),
         wanted=wanted,
         spec=spec,
+        observed=ObservedJob() if earlier is None else ObservedJob(prior=_read_prior(earlier)),
         submitted_s=now_s,
         using_since_s=now_s,
     )
+
+
+def _read_prior(earlier: StoredJob) -> Speeds:
+    seen = earlier.observed
+    return pass_on_speeds(*select_comparable_speeds(seen.speeds, seen.weights), seen.prior)
 
 
 def change_job_spec(job: StoredJob, spec: JobSpec) -> StoredJob:

@@ -9,7 +9,7 @@ from elastane.controller.jobs.accounts import compute_spending
 from elastane.controller.jobs.requests import CAUSES
 from elastane.controller.jobs.retries import compute_retry_time
 from elastane.controller.jobs.stored_job import StoredJob
-from elastane.scheduler.goodput import select_comparable_speeds
+from elastane.scheduler.speed_model import select_comparable_speeds
 
 
 class SchedulerJob(NamedTuple):
@@ -89,6 +89,7 @@ def _read_state(job: StoredJob, now_s: float) -> JobState:
         _read_place(pool, grant, observed.held.get(pool), is_faulty=is_faulty)
         for pool in sorted(grant.workers.keys() | observed.held.keys())
     ]
+    speeds, weights = select_comparable_speeds(observed.speeds, observed.weights)
     return JobState(
         number=job.number,
         spec=job.spec,
@@ -102,10 +103,14 @@ def _read_state(job: StoredJob, now_s: float) -> JobState:
         starting_since_s=observed.starting_since_s,
         faulty_since_s=observed.faulty_since_s,
         successors=sum(place.successors for place in places),
+        virtual_ranks=observed.virtual_ranks or job.spec.training.virtual_ranks or 0,
         retry_at_s=float(compute_retry_time(job.retry_at_s, now_s)),
-        speeds=select_comparable_speeds(observed.speeds, observed.brief),
+        speeds=speeds,
+        weights=weights,
+        prior=observed.prior,
         resize_s=observed.resize_s,
         unsaved_s=observed.unsaved_s,
+        trained=observed.trained,
         remaining=observed.remaining,
         spent=compute_spending(job, now_s),
         ends=CAUSES.get(job.wanted),

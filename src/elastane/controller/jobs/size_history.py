@@ -41,7 +41,9 @@ class SizeHistory(msgspec.Struct, frozen=True, kw_only=True):
 def record_decision(before: SizeHistory, decision: Decision, now_s: float) -> SizeHistory:
     """Return the history after a decision."""
     setbacks = before.setbacks
-    if decision.action in SETBACKS and not all(isinstance(why, WISHED) for why in decision.why):
+    # To give way to another job costs no more than a resize, unless the job is stopped.
+    harmless = WISHED if decision.action == "preempt" else (*WISHED, GivesWay)
+    if decision.action in SETBACKS and not all(isinstance(why, harmless) for why in decision.why):
         is_first = before.resized_s is None or now_s >= before.resized_s + QUIET_S
         setbacks = 1 if is_first else setbacks + 1
     resized = decision.action not in (*AT_REST, "start")

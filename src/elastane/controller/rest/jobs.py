@@ -68,7 +68,8 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
         team_limits.check_jobs(tx, spec, caller.principal.user)
         caller.controller.check_team(spec.team)
         _claim_name(tx, spec.name)
-        job = jobs.insert_job(tx, create_job(spec, caller.principal.user, caller.now_s))
+        earlier = jobs.find_earlier_job(tx, spec)
+        job = jobs.insert_job(tx, create_job(spec, caller.principal.user, caller.now_s, earlier))
         message = f"{caller.principal.user} submitted {job.name}"
         events.append_event(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
         return build_reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)

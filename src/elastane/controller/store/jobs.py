@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, inser
 from sqlalchemy.exc import IntegrityError
 
 from elastane.api.job_records import State
+from elastane.api.jobs import JobSpec
 from elastane.api.usage import Use
 from elastane.controller.jobs.accounts import close_intervals
 from elastane.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
@@ -20,6 +21,9 @@ from elastane.controller.store.tables import jobs, usage
 
 MOST_NAMES = 500
 """Limit of one query."""
+
+MOST_EARLIER = 50
+"""Jobs among which one with the same program is looked for."""
 
 
 class JobFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +104,32 @@ def find_jobs(tx: Connection, names: Collection[str]) -> tuple[StoredJob, ...]:
     for some in _split(names):
         found += (rows.decode_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
     return tuple(found)
+
+
+def find_earlier_job(tx: Connection, spec: JobSpec) -> StoredJob | None:
+    """Return the newest ended job of the team that was measured with the same program; None: there is none.
+
+    Only the newest `MOST_EARLIER` jobs count.
+    """
+    query = select(*(jobs.c[name] for name in SUMMARY)).where(
+        jobs.c.team == spec.team, jobs.c.ended_s.is_not(None)
+    )
+    for row in tx.execute(query.order_by(jobs.c.number.desc()).limit(MOST_EARLIER)):
+        found = rows.decode_job(row)
+        if found.observed.speeds and _is_same_program(found.spec, spec):
+            return found
+    return None
+
+
+def _is_same_program(one: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs run the same file on as many devices, with any arguments."""
+    return (one.script, one.module, one.command[:2], one.working_dir, one.resources_per_worker) == (
+        other.script,
+        other.module,
+        other.command[:2],
+        other.working_dir,
+        other.resources_per_worker,
+    )
 
 
 def find_run_dir(tx: Connection, name: str) -> str:

@@ -95,8 +95,8 @@ class JobWatcher:
             steps=self._steps or 0,
             samples_per_step=self._samples or pace.samples,
             virtual_ranks=self._ranks,
-            speeds=tuple((workers, speed.samples_per_s) for workers, speed in sorted(pace.speeds.items())),
-            brief=tuple(workers for workers, speed in sorted(pace.speeds.items()) if speed.is_brief),
+            speeds=pace.ordered_speeds,
+            weights=pace.weights,
             resize_s=pace.resize_s,
             saved_s=pace.saved_s,
         )
