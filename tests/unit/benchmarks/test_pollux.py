@@ -1,0 +1,90 @@
+"""The simulator of the published workloads, on an application whose speed is known."""
+
+import csv
+import math
+
+import pytest
+from pollux.applications import Application
+from pollux.baselines import Tiresias, place_on_freest
+from pollux.elastane_policy import Elastane, place_packed
+from pollux.simulation import Submission, simulate
+
+SAMPLES_PER_S = 10.0
+"""Of one device; devices share a batch without loss."""
+STEPS_OF_AN_EPOCH = 60
+
+
+def write_rows(path, columns, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns.split(), *rows])
+
+
+@pytest.fixture
+def application(tmp_path):
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    rows = [("1" * n, local, local / SAMPLES_PER_S, 0.0) for n in (1, 2, 4, 8) for local in (1, 64)]
+    rows += [(n, local, local / SAMPLES_PER_S, 0.0) for n in (2, 4) for local in (1, 64)]
+    write_rows(folder / "placements.csv", "placement local_bsz step_time sync_time", rows)
+    rows = [
+        (nodes, n, local, local / SAMPLES_PER_S, 0.0)
+        for nodes in (1, 16)
+        for n in (1, 64)
+        for local in (1, 64)
+    ]
+    write_rows(folder / "scalability.csv", "num_nodes num_replicas local_bsz step_time sync_time", rows)
+    for batch in (20, 80):
+        # Without noise a larger batch teaches no more than a smaller one.
+        rows = [(STEPS_OF_AN_EPOCH * n, STEPS_OF_AN_EPOCH * n, 0.5, 1.0, 0.0) for n in (1, 2)]
+        write_rows(folder / f"validation-{batch}.csv", "progress iteration metric grad_sqr grad_var", rows)
+    return Application(folder)
+
+
+def submit(application, *, devices=1, at=0, name="job", samples=20):
+    return Submission(name, application, at, devices, samples)
+
+
+def test_a_job_takes_the_time_of_its_steps_after_the_time_of_its_start(application):
+    outcome = simulate([submit(application, devices=2)], Tiresias(), resize_s=30.0)
+    steps, step_s = 2 * STEPS_OF_AN_EPOCH, 20 / 2 / SAMPLES_PER_S
+    # It is placed at the end of the first tick.
+    assert outcome.completions_s == [60 + 30 + steps * step_s]
+
+
+def test_a_batch_is_divided_into_equal_shares_that_are_rounded_up(application):
+    assert application.divide(20, 3) == (7, 0, 21)
+
+
+def test_the_remaining_steps_are_those_of_the_remaining_epochs(application):
+    assert application.count_steps_left(20, 1, 90.0) == 30.0
+    assert application.count_steps_left(20, 2, 120.0) == 0.0
+
+
+def test_tiresias_runs_the_first_jobs_that_fit(application):
+    jobs = [submit(application, devices=n, name=f"{n}", samples=80) for n in (64, 32, 16)]
+    first, second, third = simulate(jobs, Tiresias(), resize_s=0.0).jobs
+    assert first.ended_s < second.ended_s < third.ended_s
+
+
+@pytest.mark.parametrize("remaining", [False, True])
+def test_elastane_gives_a_job_alone_more_than_one_device(application, remaining):
+    policy = Elastane(1.0, remaining=remaining)
+    [alone] = simulate([submit(application)], policy, resize_s=1.0).completions_s
+    assert alone < 60 + 2 * STEPS_OF_AN_EPOCH * 20 / SAMPLES_PER_S / 3
+
+
+def test_packing_takes_whole_nodes_and_moves_no_other_job():
+    placed = place_packed({"stays": (0,), "grows": (1, 1)}, {"stays": 1, "grows": 8})
+    assert placed["stays"] == (0,)
+    assert len(set(placed["grows"])) == 2
+
+
+def test_the_freest_nodes_come_first():
+    placed = place_on_freest({"stays": (0, 0)}, {"new": 6})
+    assert placed["new"] == (1, 1, 1, 1, 2, 2)
+
+
+def test_an_unmeasured_size_is_refused(application):
+    with pytest.raises(ValueError, match="never measured"):
+        application.find_step_s((1,), 65)
+    assert math.isclose(application.find_step_s((4,), 32)[0], 3.2)
