@@ -106,6 +106,26 @@ def test_a_job_that_has_lost_a_device_takes_none_from_a_sound_job_of_its_priorit
     assert actions(plan(cluster(doomed, sound, pools=(pool("a", 8, leaving=1),)))) == ["preempt", "keep"]
 
 
+def test_growth_that_gave_way_to_a_start_stops_no_borrower_elsewhere():
+    """It grows again in another pool as soon as devices there are idle."""
+    spot = pool("b", 4, spot=True)
+    teams = (Team(name="t", quotas=(quota("a", 4), quota("b", 4))), Team(name="u"))
+    grown, borrower = running(job(1, "t", high=4, spot=True), a=4), running(job(2, "u", low=4, spot=True), b=4)
+    world = Cluster(cluster(grown, borrower, pools=(pool("a", 4), spot), teams=teams), dice(1))
+    world.tick()
+    world.submit(job(3, "t", low=2))
+    for _ in range(20):
+        world.tick()
+        assert world.of("job-2").workers == 4
+    assert [world.of(name).workers for name in ("job-1", "job-3")] == [2, 2]
+    world.snapshot = replace(
+        world.snapshot, jobs=tuple(one for one in world.snapshot.jobs if one.name != "job-2")
+    )
+    for _ in range(5):
+        world.tick()
+    assert {one.pool: one.workers for one in world.of("job-1").holds} == {"a": 2, "b": 2}
+
+
 def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_borrowers():
     owner = running(job(1, "t", low=4), a=2)
     for borrower, action in ((job(2, "u", high=6), "shrink"), (job(2, "u", low=6), "preempt")):

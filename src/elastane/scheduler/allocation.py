@@ -1,7 +1,7 @@
 """The allocation of a plan: grants of workers, each on the quota of a node, and how to take one back."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -36,8 +36,11 @@ class Allocation:
     Args:
         ledger: the devices in use; every grant changes it.
         pools: names of the pools, for reasons.
+        jobs: all jobs.
 
     Attributes:
+        unconfirmed: of each pool, devices on which running jobs have their minimums and that have not been
+            granted to them yet.
         reclaimable: sums of what may be taken back.
         hold_records: places that were held, and from which jobs.
         taken_back: number of grants that were taken back and not restored.
@@ -45,8 +48,12 @@ class Allocation:
             refilled.
     """
 
-    def __init__(self, ledger: QuotaLedger, pools: tuple[str, ...]) -> None:
+    def __init__(self, ledger: QuotaLedger, pools: tuple[str, ...], jobs: Iterable[PlannedJob]) -> None:
         self.ledger, self.pools, self.reclaimable = ledger, pools, ReclaimableSums(ledger)
+        self.unconfirmed = [0] * len(pools)
+        for job in jobs:
+            for pool, workers in job.held_minimum.items():
+                self.unconfirmed[pool] += workers * job.devices
         self.hold_records: list[HoldRecord] = []
         self.taken_back = 0
         self.waiting_round: int | None = None
@@ -111,3 +118,5 @@ class Allocation:
             if job.held_workers:
                 held = job.held.get(pool, 0)
                 job.granted_in_place += min(after, held) - min(before, held)
+                needed = job.held_minimum.get(pool, 0)
+                self.unconfirmed[pool] -= (min(after, needed) - min(before, needed)) * job.devices

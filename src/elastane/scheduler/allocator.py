@@ -48,7 +48,7 @@ def allocate(snapshot: Snapshot) -> tuple[ClusterIndex, Allocation]:
 
 
 def _hand_out_all(cluster: ClusterIndex) -> Allocation:
-    allocation = Allocation(QuotaLedger(cluster.tree, cluster.growable), tuple(cluster.pools))
+    allocation = Allocation(QuotaLedger(cluster.tree, cluster.growable), tuple(cluster.pools), cluster.jobs)
     below: dict[int, list[PlannedJob]] = {}
     for job in cluster.jobs:
         if job.max_workers:

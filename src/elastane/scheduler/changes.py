@@ -13,6 +13,9 @@ from elastane.scheduler.planned_job import PlannedJob
 from elastane.scheduler.quota_ledger import QuotaLedger
 from elastane.scheduler.sizes import round_down_to_size
 
+LEAST_GAIN = 1e-9
+"""Logarithms of speeds that differ by less are equal: the rest is rounding."""
+
 
 @dataclass(slots=True)
 class JobChange:
@@ -119,7 +122,7 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
     now = change.size
     free = {pool: min(n, max(0, _count_free(ledger, job, pool))) for pool, n in missing.items()}
     _charge_workers(ledger, job, missing)
-    size = round_down_to_size(job.sizes, now + sum(free.values()))
+    size = _round_down_to_faster_size(job, now + sum(free.values()))
     more = size - now if now and not job.is_draining and _earns_back_resize(job, size) else 0
     for pool, workers in missing.items():
         taken = min(free[pool], max(0, more))
@@ -128,6 +131,18 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
             change.new[pool] = change.new.get(pool, 0) + taken
         if workers > taken:
             change.short[pool] = change.short.get(pool, 0) + workers - taken
+
+
+def _round_down_to_faster_size(job: PlannedJob, workers: int) -> int:
+    """Return the largest legal size up to ``workers`` that is faster than the present one, or no larger.
+
+    A job may be granted a size that is faster only as a whole: a part of it may be as slow as what it has.
+    """
+    before = max(job.size, job.minimum)
+    size = round_down_to_size(job.sizes, workers)
+    while size > before and job.speed_model.compute_gain(before, size) <= LEAST_GAIN:
+        size = round_down_to_size(job.sizes, size - 1)
+    return size
 
 
 def _earns_back_resize(job: PlannedJob, size: int) -> bool:

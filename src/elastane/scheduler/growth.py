@@ -24,7 +24,7 @@ from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.allocation import Allocation
 from elastane.scheduler.minimums import explain_no_room
 from elastane.scheduler.order import compute_shares
-from elastane.scheduler.placement import place_growth
+from elastane.scheduler.placement import find_spared_pools, place_growth
 from elastane.scheduler.planned_job import PlannedJob
 from elastane.scheduler.sizes import find_next_size, round_down_to_size
 
@@ -122,7 +122,9 @@ def _grant_step(
         # It may have a right to these workers on a quota further up, and on this one to new ones beside them.
         return _find_next_step(job, node, rules, new_only=True)
     if level == job.level:
-        job.stop_reason = explain_no_room(allocation, job, step.workers, level)
+        job.stop_reason = explain_no_room(
+            allocation, job, step.workers, level, spared=find_spared_pools(job, level)
+        )
     return None
 
 

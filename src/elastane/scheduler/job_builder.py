@@ -97,6 +97,7 @@ class JobBuilder:
             draining=self._find_draining(state),
             size=size,
             held_workers=held_workers,
+            held_minimum=_choose_minimum(held.by_pool, find_smallest_size(sizes)),
             live_workers=held_workers - held.dead,
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
@@ -223,6 +224,16 @@ def find_changed_pools(
     for one in state.holds:
         if pools.get(one.pool) not in suitable:
             yield PoolChanged(pool=one.pool, workers=one.workers)
+
+
+def _choose_minimum(held: dict[int, int], minimum: int) -> dict[int, int]:
+    """Return the workers by pool with which a job fills its minimum, of those that it holds."""
+    chosen = {}
+    for pool, workers in held.items():
+        if minimum > 0:
+            chosen[pool] = min(workers, minimum)
+            minimum -= workers
+    return chosen
 
 
 def _find_needed_workers(state: JobState, sizes: Sizes, speed_model: SpeedModel, now_s: float) -> float:

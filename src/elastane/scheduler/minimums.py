@@ -15,7 +15,7 @@ rest that is then free on these quotas belongs to their owners first. So the rou
 to hand out their quotas again, and continues after that (`allocator.py`).
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 
 from elastane.api.plans import NoRoom
 from elastane.scheduler.allocation import Allocation, Parts
@@ -23,6 +23,7 @@ from elastane.scheduler.holds import PlaceHolds
 from elastane.scheduler.order import iterate_waiting, sort_running
 from elastane.scheduler.placement import (
     Place,
+    count_free_devices,
     fill_held,
     find_limit,
     list_open_groups,
@@ -137,12 +138,19 @@ class MinimumRound:
     def _keep_places(self, job: PlannedJob, level: int) -> Iterator[int]:
         """Grant a running job the places it has. If these are enough, it takes others only on its last quota.
 
-        So it never moves between what its team owns and what it borrows without a reason.
+        So it never moves between what its team owns and what it borrows without a reason. Growth further down
+        gives way to it here as to a start; else a start could take growth back, and the growth that returns
+        would make a borrower of the job that was started.
         """
-        parts = fill_held(self._allocation, job, job.minimum - job.entitled, level)
+        missing = job.minimum - job.entitled
+        parts = fill_held(self._allocation, job, missing, level)
         if parts and self._vacated:
             yield from self._refill_vacated()
-            parts = fill_held(self._allocation, job, job.minimum - job.entitled, level)
+            parts = fill_held(self._allocation, job, missing, level)
+        fits = sum(workers for _, workers in parts) == missing
+        if not fits and level and job.held_workers >= job.minimum:
+            fits = yield from self._give(job, level, place_in_held)
+            parts = () if fits else fill_held(self._allocation, job, missing, level)
         if parts:
             self._allocation.grant(job, self._node, parts, growth=False)
 
@@ -160,7 +168,11 @@ class MinimumRound:
         if parts is not None:
             return parts, []
         if level and not self._holds.forbid_reclaim(job, level):
-            parts, taken = reclaim(self._allocation, job, missing, level, place)
+            # A job that can keep all its workers stops no teammate to have them on a quota of its own.
+            growth_only = level < job.level and job.held_workers >= job.minimum
+            parts, taken = reclaim(
+                self._allocation, job, missing, level, place, growth_only=growth_only
+            )
             if parts is not None:
                 return parts, taken
         if not job.is_running:
@@ -181,7 +193,7 @@ class MinimumRound:
             return
         missing = job.minimum - job.entitled
         holder = self._holds.find_holder(job)
-        job.wait_reason = explain_no_room(self._allocation, job, missing, level, holder)
+        job.wait_reason = explain_no_room(self._allocation, job, missing, level, held_for=holder)
         # A part of a minimum is of no use to the job, but may be to others of its team.
         for grant in list(job.grants):
             self._allocation.take_back(grant)
@@ -200,14 +212,29 @@ class MinimumRound:
 
 
 def explain_no_room(
-    allocation: Allocation, job: PlannedJob, workers: int, level: int, held_for: str = ""
+    allocation: Allocation,
+    job: PlannedJob,
+    workers: int,
+    level: int,
+    *,
+    held_for: str = "",
+    spared: Container[int] = (),
 ) -> NoRoom:
-    """Return why ``workers`` more do not fit, by the pool that comes closest."""
+    """Return why ``workers`` more do not fit, by the pool that comes closest.
+
+    Args:
+        allocation: the grants so far.
+        job: the job.
+        workers: how many more.
+        level: index in the job's path of the node that would pay.
+        held_for: the job for which the places are held; empty: they are not.
+        spared: pools in which the job takes nothing from the minimum of a running job.
+    """
     ledger = allocation.ledger
     found: list[NoRoom] = []
     for pool in dict.fromkeys(pool for group in list_open_groups(job) for pool in group.for_minimum):
         room, bound = find_limit(allocation, job, level, pool)
-        there = min(ledger.free[pool], ledger.growable[pool])
+        there = min(count_free_devices(allocation, pool, spared), ledger.growable[pool])
         # A quota that has shrunk with its pool grows with it again when the reservation is over.
         by_pool = there <= room or job.awaits_reservation
         one = NoRoom(

@@ -1,6 +1,6 @@
 """Placement: in which pools workers of a job fit, by the pools and by the quotas that pay for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -51,9 +51,23 @@ def place_growth(
             for pool in group.for_growth
             if job.loses_rest or job.held.get(pool, 0) <= job.granted.get(pool, 0)
         )
-        new, left = fill_new_places(allocation, job, left, level, order, beside=parts)
+        spared = find_spared_pools(job, level)
+        new, left = fill_new_places(allocation, job, left, level, order, beside=parts, spared=spared)
         parts += new
     return None if left else parts
+
+
+def find_spared_pools(job: PlannedJob, level: int) -> frozenset[int]:
+    """Return the pools in which growth of a job stops no running job, not even a borrower.
+
+    These are the pools in which the job does not have its minimum. On the quota of the cluster, the last of all,
+    every running job that may keep its minimum has it already.
+    """
+    group = _find_group(job)
+    if len(group.for_growth) == 1 or level == len(job.path) - 1:
+        return frozenset()
+    minimum = {pool for grant in job.grants if not grant.growth for pool, _ in grant.parts}
+    return frozenset(group.for_growth) - minimum
 
 
 def fill_held(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts:
@@ -95,6 +109,7 @@ def fill_new_places(
     order: tuple[int, ...],
     *,
     beside: Parts,
+    spared: Container[int] = (),
 ) -> tuple[Parts, int]:
     """Find up to ``workers`` new places in pools tried in ``order``; and how many workers are left to place.
 
@@ -105,6 +120,7 @@ def fill_new_places(
         level: index in the job's path of the node that pays.
         order: pools.
         beside: places that the job is about to take as well.
+        spared: pools in which no place is taken from the minimum of a running job.
     """
     ledger, devices = allocation.ledger, job.devices
     taken = dict(beside)
@@ -112,7 +128,7 @@ def fill_new_places(
     for pool in order:
         if not workers:
             break
-        room: float = min(ledger.growable[pool], ledger.free[pool])
+        room: float = min(ledger.growable[pool], count_free_devices(allocation, pool, spared))
         if room >= devices:
             room = min(room, find_limit(allocation, job, level, pool)[0])
             more = min(workers, int(room // devices) - taken.get(pool, 0))
@@ -120,6 +136,11 @@ def fill_new_places(
                 parts.append((pool, more))
                 workers -= more
     return tuple(parts), workers
+
+
+def count_free_devices(allocation: Allocation, pool: int, spared: Container[int]) -> int:
+    """Return the devices of a pool that are not granted; of a spared one without those of running minimums."""
+    return allocation.ledger.free[pool] - (allocation.unconfirmed[pool] if pool in spared else 0)
 
 
 def find_limit(allocation: Allocation, job: PlannedJob, level: int, pool: int) -> tuple[float, int]:

@@ -56,6 +56,7 @@ class PlannedJob:
             leave; under -1 those in pools that were removed.
         size: workers it has anywhere; 0 while it waits.
         held_workers: sum of ``held``.
+        held_minimum: those of ``held`` that make up its minimum, by pool.
         live_workers: those of ``held`` that are not known to be dead.
         cooling_down: it was resized less than its cooldown ago.
         protected: it was started less than ``minRunTimeS`` ago, so only an owner may stop it.
@@ -96,6 +97,7 @@ class PlannedJob:
     draining: dict[int, int]
     size: int
     held_workers: int
+    held_minimum: dict[int, int]
     live_workers: int
     cooling_down: bool
     protected: bool

@@ -12,9 +12,23 @@ from elastane.scheduler.planned_job import PlannedJob, WorkerGrant
 
 
 def reclaim(
-    allocation: Allocation, job: PlannedJob, missing: int, level: int, place: Place
+    allocation: Allocation,
+    job: PlannedJob,
+    missing: int,
+    level: int,
+    place: Place,
+    *,
+    growth_only: bool = False,
 ) -> tuple[Parts | None, list[WorkerGrant]]:
     """Take back from the job's own team and cohorts until ``missing`` workers fit, or take back nothing.
+
+    Args:
+        allocation: the grants so far.
+        job: the job.
+        missing: how many workers of its minimum.
+        level: index in the job's path of the node that pays for them.
+        place: finds their places.
+        growth_only: take back no minimum.
 
     Returns:
         Where they fit, None if they do not; and the grants that were taken back.
@@ -24,6 +38,8 @@ def reclaim(
         return None, []
     allocation.forget_taken_back(job.path[:level])
     for grant in _list_reclaimable(allocation, job, level):
+        if growth_only and not grant.growth:
+            break
         if grant.taken_back:
             continue
         # A job does not keep growth without its minimum.
@@ -39,12 +55,14 @@ def reclaim(
 
 
 def may_fit(allocation: Allocation, job: PlannedJob, workers: int, level: int, place: Place) -> bool:
-    """Return whether the workers might fit once the job had taken back all that it may.
+    """Return whether workers that do not fit might do so once the job had taken back all that it may.
 
     False is certain, and costs the same however much could be taken back; True has to be tried.
     """
     pools = {pool for group in list_open_groups(job) for pool in group.for_minimum}
     most = {pool: allocation.reclaimable.compute_most(job, level, pool) for pool in pools}
+    if not any(map(any, most.values())):
+        return False
     for pool, devices in most.items():
         allocation.ledger.discharge(job.path, pool, devices)
     fits = place(allocation, job, workers, level) is not None
