@@ -110,7 +110,10 @@ def test_growth_that_gave_way_to_a_start_stops_no_borrower_elsewhere():
     """It grows again in another pool as soon as devices there are idle."""
     spot = pool("b", 4, spot=True)
     teams = (Team(name="t", quotas=(quota("a", 4), quota("b", 4))), Team(name="u"))
-    grown, borrower = running(job(1, "t", high=4, spot=True), a=4), running(job(2, "u", low=4, spot=True), b=4)
+    grown, borrower = (
+        running(job(1, "t", high=4, spot=True), a=4),
+        running(job(2, "u", low=4, spot=True), b=4),
+    )
     world = Cluster(cluster(grown, borrower, pools=(pool("a", 4), spot), teams=teams), dice(1))
     world.tick()
     world.submit(job(3, "t", low=2))

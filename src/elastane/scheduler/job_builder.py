@@ -1,12 +1,13 @@
 """The builder of planned jobs: the pools, sizes and rights of each job of a snapshot."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import NeverFits, NoSuchPool, PoolChanged, Why
+from elastane.api.pools import Pool
 from elastane.scheduler.eligibility import PoolGroup, find_pool_groups
 from elastane.scheduler.limits import (
     WorkerLimit,
@@ -61,6 +62,7 @@ class JobBuilder:
         self._priorities = {one.name: one.value for one in snapshot.priorities}
         self._default_priority = max((one.value for one in snapshot.priorities if one.default), default=0)
         self._groups: dict[object, tuple[PoolGroup, ...]] = {}
+        self._node_workers: dict[object, int] = {}
         self._most: dict[object, tuple[int, int]] = {}
 
     def build(self, state: JobState) -> PlannedJob:
@@ -76,7 +78,7 @@ class JobBuilder:
             state, sizes, candidates, speed_model, path=path, level=level
         )
         held = self._find_held(state, sizes)
-        held_workers = sum(held.by_pool.values())
+        held_workers, minimum = sum(held.by_pool.values()), find_smallest_size(sizes)
         started_s = state.started_s if size and state.started_s is not None else None
         patient_until_s = compute_waiting_since_s(state) + rules.patience_s
         return PlannedJob(
@@ -89,7 +91,7 @@ class JobBuilder:
             devices=spec.resources_per_worker.devices,
             sizes=sizes,
             speed_model=speed_model,
-            minimum=find_smallest_size(sizes),
+            minimum=minimum,
             max_workers=limit.workers,
             limit_reason=limit.why,
             written_off=held.written_off,
@@ -97,7 +99,7 @@ class JobBuilder:
             draining=self._find_draining(state),
             size=size,
             held_workers=held_workers,
-            held_minimum=_choose_minimum(held.by_pool, find_smallest_size(sizes)),
+            held_minimum=_choose_minimum(held.by_pool, minimum),
             live_workers=held_workers - held.dead,
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
@@ -170,13 +172,10 @@ class JobBuilder:
 
     def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
         """Return the workers that fit on one node, in each pool of the group that the job tries first."""
-        if not groups:
-            return 1
-        pools = self._snapshot.pools
-        devices = min(pools[pool].devices_per_node for pool in groups[0].for_minimum)
-        if sum(pools[pool].devices for group in groups for pool in group.for_minimum) <= devices:
-            return ONE_NODE
-        return max(1, devices // spec.resources_per_worker.devices)
+        key = groups, spec.resources_per_worker.devices
+        if key not in self._node_workers:
+            self._node_workers[key] = _compute_node_workers(*key, self._snapshot.pools)
+        return self._node_workers[key]
 
     def _find_held(self, state: JobState, sizes: Sizes) -> _HeldWorkers:
         written_off = find_written_off(state, sizes, self._snapshot.now_s)
@@ -224,6 +223,15 @@ def find_changed_pools(
     for one in state.holds:
         if pools.get(one.pool) not in suitable:
             yield PoolChanged(pool=one.pool, workers=one.workers)
+
+
+def _compute_node_workers(groups: tuple[PoolGroup, ...], devices: int, pools: Sequence[Pool]) -> int:
+    if not groups:
+        return 1
+    on_node = min(pools[pool].devices_per_node for pool in groups[0].for_minimum)
+    if sum(pools[pool].devices for group in groups for pool in group.for_minimum) <= on_node:
+        return ONE_NODE
+    return max(1, on_node // devices)
 
 
 def _choose_minimum(held: dict[int, int], minimum: int) -> dict[int, int]:

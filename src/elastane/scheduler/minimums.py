@@ -170,9 +170,7 @@ class MinimumRound:
         if level and not self._holds.forbid_reclaim(job, level):
             # A job that can keep all its workers stops no teammate to have them on a quota of its own.
             growth_only = level < job.level and job.held_workers >= job.minimum
-            parts, taken = reclaim(
-                self._allocation, job, missing, level, place, growth_only=growth_only
-            )
+            parts, taken = reclaim(self._allocation, job, missing, level, place, growth_only=growth_only)
             if parts is not None:
                 return parts, taken
         if not job.is_running:

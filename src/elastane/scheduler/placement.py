@@ -60,11 +60,13 @@ def place_growth(
 def find_spared_pools(job: PlannedJob, level: int) -> frozenset[int]:
     """Return the pools in which growth of a job stops no running job, not even a borrower.
 
-    These are the pools in which the job does not have its minimum. On the quota of the cluster, the last of all,
-    every running job that may keep its minimum has it already.
+    These are the pools in which the job does not have its minimum. On the quota of the cluster, the last of
+    all, every running job that may keep its minimum has it already.
     """
+    if level == len(job.path) - 1:
+        return frozenset()
     group = _find_group(job)
-    if len(group.for_growth) == 1 or level == len(job.path) - 1:
+    if len(group.for_growth) == 1:
         return frozenset()
     minimum = {pool for grant in job.grants if not grant.growth for pool, _ in grant.parts}
     return frozenset(group.for_growth) - minimum
@@ -139,7 +141,7 @@ def fill_new_places(
 
 
 def count_free_devices(allocation: Allocation, pool: int, spared: Container[int]) -> int:
-    """Return the devices of a pool that are not granted; of a spared one without those of running minimums."""
+    """Return the devices of a pool that are not granted; if spared, without those of running minimums."""
     return allocation.ledger.free[pool] - (allocation.unconfirmed[pool] if pool in spared else 0)
 
 

@@ -52,10 +52,11 @@ class SpeedModel:
         reach: the largest size to which the job may grow before more was measured.
     """
 
-    __slots__ = ("_alone", "_ends", "_measured", "_segments", "largest", "reach", "sizes")
+    __slots__ = ("_alone", "_ends", "_segments", "_speeds", "largest", "reach", "sizes")
 
     def __init__(self, speeds: Speeds, node_workers: int) -> None:
-        self._measured: dict[float, float] = dict(speeds)
+        # The measured speeds, and each predicted one from the first time on that it was asked for.
+        self._speeds: dict[float, float] = dict(speeds)
         self.sizes = tuple(size for size, _ in speeds)
         self._segments = _build_segments(speeds, node_workers)
         self._ends = [segment.end for segment in self._segments]
@@ -70,10 +71,11 @@ class SpeedModel:
             self.reach = largest if is_slower else max(node_workers, REACH * largest)
 
     def compute_speed(self, workers: float) -> float:
-        if workers in self._measured:
-            return self._measured[workers]
-        _, a, b = self._segments[bisect_left(self._ends, workers)]
-        return workers / (a + b * workers)
+        speed = self._speeds.get(workers)
+        if speed is None:
+            _, a, b = self._segments[bisect_left(self._ends, workers)]
+            speed = self._speeds[workers] = workers / (a + b * workers)
+        return speed
 
     def compute_worker_s(self, workers: int) -> float:
         """Return the worker-seconds of one sample."""
