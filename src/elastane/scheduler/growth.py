@@ -215,8 +215,11 @@ def _choose_size(job: PlannedJob, now: int, following: int, most: int) -> int:
         most: the largest size to consider beside it.
     """
     model = job.speed_model
+    beyond = model.sizes[bisect_right(model.sizes, following) : bisect_right(model.sizes, most)]
+    if not beyond:
+        return following
     best, gain = following, model.compute_gain(now, following) / (following - now)
-    for measured in model.sizes[bisect_right(model.sizes, following) : bisect_right(model.sizes, most)]:
+    for measured in beyond:
         size = round_down_to_size(job.sizes, measured)
         if size > best:
             by_size = model.compute_gain(now, size) / (size - now)

@@ -122,11 +122,12 @@ class JobBuilder:
         level: int,
     ) -> tuple[tuple[PoolGroup, ...], WorkerLimit, bool]:
         """Return the groups a job may use, its size limit, and whether only a reservation is in its way."""
-        prices = (self._snapshot.pools[pool].price for group in groups for pool in group.for_minimum)
-        price, now_s = max(prices, default=0.0), self._snapshot.now_s
-        limit = compute_worker_limit(
-            state, sizes, self._snapshot.rules, speed_model, price=price, now_s=now_s
-        )
+        pools, rules, now_s = self._snapshot.pools, self._snapshot.rules, self._snapshot.now_s
+        price = 0.0
+        if state.spec.budget is not None:
+            prices = (pools[pool].price for group in groups for pool in group.for_minimum)
+            price = max(prices, default=0.0)
+        limit = compute_worker_limit(state, sizes, rules, speed_model, price=price, now_s=now_s)
         if limit.workers and not groups:
             return (
                 groups,

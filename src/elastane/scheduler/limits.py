@@ -83,7 +83,7 @@ def compute_worker_limit(
         sizes: its legal sizes.
         rules: give the cooldown and the horizon.
         speed_model: how fast the job is at each size.
-        price: the highest price of a device and hour that it may have to pay.
+        price: the highest price of a device and hour that it may have to pay; 0 if it has no budget.
         now_s: seconds since 1970.
     """
     spec = state.spec

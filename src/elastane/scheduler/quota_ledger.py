@@ -69,7 +69,8 @@ class QuotaLedger:
         for node in path:
             mine, before = local[node][pool], used[node][pool]
             used[node][pool] = after = before + devices
-            devices = max(0, after - mine) - max(0, before - mine)
+            # What exceeds the node's own quota is charged to its parent.
+            devices = (after - mine if after > mine else 0) - (before - mine if before > mine else 0)
             if not devices:
                 return
 
