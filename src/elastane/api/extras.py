@@ -8,7 +8,18 @@ from typing import Literal, TypeAlias, get_args
 
 from elastane.api.errors import BadInput
 
-Extra: TypeAlias = Literal["torch", "s3", "text", "streams", "client", "controller", "postgres"]
+Extra: TypeAlias = Literal[
+    "torch",
+    "s3",
+    "text",
+    "streams",
+    "client",
+    "controller",
+    "postgres",
+    "recipes",
+    "lightning",
+    "trackers",
+]
 
 MODULES: dict[Extra, tuple[str, ...]] = {
     "torch": ("torch", "numpy", "safetensors"),
@@ -18,6 +29,9 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "client": ("httpx", "ruamel"),
     "controller": ("alembic", "fastapi", "h11", "sqlalchemy", "uvicorn"),
     "postgres": ("psycopg",),
+    "recipes": ("datasets", "peft", "transformers"),
+    "lightning": ("lightning",),
+    "trackers": ("mlflow", "tensorboard", "wandb"),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

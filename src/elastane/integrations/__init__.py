@@ -1,0 +1,1 @@
+"""Trainers that people already use, made elastic: one module for each library."""

@@ -1,0 +1,1 @@
+"""Recipes: models of the hub, trained elastically without a line of code."""

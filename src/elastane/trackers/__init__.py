@@ -1,0 +1,1 @@
+"""Experiment trackers, which receive each metric of a run exactly once."""
