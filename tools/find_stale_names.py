@@ -55,7 +55,7 @@ FOREIGN = frozenset(
 EXAMPLES = frozenset({"data.site", "node.drained", "record.py"})
 """Names that a program puts together, and those of a design that was rejected."""
 
-FOREIGN_ROOTS = ("math", "msgspec", "object", "torch")
+FOREIGN_ROOTS = ("horovod", "hvd", "math", "msgspec", "object", "torch")
 """Their members are not looked up."""
 
 OBJECTS = ("run", "step")

@@ -1,0 +1,1 @@
+"""Interfaces of other elastic frameworks, so that their scripts move by changing an import."""
