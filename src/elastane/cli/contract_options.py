@@ -59,7 +59,5 @@ def build_contract(options: TrainOptions) -> TorchrunContract | None:
 def list_typed(options: TrainOptions, names: tuple[str, ...]) -> list[str]:
     """Return the options of these names that the user typed, as they are written."""
     return [
-        "--" + name.replace("_", "-")
-        for name in names
-        if getattr(options, name, None) not in (None, False)
+        "--" + name.replace("_", "-") for name in names if getattr(options, name, None) not in (None, False)
     ]

@@ -32,7 +32,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["torchrun"] | None,
         typer.Option(
             metavar="torchrun",
-            help="SCRIPT is an unmodified script for torchrun, with snapshots of its own. A resize or a death "
+            help="SCRIPT is an unmodified script for torchrun, with its own snapshots. A resize or a death "
             "restarts its processes: each gets SIGTERM, and time to save.",
             rich_help_panel=CONTRACT,
         ),

@@ -12,7 +12,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose parent has ended.
+    """Make this process the parent of every descendant that loses its own.
 
     Raises:
         OSError: the kernel refuses.

@@ -53,7 +53,7 @@ def _list_imports(body: list[ast.stmt]) -> Iterator[ScriptImport]:
 def _is_installed(package: str, folder: Path) -> bool:
     """Return whether a package is of the standard library or of ``site-packages``.
 
-    A file of this name in the script's folder takes precedence, so the package is not what is imported.
+    A file of this name in the script's folder takes precedence, so the script does not import the package.
     """
     if (folder / f"{package}.py").exists() or (folder / package).is_dir():
         return False

@@ -139,7 +139,7 @@ class ScriptServerLoop:
         raise SystemExit(0)
 
     def _reap(self) -> None:
-        """Reap every ended child: processes of the script, and orphans that they have left."""
+        """Collect every ended child: processes of the script, and orphans that they have left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -148,9 +148,7 @@ class ScriptServerLoop:
             if not pid:
                 return
             if (start := self._living.pop(pid, None)) is not None:
-                self._answer(
-                    self._describe("exited", start, pid=pid, code=os.waitstatus_to_exitcode(status))
-                )
+                self._answer(self._describe("exited", start, pid=pid, code=os.waitstatus_to_exitcode(status)))
                 self._sweeping = not self._living
 
     def _sweep(self) -> None:

@@ -4,7 +4,6 @@ It is a part of the agent, not a process of its own: the agent is the parent of 
 coordinator that outlives it would have nothing to coordinate.
 """
 
-import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator

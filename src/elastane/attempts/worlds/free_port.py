@@ -17,7 +17,7 @@ def find_free_port(*, avoid: int = 0) -> int:
     port meanwhile, as happens to launchers that bind port 0 to find one.
 
     Args:
-        avoid: the port of the world before, whose connections the kernel may remember.
+        avoid: the port of the world before: the kernel may remember connections to it.
 
     Raises:
         OSError: no port is free.

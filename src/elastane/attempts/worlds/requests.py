@@ -37,8 +37,8 @@ def find_world_refusal(world: World, spec: RunSpec, ask: Ask) -> str:
         return "the run is ending, so nothing can be changed any more"
     if isinstance(ask, AskCheckpoint):
         return (
-            "this run keeps the contract of torchrun: its script writes its own snapshots, and Elastane knows "
-            "none of its state; the script can save when it gets SIGTERM"
+            "this run keeps the contract of torchrun: its script writes its own snapshots, for example "
+            "when it gets SIGTERM"
         )
     if isinstance(ask, AskDrain):
         return _find_drain_refusal(world, ask)
@@ -50,7 +50,9 @@ def _find_drain_refusal(world: World, ask: AskDrain) -> str:
         present = ", ".join(map(str, world.workers))
         return f"no worker {ask.worker} in this run; running: {present or 'none'}"
     if world.target <= 1 and ask.worker not in world.leaving:
-        return f"worker {ask.worker} cannot leave: a run needs one worker; to end the run, use `elastane stop`"
+        return (
+            f"worker {ask.worker} cannot leave: a run needs one worker; to end the run, use `elastane stop`"
+        )
     return ""
 
 

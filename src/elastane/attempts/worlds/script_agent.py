@@ -1,7 +1,6 @@
 """The agent of a run under the contract of torchrun: it acts on `elastane.protocol.worlds.decisions`."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -13,42 +12,31 @@ from typing import assert_never
 import msgspec
 
 from elastane.agent.directory_guard import DirectoryGuard
-from elastane.agent.presence import list_present_processes
-from elastane.agent.rank_requests import RankServerAnswer, RankStart, name_rank_log
-from elastane.agent.rank_server import COMMAND, LOG, RankServerHandle
-from elastane.agent.restarts import Deaths
+from elastane.agent.rank_requests import name_rank_log
 from elastane.api.control import Answer, Ask, ProcessInfo, RunOver
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.exit_codes import ExitCode
 from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec, TorchrunContract
-from elastane.api.untrusted_data import Malformed
 from elastane.attempts.worlds.control_server import ControlServer, log_connections_to
-from elastane.attempts.worlds.failure_report import find_error_file, read_failure
-from elastane.attempts.worlds.free_port import find_free_port
+from elastane.attempts.worlds.failure_report import read_failure
+from elastane.attempts.worlds.rank_processes import RankProcesses
 from elastane.attempts.worlds.requests import build_world_status, find_world_refusal, translate_request
 from elastane.coordinator.append_file import AppendFile
-from elastane.observability.tail import read_end_of_text
 from elastane.protocol.worlds.decisions import advance, find_next_time
-from elastane.protocol.worlds.environment import WorldAddress, build_rank_environment
 from elastane.protocol.worlds.messages import (
     AnnounceStop,
     EndRun,
     KillRequest,
     KillWorld,
-    RankExited,
     RecordChange,
-    ServerLost,
-    ServerReady,
     StartWorld,
     StopRequest,
     WorldAction,
-    WorldGone,
     WorldInput,
 )
-from elastane.protocol.worlds.state import LocalRank, Over, World, WorldRules
+from elastane.protocol.worlds.state import Over, World, WorldRules
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
@@ -85,20 +73,24 @@ class ScriptAgent:
         self._run_dir = run_dir
         self._spec = spec
         self._contract = spec.contract or TorchrunContract()
-        self._command = command or COMMAND
         self._earlier = resumed
         self._world = World(
             WorldRules(
-                self._contract.processes, grace_s=self._contract.grace_s, max_restarts=self._contract.max_restarts
+                self._contract.processes,
+                grace_s=self._contract.grace_s,
+                max_restarts=self._contract.max_restarts,
             ),
             target=spec.start,
             next_worker=0 if resumed is None else resumed.first_worker,
         )
         self._inbox: asyncio.Queue[WorldInput | _Lost] = asyncio.Queue()
-        self._pids: dict[LocalRank, int] = {}
-        self._port = 0
-        self._server: RankServerHandle | None = None
-        self._ending = False
+        self._processes = RankProcesses(
+            run_dir,
+            spec,
+            report=self._inbox.put_nowait,
+            give_up=lambda why: self._inbox.put_nowait(_Lost(why)),
+            command=command,
+        )
 
     # -- control by the command line ------------------------------------------------------------------------
 
@@ -160,11 +152,9 @@ class ScriptAgent:
                     group.create_task(control.serve(listening)),
                     group.create_task(self._watch_directory(guard)),
                 ]
-                serving = group.create_task(self._keep_server())
+                serving = group.create_task(self._processes.keep(self._lifeline))
                 over = await self._decide_until_end()
-                self._ending = True
-                if self._server is not None:
-                    self._server.child.close_input()
+                self._processes.end()
                 await serving
                 for task in services:
                     task.cancel()
@@ -200,70 +190,6 @@ class ScriptAgent:
             received.append(self._inbox.get_nowait())
         return received
 
-    async def _keep_server(self) -> None:
-        deaths = Deaths(within_s=60)
-        while not self._ending:
-            server = RankServerHandle(
-                self._run_dir, lifeline=self._lifeline, threads=self._spec.threads, command=self._command
-            )
-            self._server = server
-            reading = asyncio.create_task(self._read_answers(server))
-            try:
-                code = await server.child.wait()
-                await asyncio.wait((reading,), timeout=LAST_ANSWERS_S)
-            finally:
-                self._server = None
-                reading.cancel()
-                server.child.kill()
-                await server.child.wait()
-                server.child.close()
-            if self._ending:
-                return
-            await self._sweep()
-            self._pids.clear()
-            self._inbox.put_nowait(ServerLost())
-            deaths = deaths.add(time.monotonic(), code)
-            if deaths.too_many:
-                log = self._run_dir.log(LOG)
-                last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
-                why = f"the fork server died {len(deaths.times)} times; {log} ends with: {last}"
-                self._inbox.put_nowait(_Lost(why))
-                return
-
-    async def _sweep(self) -> None:
-        """Kill what a dead fork server has left behind: every process that holds the lock of the run."""
-        own = os.getpid()
-        while left := [pid for pid in list_present_processes(self._run_dir) if pid != own]:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(SWEEP_S)
-
-    async def _read_answers(self, server: RankServerHandle) -> None:
-        try:
-            async for answer in server.read_answers():
-                self._handle_answer(server, answer)
-        except Malformed as error:
-            with contextlib.suppress(OSError), self._run_dir.log(LOG).open("a") as log:
-                log.write(f"the agent ended the fork server: {escape_line(str(error))}\n")
-            server.child.kill()
-
-    def _handle_answer(self, server: RankServerHandle, answer: RankServerAnswer) -> None:
-        rank = LocalRank(answer.worker, answer.local)
-        match answer.event:
-            case "ready":
-                server.state = "ready"
-                self._inbox.put_nowait(ServerReady())
-            case "started":
-                self._pids[rank] = answer.pid
-            case "exited":
-                self._pids.pop(rank, None)
-                self._inbox.put_nowait(RankExited(answer.generation, rank, answer.code))
-            case "gone":
-                self._inbox.put_nowait(WorldGone(answer.generation))
-            case _:
-                raise Malformed(f"unknown event {answer.event!r}")
-
     async def _watch_directory(self, guard: DirectoryGuard) -> None:
         while True:
             # Check in a thread: a file system that hangs must not delay decisions.
@@ -277,12 +203,12 @@ class ScriptAgent:
     def _carry_out(self, actions: Iterable[WorldAction]) -> RunOver | None:
         for action in actions:
             match action:
-                case StartWorld(generation=generation):
-                    self._start_world(generation)
+                case StartWorld():
+                    self._processes.start(self._world)
                 case AnnounceStop():
-                    self._signal(signal.SIGTERM)
+                    self._processes.signal(signal.SIGTERM)
                 case KillWorld():
-                    self._signal(signal.SIGKILL)
+                    self._processes.signal(signal.SIGKILL)
                 case RecordChange():
                     self._record(action)
                 case EndRun(over=over):
@@ -290,34 +216,6 @@ class ScriptAgent:
                 case _:
                     assert_never(action)
         return None
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._server is not None:
-            self._server.signal(number)
-
-    def _start_world(self, generation: int) -> None:
-        world = self._world
-        self._port = find_free_port(avoid=self._port)
-        address = WorldAddress(self._spec.name, self._port, restarts=generation - 1)
-        starts = tuple(self._build_start(world, rank, address, generation) for rank in world.ranks)
-        # A server that has just died forks nothing; its loss is the next input.
-        if self._server is not None:
-            self._server.start(generation, starts)
-
-    def _build_start(
-        self, world: World, rank: LocalRank, address: WorldAddress, generation: int
-    ) -> RankStart:
-        log = name_rank_log(rank.worker, rank.local, world.rules.processes)
-        error_file = find_error_file(self._run_dir, log, generation)
-        return RankStart(
-            worker=rank.worker,
-            local=rank.local,
-            place=world.workers.index(rank.worker),
-            environment=self._contract.environment
-            | build_rank_environment(world, rank, address, os.environ)
-            | {"TORCHELASTIC_ERROR_FILE": str(error_file)},
-            log=log,
-        )
 
     def _record_start(self) -> None:
         if self._earlier is None:
@@ -362,11 +260,10 @@ class ScriptAgent:
         if request is not None:
             self._inbox.put_nowait(request)
         return build_world_status(
-            self._world, self._spec, self._pids, self._list_own_processes(), why=refusal
+            self._world, self._spec, self._processes.pids, self._list_own_processes(), why=refusal
         )
 
     def _list_own_processes(self) -> tuple[ProcessInfo, ...]:
         agent = ProcessInfo(role="agent", pid=os.getpid(), state="running")
-        if self._server is None:
-            return (agent,)
-        return (agent, ProcessInfo(role="fork-server", pid=self._server.child.pid, state=self._server.state))
+        server = self._processes.server
+        return (agent,) if server is None else (agent, server)

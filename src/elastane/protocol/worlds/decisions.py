@@ -6,12 +6,12 @@ so a process that waits for a dead one is never waited for.
 """
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from elastane.api.membership import WorkerId
-from elastane.protocol.worlds.exits import describe_end, is_death, name_rank
+from elastane.protocol.worlds.exits import describe_rank_end, is_death, name_rank
 from elastane.protocol.worlds.messages import (
     AnnounceStop,
     DrainRequest,
@@ -62,9 +62,15 @@ class _Turn:
         self.world = replace(self.world, **changes)  # type: ignore[arg-type]
 
     def record(
-        self, kind: str, *, who: str = "", why: str = "", workers: Sequence[WorkerId] = (), **detail: float
+        self,
+        kind: str,
+        *,
+        who: str = "agent",
+        why: str = "",
+        workers: Sequence[WorkerId] = (),
+        detail: Mapping[str, float] | None = None,
     ) -> None:
-        self.actions.append(RecordChange(kind, who, why, tuple(workers), detail))
+        self.actions.append(RecordChange(kind, who, why, tuple(workers), detail or {}))
 
 
 def advance(
@@ -131,26 +137,35 @@ def _receive(turn: _Turn, received: WorldInput) -> None:
         case WorldGone(generation=generation):
             if generation == turn.world.generation:
                 _leave_world(turn)
+        case ResizeRequest() | DrainRequest() | StopRequest() | KillRequest():
+            _receive_request(turn, received)
+        case _:
+            assert_never(received)
+
+
+def _receive_request(turn: _Turn, request: ResizeRequest | DrainRequest | StopRequest | KillRequest) -> None:
+    match request:
         case ResizeRequest(workers=workers, by_hand=by_hand):
             _resize(turn, workers, by_hand=by_hand)
         case DrainRequest(worker=worker):
             _drain(turn, worker)
         case StopRequest():
-            _request_stop(turn, received)
+            _request_stop(turn, request)
         case KillRequest():
+            _settle(turn)
+            if isinstance(turn.world.phase, Running) and _is_change_wanted(turn.world):
+                _stop_world(turn, "resize", "the number of workers must change at once", grace_s=0.0)
             if isinstance(turn.world.phase, Stopping):
                 turn.update(phase=replace(turn.world.phase, deadline_s=turn.now_s))
-            elif turn.world.stop_why or choose_workers(turn.world)[0] != turn.world.workers:
-                _stop_world(turn, "resize", "the number of workers must change at once", grace_s=0.0)
         case _:
-            assert_never(received)
+            assert_never(request)
 
 
 def _lose_server(turn: _Turn) -> None:
     turn.update(ready=False)
     if isinstance(turn.world.phase, Waiting):
         return
-    turn.record("warning", who="agent", why="the fork server died, and with it every process of the run")
+    turn.record("warning", why="the fork server died, and with it every process of the run")
     if isinstance(turn.world.phase, Running):
         _stop_world(turn, "death", "the fork server died", grace_s=0.0)
     _leave_world(turn)
@@ -169,21 +184,21 @@ def _end_rank(turn: _Turn, rank: LocalRank, code: int) -> None:
         return
     source = name_rank(rank, turn.world.rules.processes)
     if is_death(code):
-        turn.record("worker.died", who=source, why=describe_end(code), workers=(rank.worker,))
-        _stop_world(turn, "death", f"{source} died: {describe_end(code)}", grace_s=DEATH_GRACE_S)
+        turn.record("worker.died", who=source, why=describe_rank_end(code), workers=(rank.worker,))
+        _stop_world(turn, "death", f"{source} died: {describe_rank_end(code)}", grace_s=DEATH_GRACE_S)
         return
     failure = RankFailure(turn.world.generation, rank, code)
-    turn.record("worker.failed", who=source, why=describe_end(code), workers=(rank.worker,))
+    turn.record("worker.failed", who=source, why=describe_rank_end(code), workers=(rank.worker,))
     turn.update(failures=turn.world.failures + 1, failure=failure)
-    _stop_world(turn, "failure", f"{source} failed: {describe_end(code)}", grace_s=DEATH_GRACE_S)
+    _stop_world(turn, "failure", f"{source} failed: {describe_rank_end(code)}", grace_s=DEATH_GRACE_S)
 
 
 def _end_rank_of_stopping_world(turn: _Turn, phase: Stopping, rank: LocalRank, code: int) -> None:
-    """Shorten the deadline if a process was killed while it saved: the others may wait for it."""
+    """Set an earlier deadline if a process was killed while it saved: the others may wait for it."""
     if phase.killed or code != KILLED:
         return
     source = name_rank(rank, turn.world.rules.processes)
-    turn.record("worker.died", who=source, why=describe_end(code), workers=(rank.worker,))
+    turn.record("worker.died", who=source, why=describe_rank_end(code), workers=(rank.worker,))
     turn.update(phase=replace(phase, deadline_s=min(phase.deadline_s, turn.now_s + DEATH_GRACE_S)))
 
 
@@ -230,7 +245,6 @@ def _settle(turn: _Turn) -> None:
             late = sorted(phase.living)
             turn.record(
                 "warning",
-                who="agent",
                 why=f"{len(late)} of {len(turn.world.ranks)} processes did not end within "
                 f"{phase.deadline_s - phase.began_s:.1f} s and were killed",
                 workers=sorted({rank.worker for rank in late}),
@@ -243,17 +257,21 @@ def _change_running_world(turn: _Turn) -> None:
     world = turn.world
     if world.stop_why:
         _stop_world(turn, "stop", world.stop_why)
-    elif choose_workers(world)[0] != world.workers and not list_finished(world):
+    elif _is_change_wanted(world) and not list_finished(world):
         # A world of which a process has finished is about to end: a restart would only repeat its end.
         new = len(choose_workers(world)[0])
         _stop_world(turn, "resize", f"from {len(world.workers)} to {new} workers")
+
+
+def _is_change_wanted(world: World) -> bool:
+    return choose_workers(world)[0] != world.workers
 
 
 def _start_world(turn: _Turn) -> None:
     world = turn.world
     workers, next_worker = choose_workers(world)
     generation = world.generation + 1
-    detail = {"processes": len(workers) * world.rules.processes}
+    detail: dict[str, float] = {"processes": len(workers) * world.rules.processes}
     if world.stopped_s is not None:
         detail["stopped_s"] = round(turn.now_s - world.stopped_s, 3)
     left = [worker for worker in world.workers if worker not in workers]
@@ -271,7 +289,7 @@ def _start_world(turn: _Turn) -> None:
     )
     turn.update(phase=Running(turn.now_s, frozenset(turn.world.ranks)))
     turn.actions.append(StartWorld(generation, workers))
-    turn.record("generation.started", who="agent", workers=workers, **detail)
+    turn.record("generation.started", workers=workers, detail=detail)
 
 
 def _stop_world(turn: _Turn, cause: StopCause, why: str, *, grace_s: float | None = None) -> None:
@@ -280,14 +298,12 @@ def _stop_world(turn: _Turn, cause: StopCause, why: str, *, grace_s: float | Non
     if not isinstance(phase, Running):
         return
     grace_s = turn.world.rules.grace_s if grace_s is None else min(grace_s, turn.world.rules.grace_s)
-    turn.record("stop.announced", who="agent", why=why, grace_s=grace_s)
+    turn.record("stop.announced", why=why, detail={"grace_s": grace_s})
     if cause == "death":
         quick = turn.now_s - phase.began_s < QUICK_S
         turn.update(quick_deaths=turn.world.quick_deaths + 1 if quick else 0)
     deadline_s = turn.now_s + grace_s
-    turn.update(
-        phase=Stopping(cause, why, turn.now_s, deadline_s, phase.living), stopped_s=turn.now_s
-    )
+    turn.update(phase=Stopping(cause, why, turn.now_s, deadline_s, phase.living), stopped_s=turn.now_s)
     turn.actions.append(AnnounceStop())
 
 

@@ -14,7 +14,7 @@ def is_death(code: int) -> bool:
     return code in FROM_OUTSIDE or code in RESOURCES
 
 
-def describe_end(code: int) -> str:
+def describe_rank_end(code: int) -> str:
     """Describe the end of a process, such as "killed by SIGKILL" or "exit code 3"."""
     if (resource := RESOURCES.get(code)) is not None:
         return f"out of {resource.name}: {resource.do}"

@@ -1,7 +1,7 @@
 """The state of a run under the contract of torchrun, and the rules that it follows.
 
-A *world* is the set of processes that train together; its generation numbers it. The number of workers of a
-world never changes: a resize or a death ends the world, and the next one starts once no process of it is left.
+A *world* is the set of processes that train together; its generation numbers it. Its number of workers never
+changes: a resize or a death ends the world, and the next one starts once no process of it is left.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Over:
     Args:
         kind: of the last event: ``run.finished``, ``run.failed`` or ``run.stopped``.
         why: the reason in words.
-        failure: the process whose traceback explains it; None: there is none.
+        failure: the failure that explains it; None: there is none.
     """
 
     kind: Literal["run.finished", "run.failed", "run.stopped"]
