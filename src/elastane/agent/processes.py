@@ -149,6 +149,11 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + b"\n")
 
+    def close_input(self) -> None:
+        """Close the pipe to its standard input: a server that reads it ends."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
     def kill(self) -> None:
         if self.process.poll() is None:
             self._watch.send(signal.SIGKILL)

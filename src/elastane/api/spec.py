@@ -42,6 +42,23 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.url or str(run_dir.checkpoints)
 
 
+class TorchrunContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a run starts, stops and restarts a script that keeps the contract of torchrun.
+
+    Args:
+        processes: processes of each worker, as ``--nproc-per-node``.
+        grace_s: seconds between the announcement of a stop (SIGTERM) and its enforcement (SIGKILL).
+        max_restarts: restarts after failures of the script itself. A resize, and a death from outside, do not
+            count.
+        environment: further variables of each process, for example those of Accelerate.
+    """
+
+    processes: int = 1
+    grace_s: float = 30.0
+    max_restarts: int = 0
+    environment: dict[str, str] = {}
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The request for one elastic run; the ``spec`` of ``run.json``.
 
@@ -68,6 +85,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             of it.
         debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
             replaced.
+        contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
     """
 
     name: str
@@ -89,6 +107,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
     debug: bool = False
+    contract: TorchrunContract | None = None
 
     @property
     def program(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.attempts.display import LogDisplay
 from elastane.attempts.results import write_results
-from elastane.attempts.resumption import prepare_restart, prepare_resumption
+from elastane.attempts.resumption import prepare_rerun, prepare_restart, prepare_resumption
 from elastane.attempts.run_directory import reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
 from elastane.client.permissions import narrow_umask
@@ -147,6 +147,8 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
         replace_file(run_dir.run, content, durable=True)
         return record
     why = f"attempt {request.attempt}"
+    if spec.contract is not None:
+        return prepare_rerun(run_dir, spec, why=why)
     if spec.checkpoints is None:
         return prepare_restart(run_dir, spec, display.say, why=why)
     try:

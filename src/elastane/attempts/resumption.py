@@ -89,6 +89,37 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     return record
 
 
+def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
+    """Prepare the run directory for another attempt of an unmodified script, which has its own snapshots.
+
+    The caller holds its lock.
+
+    Args:
+        run_dir: of the run; it has events.
+        spec: for the new attempt.
+        why: the reason for the event.
+
+    Raises:
+        BadInput: the script has finished, or a file is damaged. Nothing was changed.
+    """
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    if has_finished(events):
+        raise BadInput(
+            f"the run in {run_dir.root} has finished",
+            means="every process of its script has ended with exit code 0",
+            do="start a new run (elastane run --contract torchrun)",
+        )
+    times, worker, term = _compute_next_numbers(record, events)
+    record = msgspec.structs.replace(record, spec=spec, resumed=Resumed("", 0, times, worker, term))
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
+    reason = f"{why}: the script continues from its own snapshot"
+    event = EventLine(time=time.time(), kind="run.resumed", who="elastane run", why=reason)
+    append_line(run_dir.events, msgspec.json.encode(event))
+    return record
+
+
 def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
     """Return how often the run has been resumed, and the numbers of its next worker and coordinator."""
     times = record.resumed.times + 1 if record.resumed is not None else 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,10 @@ from elastane.api.spec import RunRecord
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.resumption import prepare_resumption
+
+if TYPE_CHECKING:
+    from elastane.agent.agent import Agent
+    from elastane.attempts.worlds.script_agent import ScriptAgent
 
 MOST_FUTILE_ATTEMPTS = 3
 
@@ -65,9 +70,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     Returns:
         The outcome, and the last wanted number of workers.
     """
-    from elastane.agent.agent import Agent
-
-    agent = Agent(run_dir, record.spec, resumed=record.resumed)
+    agent = _create_agent(run_dir, record)
     view = display.view(record)
     interrupts = 0
 
@@ -75,7 +78,8 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            view.say("stopping at the next commit; press Ctrl-C again to end at once")
+            how = "at the next commit" if record.spec.contract is None else "when the script has saved"
+            view.say(f"stopping {how}; press Ctrl-C again to end at once")
             agent.stop()
         else:
             view.say("ending all processes of the run")
@@ -95,6 +99,16 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     if interrupts > 1 and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
+
+
+def _create_agent(run_dir: RunDir, record: RunRecord) -> "Agent | ScriptAgent":
+    if record.spec.contract is None:
+        from elastane.agent.agent import Agent
+
+        return Agent(run_dir, record.spec, resumed=record.resumed)
+    from elastane.attempts.worlds.script_agent import ScriptAgent
+
+    return ScriptAgent(run_dir, record.spec, resumed=record.resumed)
 
 
 async def close_view(showing: "asyncio.Task[None]", view: AttemptView, display: Display) -> None:

@@ -15,10 +15,11 @@ NAMES = "Name, team and priority"
 LIMITS = "Deadline, budget and retries"
 TRAINING = "Training (the trained bytes depend on these)"
 CHECKPOINTS = "Checkpoints"
+CONTRACT = "Unmodified scripts"
 RESUME = "Resume a run"
 OUTPUT = "Output"
 AFTER = "After submission"
-PANELS = ("", NAMES, WORKERS, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER)
+PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER)
 """The order of the groups in a command's help."""
 
 

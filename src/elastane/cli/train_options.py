@@ -7,7 +7,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobCheckpoints
-from elastane.cli.options import CHECKPOINTS, TRAINING, WORKERS, replace_given
+from elastane.cli.options import CHECKPOINTS, CONTRACT, TRAINING, WORKERS, replace_given
 
 Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
 WORKERS_HELP = "Fewest and most workers; a single number sets both."
@@ -26,6 +26,40 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="MIN:MAX",
             help=WORKERS_HELP,
             rich_help_panel=WORKERS,
+        ),
+    ] = None
+    contract: Annotated[
+        Literal["torchrun"] | None,
+        typer.Option(
+            metavar="torchrun",
+            help="SCRIPT is an unmodified script for torchrun, with its own snapshots. A resize or a death "
+            "restarts its processes: each gets SIGTERM, and time to save.",
+            rich_help_panel=CONTRACT,
+        ),
+    ] = None
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes of each worker, so WORLD_SIZE is N times the number of workers. Default: 1.",
+            rich_help_panel=CONTRACT,
+        ),
+    ] = None
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Restarts after failures of the script; a resize or a killed process does not count. "
+            "Default: 0.",
+            rich_help_panel=CONTRACT,
+        ),
+    ] = None
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time to save after SIGTERM, before SIGKILL. Default: 30s.",
+            rich_help_panel=CONTRACT,
         ),
     ] = None
     copies: Annotated[

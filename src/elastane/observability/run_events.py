@@ -37,6 +37,7 @@ RUN_EVENTS = {
     "generation.started": RunEventKind("start"),
     "resize.requested": RunEventKind("ask", "resize requested"),
     "drain.requested": RunEventKind("ask", "drain requested"),
+    "stop.announced": RunEventKind("warn", "stop announced", "restart{s}"),
     "stop.requested": RunEventKind("ask", "stop requested"),
     "shares.rebalanced": RunEventKind("core", "rebalanced", "rebalanced"),
     "evaluation": RunEventKind("score", "evaluation"),

@@ -11,7 +11,7 @@ from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.requests import send_request
-from elastane.client.runs_home import find_run
+from elastane.cli.runs.script_runs import find_trained_run
 from elastane.observability.quantities import format_size
 from elastane.observability.run_files import decode_event_line, is_live, read_record
 from elastane.observability.tail import Tail
@@ -39,7 +39,7 @@ def write_checkpoint_now(
     With --json, an object with the keys ok and step (of the run when it
     accepted); with --wait, ok, name, step and bytes (of the checkpoint).
     """
-    run_dir = find_run(run)
+    run_dir = find_trained_run(run, "checkpoints")
     if read_record(run_dir).spec.checkpoints is None and is_live(run_dir):
         raise BadInput(
             f"{run} writes no checkpoints: it was started with --checkpoint-every never",

@@ -6,6 +6,7 @@ import typer
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.cli.completion import complete_runs
+from elastane.cli.runs.script_runs import find_trained_run
 from elastane.client.runs_home import find_run
 from elastane.observability.run_files import is_live, read_record
 from elastane.storage.catalog import Catalog
@@ -43,7 +44,7 @@ def open_catalog(run: str) -> Catalog:
     if "://" in run:
         return Catalog(open_storage(run))
     try:
-        run_dir = find_run(run)
+        run_dir = find_trained_run(run, "checkpoints")
         policy = read_record(run_dir).spec.checkpoints
         return Catalog(open_storage(str(run_dir.checkpoints) if policy is None else policy.get_root(run_dir)))
     except NoSuchRun:

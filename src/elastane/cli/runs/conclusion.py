@@ -58,12 +58,13 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     rows: list[tuple[str, str]] = []
     kept = 0
     if report is not None:
-        facts = collect_facts(read_run(run_dir))
+        recorded = read_run(run_dir)
+        facts = collect_facts(recorded)
         ending = ENDINGS.get(over.code, "failed")
         loss = f": loss {format_loss(facts.loss)}" if facts.steps else ""
-        console.print(
-            f"{ending} after {facts.steps} steps in {format_duration(facts.wall_s)}{loss}", markup=False
-        )
+        # The steps of an unmodified script are not known.
+        steps = "" if recorded.record.spec.contract is not None else f" after {facts.steps} steps"
+        console.print(f"{ending}{steps} in {format_duration(facts.wall_s)}{loss}", markup=False)
         kept = facts.checkpoints
         if facts.digest:
             rows.append(("digest", f"{facts.digest[0]} (parameters after step {facts.digest[1]})"))
@@ -72,6 +73,11 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
         console.print(over.why, markup=False)
     stopped = over.code == ExitCode.STOPPED_BY_USER
     continuation = "goes back to" if over.lost else "continues from" if stopped else ""
+    if stopped and report is not None and recorded.record.spec.contract is not None:
+        console.print(
+            f"elastane run --resume {run_dir.root} starts the script again, from its own snapshot",
+            markup=False,
+        )
     if continuation and kept:
         console.print(
             f"elastane run --resume {run_dir.root} {continuation} its newest checkpoint", markup=False

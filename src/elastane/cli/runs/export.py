@@ -9,8 +9,8 @@ from elastane.api.errors import BadInput
 from elastane.api.export import ExportedModel, ExportFormat, ExportType
 from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.script_runs import find_trained_run
 from elastane.cli.torch_process import run_module
-from elastane.client.runs_home import find_run
 from elastane.observability.quantities import format_size
 from elastane.observability.run_files import is_live, read_record
 
@@ -58,7 +58,7 @@ def export(
 
     $ elastane export demo --format hf --dtype bf16 --out demo-hf
     """
-    run_dir = find_run(run)
+    run_dir = find_trained_run(run, "finished model of Elastane")
     name = read_record(run_dir).spec.name
     folder = (out or Path(f"{name}-{form}")).absolute()
     if is_live(run_dir):

@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.attempts.resumption import prepare_resumption
+from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
 from elastane.cli.command import AsJson, open_console
@@ -40,6 +40,7 @@ from elastane.storage.urls import open_storage
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from elastane.cli.runs.script_watcher import ScriptWatcher
     from elastane.cli.runs.watcher import Watcher
 
 
@@ -74,6 +75,11 @@ def run(
     one with any number of workers; the trained bytes are the same:
 
       $ elastane run --resume demo --start 2
+
+    A script for torchrun needs no change. It restarts at each new size, from
+    its own snapshot:
+
+      $ elastane run --contract torchrun --workers 1:4 train.py
     """
     console = open_console(as_json=as_json)
     if options.debug:
@@ -150,7 +156,10 @@ def _open_ended_run(
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
         check_script(Path(spec.script))
         printer = make_printer(console)
-        yield directory, prepare_resumption(directory, spec, printer, adapted=options.accept_changes)
+        if spec.contract is not None:
+            yield directory, prepare_rerun(directory, spec, why="requested by the user")
+        else:
+            yield directory, prepare_resumption(directory, spec, printer, adapted=options.accept_changes)
 
 
 def _count_cpus() -> int:
@@ -188,7 +197,11 @@ class RunTerminal:
     def say(self, line: str) -> None:
         self._console.print(line, markup=False)
 
-    def view(self, record: RunRecord) -> "Watcher":
+    def view(self, record: RunRecord) -> "Watcher | ScriptWatcher":
+        if record.spec.contract is not None:
+            from elastane.cli.runs.script_watcher import ScriptWatcher
+
+            return ScriptWatcher(self._run_dir, record.spec, self._console)
         from elastane.cli.runs.watcher import Watcher
 
         return Watcher(self._run_dir, record.spec, self._console)

@@ -109,6 +109,10 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
 
 PINNED = (
     "module",
+    "contract",
+    "nproc_per_node",
+    "max_restarts",
+    "grace",
     "virtual_ranks",
     "convergence",
     "seed",

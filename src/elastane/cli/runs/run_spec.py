@@ -10,6 +10,7 @@ from elastane.api.field_checks import NAME
 from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
@@ -39,6 +40,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     check_run_name(name)
     file = find_script(script, module=options.module)
     _check_numbers(options)
+    contract = build_contract(options)
     copies = read_copies(options.copies or "all")
     if options.save_optimizer and copies is not None:
         raise BadInput(
@@ -68,7 +70,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         self_sizing=options.start is None and low < high,
         virtual_ranks=options.virtual_ranks,
         copies=copies,
-        checkpoints=build_checkpoint_policy(JobCheckpoints(), options),
+        checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),
+        contract=contract,
         save_optimizer=options.save_optimizer,
         debug=options.debug,
         **{field: value for field, value in given.items() if value is not None},  # type: ignore[arg-type]

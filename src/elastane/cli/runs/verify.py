@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput
 from elastane.attempts.verification import verify_run
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.rehearsal import run_rehearsal
-from elastane.client.runs_home import find_run
+from elastane.cli.runs.script_runs import find_trained_run
 from elastane.observability.compare import Comparison, compare_runs
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.run_files import read_run
@@ -87,18 +87,18 @@ def verify(
     it fails, and 2 if a file cannot be read.
     """
     if restore:
-        run_rehearsal(find_run(run), other, workers, as_json=as_json)
+        run_rehearsal(find_trained_run(run, "checkpoints"), other, workers, as_json=as_json)
         return
     if workers is not None:
         raise BadInput("--workers needs --restore", do="use it with --restore, for the workers that restore")
-    first = read_run(find_run(run))
+    first = read_run(find_trained_run(run, "ledger to verify"))
     console = open_console(as_json=as_json)
     if other is None:
         verdict = verify_run(first)
         print_verdict(verdict, console)
         good, found = verdict.ok, msgspec.to_builtins(verdict)
     else:
-        comparison = compare_runs(first, read_run(find_run(other)))
+        comparison = compare_runs(first, read_run(find_trained_run(other, "ledger to compare")))
         print_comparison(comparison, console)
         good, found = comparison.equal, msgspec.to_builtins(comparison)
     if as_json:
