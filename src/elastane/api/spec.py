@@ -71,6 +71,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_workers: never more workers than this.
         start: number of workers at the start.
         self_sizing: a controller decides on the number of workers, until a user sets it.
+        host_discovery: a command that prints the slots of each host, which then decide; empty: there is none.
         virtual_ranks: V, the number of pieces of every global batch; None: global batch divided by
             microbatch.
         copies: copies of the optimizer state; None: every worker keeps everything.
@@ -96,6 +97,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_workers: int = 8
     start: int = 1
     self_sizing: bool = False
+    host_discovery: str = ""
     virtual_ranks: int | None = None
     copies: int | None = None
     convergence: Literal["exact", "fast"] = "exact"

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +17,7 @@ from elastane.api.control import AskResize
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
+from elastane.api.spec import RunSpec
 from elastane.api.untrusted_data import Malformed
 from elastane.client.coordinator_request import ask_coordinator
 
@@ -91,66 +91,58 @@ def list_own_names() -> frozenset[str]:
     return LOOPBACK_NAMES | {socket.gethostname(), socket.getfqdn()}
 
 
-@dataclass(slots=True)
-class HostDiscovery:
+def discover_capacity(spec: RunSpec) -> DiscoveredCapacity:
+    """Run the discovery script of a run once.
+
+    Raises:
+        BadInput: the script fails, or prints something else than hosts.
+    """
+    try:
+        done = subprocess.run(  # noqa: S602 - the user's own command, as Horovod runs it
+            spec.host_discovery,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SCRIPT_S,
+            check=True,
+        )
+        hosts = parse_hosts(done.stdout)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        what = f"it ended with code {error.returncode}" + (f": {escape_line(last[:500])}" if last else "")
+        raise _build_error(spec, what) from error
+    except subprocess.TimeoutExpired as error:
+        raise _build_error(spec, f"it took more than {SCRIPT_S:.0f} s") from error
+    except (Malformed, OSError) as error:
+        raise _build_error(spec, str(error)) from error
+    return measure_capacity(
+        hosts,
+        list_own_names(),
+        processes=1 if spec.contract is None else spec.contract.processes,
+        low=spec.min_workers,
+        high=spec.max_workers,
+    )
+
+
+class FollowedHosts:
     """A context manager that sets the number of workers of a run, from a thread of its own.
 
     A script that fails, or prints something else, changes nothing: the run keeps its size, and says why.
 
     Args:
-        script: an executable file, or a command with arguments for the shell.
-        processes: slots that each worker takes.
-        low: fewest workers.
-        high: most workers.
+        run_dir: of the run.
+        spec: of the run, with a discovery script.
         say: reports what cannot be used, each remark once.
     """
 
-    script: str
-    processes: int
-    low: int
-    high: int
-    say: Callable[[str], None]
-    _run_dir: RunDir | None = None
-    _size: int | None = None
-    _said: set[str] = field(default_factory=set)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def discover(self) -> DiscoveredCapacity:
-        """Run the script once.
-
-        Raises:
-            BadInput: the script fails, or prints something else than hosts.
-        """
-        try:
-            done = subprocess.run(  # noqa: S602 - the user's own command, as Horovod runs it
-                self.script,
-                shell=True,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=SCRIPT_S,
-                check=True,
-            )
-            hosts = parse_hosts(done.stdout)
-        except subprocess.CalledProcessError as error:
-            last = error.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            what = f"it ended with code {error.returncode}" + (f": {escape_line(last[:500])}" if last else "")
-            raise self._refuse(what) from error
-        except subprocess.TimeoutExpired as error:
-            raise self._refuse(f"it took more than {SCRIPT_S:.0f} s") from error
-        except (Malformed, OSError) as error:
-            raise self._refuse(str(error)) from error
-        return measure_capacity(
-            hosts, list_own_names(), processes=self.processes, low=self.low, high=self.high
-        )
-
-    def attach(self, run_dir: RunDir, size: int) -> Self:
-        """Set the run to follow, and its present number of workers; returns itself."""
-        self._run_dir, self._size = run_dir, size
-        return self
+    def __init__(self, run_dir: RunDir, spec: RunSpec, say: Callable[[str], None]) -> None:
+        self._run_dir, self._spec, self._say = run_dir, spec, say
+        self._workers = spec.start
+        self._remarks: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="host-discovery", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._follow, name="elastane-host-discovery", daemon=True)
         self._thread.start()
         return self
 
@@ -162,30 +154,31 @@ class HostDiscovery:
     def _follow(self) -> None:
         while not self._over.wait(EVERY_S):
             try:
-                capacity = self.discover()
-                self._apply(capacity)
+                self._apply(discover_capacity(self._spec))
             # The next answer of the script, or of the coordinator, may be usable.
             except ElastaneError as error:
-                self._say_once(str(error))
+                self._remark(str(error))
 
     def _apply(self, capacity: DiscoveredCapacity) -> None:
         for remark in capacity.remarks:
-            self._say_once(remark)
-        if capacity.workers != self._size and self._run_dir is not None:
-            answer = ask_coordinator(self._run_dir, AskResize(workers=capacity.workers))
-            if answer.ok:
-                self._size = capacity.workers
-            else:
-                self._say_once(f"the discovered hosts cannot be used: {answer.why}")
+            self._remark(remark)
+        if capacity.workers == self._workers:
+            return
+        answer = ask_coordinator(self._run_dir, AskResize(workers=capacity.workers))
+        if answer.ok:
+            self._workers = capacity.workers
+        else:
+            self._remark(f"the discovered hosts cannot be used: {answer.why}")
 
-    def _say_once(self, remark: str) -> None:
-        if remark not in self._said and not self._over.is_set():
-            self._said.add(remark)
-            self.say(f"note: {remark}")
+    def _remark(self, remark: str) -> None:
+        if remark not in self._remarks and not self._over.is_set():
+            self._remarks.add(remark)
+            self._say(f"note: {remark}")
 
-    def _refuse(self, what: str) -> BadInput:
-        return BadInput(
-            f"the host discovery script {Path(self.script).name} cannot be used: {what}",
-            means="the run keeps its number of workers",
-            do="let it print a line HOST or HOST:SLOTS for each host, and end with code 0",
-        )
+
+def _build_error(spec: RunSpec, what: str) -> BadInput:
+    return BadInput(
+        f"the host discovery script {spec.host_discovery!r} cannot be used: {what}",
+        means="the run keeps its number of workers",
+        do="let it print a line HOST or HOST:SLOTS for each host, and end with code 0",
+    )

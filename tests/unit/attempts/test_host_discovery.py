@@ -3,8 +3,14 @@
 import pytest
 
 from elastane.api.errors import BadInput
+from elastane.api.spec import RunSpec
 from elastane.api.untrusted_data import Malformed
-from elastane.attempts.host_discovery import DiscoveredCapacity, HostDiscovery, measure_capacity, parse_hosts
+from elastane.attempts.host_discovery import (
+    DiscoveredCapacity,
+    discover_capacity,
+    measure_capacity,
+    parse_hosts,
+)
 
 OWN = frozenset({"localhost", "here"})
 
@@ -51,12 +57,9 @@ def test_other_machines_do_not_count_and_are_named():
     )
 
 
-def make_discovery(script):
-    return HostDiscovery(str(script), processes=1, low=1, high=8, say=print)
-
-
 def test_a_script_is_run_as_a_command():
-    assert make_discovery("echo localhost:3").discover() == DiscoveredCapacity(3)
+    spec = RunSpec(name="first", script="train.py", host_discovery="echo localhost:3")
+    assert discover_capacity(spec) == DiscoveredCapacity(3)
 
 
 @pytest.mark.parametrize(
@@ -70,4 +73,4 @@ def test_a_script_is_run_as_a_command():
 )
 def test_a_script_that_cannot_be_used_says_why(script, says):
     with pytest.raises(BadInput, match=says):
-        make_discovery(script).discover()
+        discover_capacity(RunSpec(name="first", script="train.py", host_discovery=script))

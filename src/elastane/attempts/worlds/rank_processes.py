@@ -19,7 +19,7 @@ from elastane.api.untrusted_data import Malformed
 from elastane.attempts.worlds.failure_report import find_error_file
 from elastane.attempts.worlds.free_port import find_free_port
 from elastane.observability.tail import read_end_of_text
-from elastane.protocol.worlds.environment import WorldAddress, build_rank_environment
+from elastane.protocol.worlds.environment import RUN_DIRECTORY, WorldAddress, build_rank_environment
 from elastane.protocol.worlds.messages import (
     RankExited,
     ServerLost,
@@ -177,6 +177,6 @@ class RankProcesses:
             place=world.workers.index(rank.worker),
             environment=self._contract.environment
             | build_rank_environment(world, rank, address, os.environ)
-            | {"TORCHELASTIC_ERROR_FILE": str(error_file)},
+            | {"TORCHELASTIC_ERROR_FILE": str(error_file), RUN_DIRECTORY: str(self._run_dir.root)},
             log=log,
         )

@@ -13,7 +13,8 @@ from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
@@ -122,6 +123,7 @@ def _open_new_run(
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
+    spec = _start_as_discovered(spec, console)
     with claim_run_directory(
         spec, options.run_dir, list_explicit_options(context, left_out=("module",))
     ) as directory:
@@ -154,6 +156,7 @@ def _open_ended_run(
     )
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
+        spec = _start_as_discovered(spec, console)
         check_script(Path(spec.script))
         printer = make_printer(console)
         if spec.contract is not None:
@@ -164,6 +167,20 @@ def _open_ended_run(
 
 def _count_cpus() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def _start_as_discovered(spec: RunSpec, console: "Console") -> RunSpec:
+    """Return the spec with the discovered number of workers at the start, if hosts are discovered.
+
+    Raises:
+        BadInput: the script cannot be used.
+    """
+    if not spec.host_discovery:
+        return spec
+    capacity = discover_capacity(spec)
+    for remark in capacity.remarks:
+        console.print(f"note: {remark}", markup=False)
+    return msgspec.structs.replace(spec, start=capacity.workers)
 
 
 def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
@@ -180,7 +197,9 @@ def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
 def _start_controller(
     run_dir: RunDir, record: RunRecord, console: "Console"
 ) -> AbstractContextManager[object]:
-    """Return the controller that decides on the number of workers, unless the user does."""
+    """Return what decides on the number of workers, unless the user does."""
+    if record.spec.host_discovery:
+        return FollowedHosts(run_dir, record.spec, make_printer(console))
     if not record.spec.self_sizing:
         return nullcontext()
     attempt = 1 if record.resumed is None else record.resumed.times + 1

@@ -30,6 +30,15 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    host_discovery_script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Follow the capacity that COMMAND prints, a line HOST or HOST:SLOTS for each host, as for "
+            "Horovod. It runs every second; only slots of this machine count.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(
@@ -117,6 +126,7 @@ PINNED = (
     "convergence",
     "seed",
     "threads",
+    "host_discovery_script",
     "name",
     "run_dir",
     "digest_every",

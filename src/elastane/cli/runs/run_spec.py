@@ -50,6 +50,12 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         )
     low, high = _choose_limits(options, options.virtual_ranks, cpus)
     start = _check_start(low if options.start is None else options.start, low, high)
+    if options.start is not None and options.host_discovery_script:
+        raise BadInput(
+            "--start cannot be combined with --host-discovery-script",
+            means="the hosts that the script prints decide on the number of workers",
+            do="omit one of the two",
+        )
     given = {
         "seed": options.seed,
         "threads": options.threads,
@@ -67,7 +73,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         min_workers=low,
         max_workers=high,
         start=start,
-        self_sizing=options.start is None and low < high,
+        self_sizing=options.start is None and low < high and not options.host_discovery_script,
+        host_discovery=options.host_discovery_script or "",
         virtual_ranks=options.virtual_ranks,
         copies=copies,
         checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),

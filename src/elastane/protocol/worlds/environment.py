@@ -15,6 +15,8 @@ DEFAULTS = {
 }
 """Variables that the user may have set to something else."""
 GRACE = "ELASTANE_GRACE_S"
+RUN_DIRECTORY = "ELASTANE_RUN_DIR"
+"""Where `elastane.compat.horovod` hands commits over."""
 
 
 @dataclass(frozen=True, slots=True)

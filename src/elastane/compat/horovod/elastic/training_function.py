@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from elastane.compat.horovod.elastic.handover import Handover
 from elastane.compat.horovod.elastic.state import ElasticState
 from elastane.compat.horovod.interrupts import HorovodInternalError, HostsUpdatedInterrupt
+from elastane.protocol.worlds.environment import RUN_DIRECTORY
 
 Result = TypeVar("Result")
 
@@ -52,7 +53,7 @@ def make_elastic(function: Callable[..., Result]) -> Callable[..., Result]:
 
 def find_directory() -> Path | None:
     """Return the directory for commits of this run; None: this process is not part of one."""
-    root = os.environ.get("ELASTANE_RUN_DIR", "")
+    root = os.environ.get(RUN_DIRECTORY, "")
     return Path(root) / "horovod" if root else None
 
 
