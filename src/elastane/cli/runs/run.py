@@ -14,6 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
+from elastane.api.trackers import require_trackers
 from elastane.attempts.resumption import prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
@@ -116,6 +117,7 @@ def _open_new_run(
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
+    require_trackers(spec.log, "--log")
     with claim_run_directory(
         spec, options.run_dir, list_explicit_options(context, left_out=("module",))
     ) as directory:
@@ -149,6 +151,7 @@ def _open_ended_run(
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
         check_script(Path(spec.script))
+        require_trackers(spec.log, "--log")
         printer = make_printer(console)
         yield directory, prepare_resumption(directory, spec, printer, adapted=options.accept_changes)
 
