@@ -30,8 +30,8 @@ def parse_trackers(named: str | Iterable[str], option: str) -> tuple[Tracker, ..
     Raises:
         BadInput: a name is unknown; the error offers the nearest one.
     """
-    listed = named.split(",") if isinstance(named, str) else named
-    words = [word.strip() for word in listed if word.strip()]
+    listed = named.split(",") if isinstance(named, str) else map(str, named)
+    words = [word for text in listed if (word := text.strip())]
     if words == [NO_TRACKER]:
         return ()
     if not words:

@@ -102,7 +102,7 @@ class Feed:
             recorded = will_have
             if rows:
                 self.step = max(self.step, find_last_step(rows))
-                source.confirm(self.step)
+                source.confirm()
             self._recover()
             if not rows and ending:
                 break

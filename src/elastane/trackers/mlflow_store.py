@@ -48,9 +48,8 @@ class MLflowStore:
 
         self._uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         if not self._uri:
-            folder = run.folder / "mlflow"
-            folder.mkdir(exist_ok=True)
-            self._uri = f"sqlite:///{folder / 'mlflow.db'}"
+            run.mlflow.mkdir(exist_ok=True)
+            self._uri = f"sqlite:///{run.mlflow / 'mlflow.db'}"
         self._client = MlflowClient(tracking_uri=self._uri)
         self._run_id = self._find_run(run) or self._create_run(run)
         self._add_parameters(run)

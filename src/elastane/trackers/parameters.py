@@ -58,7 +58,9 @@ def describe_tracked_run(run_dir: RunDir, record: RunRecord) -> TrackedRun:
     return TrackedRun(
         id=claim_identity(run_dir),
         name=record.spec.name,
-        folder=run_dir.root,
+        tensorboard=run_dir.tensorboard,
+        mlflow=run_dir.mlflow,
+        wandb=run_dir.wandb,
         parameters=list_parameters(record),
     )
 

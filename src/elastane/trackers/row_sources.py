@@ -22,8 +22,8 @@ class RowSource(Protocol):
     def read(self) -> list[MetricRow]:
         """Return the rows that have come since the last call; empty: there is none now."""
 
-    def confirm(self, step: int) -> None:
-        """Note that all rows up to this step are recorded."""
+    def confirm(self) -> None:
+        """Note that all rows that were read are recorded."""
 
 
 class StepReader:
@@ -153,7 +153,7 @@ class RecordedRows:
         self._waiting = [row for row in self._waiting if row.step > self._steps.step]
         return merge_rows((*steps, *ready))
 
-    def confirm(self, step: int) -> None:
+    def confirm(self) -> None:
         """Do nothing, because the files stay."""
 
 

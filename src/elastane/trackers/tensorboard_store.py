@@ -66,7 +66,7 @@ class TensorBoardStore:
     @property
     def _folder(self) -> Path:
         assert self._run is not None, "the store is open"
-        return self._run.folder / "tensorboard"
+        return self._run.tensorboard
 
     def _read_names(self) -> dict[str, int]:
         """Return the last step of each name, those of texts included."""

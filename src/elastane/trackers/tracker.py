@@ -17,13 +17,17 @@ class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         id: a name that no other run has.
         name: for people.
-        folder: of the run; each tracker has a folder of its own in it.
+        tensorboard: the folder of its event files.
+        mlflow: the folder of its store, if there is no server.
+        wandb: the folder of its files.
         parameters: the settings and facts that the run keeps from its first step to its last.
     """
 
     id: str
     name: str
-    folder: Path
+    tensorboard: Path
+    mlflow: Path
+    wandb: Path
     parameters: Mapping[str, str]
 
 

@@ -64,7 +64,7 @@ class WandbStore:
 
         assert self._tracked is not None, "the store is open"
         last: dict[str, int] = {}
-        for path in find_record_files(self._tracked.folder / "wandb", self._tracked.id):
+        for path in find_record_files(self._tracked.wandb, self._tracked.id):
             for content in read_wandb_records(path):
                 try:
                     items = Record.FromString(content).history.item
@@ -80,7 +80,7 @@ class WandbStore:
         assert self._tracked is not None, "the store is open"
         if _choose_mode() != "offline":
             return "the page of the run in W&B"
-        return f"wandb sync {shlex.quote(str(self._tracked.folder / 'wandb'))}/offline-run-*"
+        return f"wandb sync {shlex.quote(str(self._tracked.wandb))}/offline-run-*"
 
     def _begin_run(self) -> "wandb.Run":
         if self._run is None:
@@ -88,7 +88,7 @@ class WandbStore:
 
             assert self._tracked is not None, "the store is open"
             run = self._tracked
-            (run.folder / "wandb").mkdir(exist_ok=True)
+            (run.wandb).mkdir(exist_ok=True)
             settings = wandb.Settings(
                 console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True
             )
@@ -96,7 +96,7 @@ class WandbStore:
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
                 id=run.id,
                 name=run.name,
-                dir=run.folder,
+                dir=run.wandb.parent,
                 mode=_choose_mode(),
                 resume="allow",
                 config=dict(run.parameters),
@@ -117,9 +117,9 @@ class WandbStore:
             StorageError: it has not ended.
         """
         give_up = time.monotonic() + WRITER_ENDS_S
-        while writers := find_writers(run.folder / "wandb"):
+        while writers := find_writers(run.wandb):
             if time.monotonic() > give_up:
-                raise StorageError(f"process {min(writers)} still writes to {run.folder / 'wandb'}")
+                raise StorageError(f"process {min(writers)} still writes to {run.wandb}")
             time.sleep(POLL_S)
 
 
