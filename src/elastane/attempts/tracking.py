@@ -8,11 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+import msgspec
+
 from elastane.agent.restarts import Deaths
 from elastane.api.errors import ElastaneError
+from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import fold_text
 from elastane.api.trackers import Tracker
+from elastane.observability.line_files import append_line
 from elastane.trackers.tracker_requests import TrackerRequests
 
 POLL_S = 0.5
@@ -41,6 +45,7 @@ class TrackerKeeper:
         self._ending, self._closed = threading.Event(), threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._grace_s = 0.0
+        self._late = False
         self._said: set[str] = set()
         self._thread = threading.Thread(target=self._keep, name="elastane-trackers", daemon=True)
 
@@ -64,14 +69,21 @@ class TrackerKeeper:
             self._thread.join(QUIET_S)
             if self._thread.is_alive():
                 self._say(f"waiting up to {grace_s:.0f} s for the trackers of the run; Ctrl-C skips that")
-                self._thread.join(grace_s)
+                self._thread.join(grace_s + EXIT_S)
         except KeyboardInterrupt:
             self._say("not waiting for the trackers")
-        if self._thread.is_alive():
-            self._say(
-                f"the trackers do not have all metrics yet; python -m elastane.trackers {self._run_dir.root} "
-                "< /dev/null tries again"
-            )
+        if self._thread.is_alive() or self._late:
+            self._record_loss()
+
+    def _record_loss(self) -> None:
+        """Record that trackers lack metrics, once no other process of the run writes events."""
+        what = "the trackers do not have all metrics of the run"
+        do = f"python -m elastane.trackers {self._run_dir.root} < /dev/null tries again"
+        if not self._late:
+            self._say(f"{what}; {do}")
+        event = EventLine(time=time.time(), kind="warning", who="trackers", why=f"{what}; {do}")
+        with suppress(OSError):
+            append_line(self._run_dir.events, msgspec.json.encode(event))
 
     def _keep(self) -> None:
         if not self._wait_for_request():
@@ -84,6 +96,7 @@ class TrackerKeeper:
                 self._say(f"the trackers of the run cannot be fed: {error}")
                 return
             if self._closed.is_set() or (self._ending.is_set() and code in (0, LATE)):
+                self._late = code == LATE
                 return
             deaths = deaths.add(time.monotonic(), code)
             if not self._ending.is_set():

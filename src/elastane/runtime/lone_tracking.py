@@ -12,14 +12,13 @@ import msgspec
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.api.trackers import Tracker
-from elastane.trackers.feeding import Feed, Subject
+from elastane.trackers.feeding import Feed, Subject, wait_for_feeds
 from elastane.trackers.metric_rows import MetricRow, make_evaluation_row, make_step_row, merge_rows
 from elastane.trackers.parameters import list_parameters
 from elastane.trackers.stores import make_store
 from elastane.trackers.tracker import Outcome, TrackedRun
 
 GRACE_S = 30.0
-POLL_S = 0.05
 
 
 class RowQueue:
@@ -117,12 +116,8 @@ class LoneTracking:
     def _end_with_script(self) -> None:
         threading.main_thread().join()
         self._ending.set()
-        deadline = time.monotonic() + GRACE_S
-        while not all(feed.done for feed in self._feeds) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        for feed in self._feeds:
-            if not feed.done:
-                _print_line(f"{feed.name} has nothing after step {feed.step}: {feed.error}")
+        for feed in wait_for_feeds(self._feeds, GRACE_S):
+            _print_line(f"{feed.name} has nothing after step {feed.step}: {feed.error}")
 
 
 def _print_line(line: str) -> None:

@@ -21,7 +21,7 @@ from elastane.api.safe_text import escape_line
 from elastane.api.trackers import Tracker
 from elastane.observability.facts import find_outcome
 from elastane.observability.run_files import read_events, read_record
-from elastane.trackers.feeding import Feed, Subject
+from elastane.trackers.feeding import Feed, Subject, wait_for_feeds
 from elastane.trackers.parameters import describe_tracked_run
 from elastane.trackers.row_sources import RecordedRows
 from elastane.trackers.stores import make_store
@@ -50,17 +50,17 @@ def main() -> None:
     os.nice(NICE)
     run_dir = RunDir(options.run_dir.absolute())
     try:
-        lock = acquire_trackers_lock(run_dir)
+        lock_trackers(run_dir)
         code = feed_trackers(run_dir, options.grace)
     except (ElastaneError, OSError) as error:
         sys.exit(f"trackers: {error}")
-    # A thread of another library may hang. The lock is held until the process has ended.
+    # A thread of another library may hang.
     sys.stderr.flush()
-    os._exit(code if lock else 0)
+    os._exit(code)
 
 
-def acquire_trackers_lock(run_dir: RunDir) -> int:
-    """Return the lock: of two processes that feed the same store each would repeat the other's rows.
+def lock_trackers(run_dir: RunDir) -> None:
+    """Lock the trackers of a run until this process ends: two processes would repeat each other's rows.
 
     Raises:
         BadInput: another process holds it.
@@ -76,7 +76,7 @@ def acquire_trackers_lock(run_dir: RunDir) -> int:
                 raise BadInput(f"another process feeds the trackers of {run_dir.root}") from None
             time.sleep(POLL_S)
         else:
-            return lock
+            return
 
 
 def feed_trackers(run_dir: RunDir, grace_s: float) -> int:
@@ -98,10 +98,7 @@ def feed_trackers(run_dir: RunDir, grace_s: float) -> int:
         if last:
             break
         ending.wait(POLL_S)
-    deadline = time.monotonic() + grace_s
-    while not all(feed.done for feed in feeds.values()) and time.monotonic() < deadline:
-        time.sleep(POLL_S / 10)
-    late = [feed for feed in feeds.values() if not feed.done]
+    late = wait_for_feeds(list(feeds.values()), grace_s)
     for feed in late:
         why = f": {feed.error}" if feed.error else ""
         print_line(f"{feed.name} has nothing after step {feed.step}{why}")

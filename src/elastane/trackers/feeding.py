@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from elastane.api.errors import StorageError
@@ -14,6 +14,8 @@ from elastane.trackers.tracker import MetricStore, Outcome, TrackedRun
 
 POLL_S = 0.5
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+REFUSED_GRACE_S = 4.0
+CHECK_S = 0.05
 LONGEST_ERROR = 300
 PASSWORD = re.compile(r"//[^/@\s]+@")
 
@@ -133,6 +135,22 @@ class Feed:
         if self._failing:
             self._failing, self.error = False, ""
             self._say(f"{self.name} works again; it gets what it has missed")
+
+
+def wait_for_feeds(feeds: Sequence[Feed], grace_s: float) -> list[Feed]:
+    """Wait until all feeds are done after the end of a run; return those that are not.
+
+    Args:
+        feeds: to wait for.
+        grace_s: the longest wait, in seconds. It is shorter if the tracker refuses everything.
+    """
+    began = time.monotonic()
+    while waiting := [feed for feed in feeds if not feed.done]:
+        waited_s = time.monotonic() - began
+        if waited_s > (min(grace_s, REFUSED_GRACE_S) if all(feed.error for feed in waiting) else grace_s):
+            break
+        time.sleep(CHECK_S)
+    return waiting
 
 
 def describe_tracker_error(error: Exception) -> str:

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastane.trackers.metric_rows import MetricRow
@@ -48,8 +49,7 @@ class MLflowStore:
 
         self._uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         if not self._uri:
-            run.mlflow.mkdir(exist_ok=True)
-            self._uri = f"sqlite:///{run.mlflow / 'mlflow.db'}"
+            self._uri = f"sqlite:///{_prepare_database(run.mlflow)}"
         self._client = MlflowClient(tracking_uri=self._uri)
         self._run_id = self._find_run(run) or self._create_run(run)
         self._add_parameters(run)
@@ -108,6 +108,19 @@ class MLflowStore:
         new = [Param(k, v[:LONGEST_PARAMETER]) for k, v in run.parameters.items() if k not in known]
         if new:
             self._client.log_batch(self._run_id, params=new)
+
+
+def _prepare_database(folder: Path) -> Path:
+    """Return the database in a folder; a process that is killed while it creates one leaves none behind."""
+    from mlflow.tracking import MlflowClient
+
+    folder.mkdir(exist_ok=True)
+    database, partial = folder / "mlflow.db", folder / ".mlflow.db.partial"
+    if not database.exists():
+        partial.unlink(missing_ok=True)
+        MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
+        partial.replace(database)
+    return database
 
 
 def _cut_batches(metrics: "Iterator[Metric]") -> "Iterator[list[Metric]]":

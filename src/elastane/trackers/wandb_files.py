@@ -54,8 +54,8 @@ def _split_block(block: bytes, place: int) -> Iterator[tuple[int, bytes]]:
         place = begin + size_bytes
 
 
-def find_writers(folder: Path) -> set[int]:
-    """Return the processes that have a file of this folder open, as far as this user can see them."""
+def find_writers(folder: Path, run_id: str) -> set[int]:
+    """Return the processes that have a file of a run open, as far as this user can see them."""
     inside, found = f"{folder.resolve()}/", set()
     for entry in Path("/proc").glob("[0-9]*"):
         # A process may end meanwhile, and some belong to other users.
@@ -63,6 +63,6 @@ def find_writers(folder: Path) -> set[int]:
             for descriptor in (entry / "fd").iterdir():
                 with suppress(OSError):
                     name = str(descriptor.readlink())
-                    if name.startswith(inside) and name.endswith(".wandb"):
+                    if name.startswith(inside) and name.endswith(f"/run-{run_id}.wandb"):
                         found.add(int(entry.name))
     return found

@@ -21,6 +21,7 @@ STEP, ROW = "step", "_step"
 """The name of the run's step, and that of the row of W&B, which must grow with each row."""
 WRITER_ENDS_S = 10.0
 POLL_S = 0.1
+NAME_TIME = "%Y%m%d_%H%M%S"
 LONGEST_NUMBER = 40
 Mode: TypeAlias = Literal["online", "offline"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -41,7 +42,7 @@ class WandbStore:
     def open(self, run: TrackedRun) -> dict[str, int]:
         self._tracked = run
         self._abandon_run()
-        self._wait_for_writers(run)
+        self._wait_for_writers()
         recorded = self.read_last_steps()
         self._row = recorded.pop(ROW, -1)
         return recorded
@@ -55,8 +56,10 @@ class WandbStore:
 
     def close(self, outcome: Outcome, step: int) -> None:  # noqa: ARG002 - the metrics have the step
         if self._run is not None or not self.read_last_steps():
-            self._begin_run().finish(exit_code=0 if outcome == "finished" else 1)
-            self._run = None
+            run, self._run = self._begin_run(), None
+            run.finish(exit_code=0 if outcome == "finished" else 1)
+            # The client's process may still write.
+            self._wait_for_writers()
 
     def read_last_steps(self) -> dict[str, int]:
         """Return the last step of each name; that of the row is its number."""
@@ -88,7 +91,8 @@ class WandbStore:
 
             assert self._tracked is not None, "the store is open"
             run = self._tracked
-            (run.wandb).mkdir(exist_ok=True)
+            run.wandb.mkdir(exist_ok=True)
+            self._wait_for_new_name()
             settings = wandb.Settings(
                 console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True
             )
@@ -110,16 +114,25 @@ class WandbStore:
             run, self._run = self._run, None
             run.finish(exit_code=1)
 
-    def _wait_for_writers(self, run: TrackedRun) -> None:
-        """Wait until the process that writes for a killed client has ended, which takes it moments.
+    def _wait_for_writers(self) -> None:
+        """Wait until no process writes to the files of the run: that of a killed client ends within moments.
 
         Raises:
-            StorageError: it has not ended.
+            StorageError: one still writes.
         """
+        assert self._tracked is not None, "the store is open"
+        folder = self._tracked.wandb
         give_up = time.monotonic() + WRITER_ENDS_S
-        while writers := find_writers(run.wandb):
+        while writers := find_writers(folder, self._tracked.id):
             if time.monotonic() > give_up:
-                raise StorageError(f"process {min(writers)} still writes to {run.wandb}")
+                raise StorageError(f"process {min(writers)} still writes to {folder}")
+            time.sleep(POLL_S)
+
+    def _wait_for_new_name(self) -> None:
+        """Wait until the clock gives the next file another name, which has the second of its beginning."""
+        assert self._tracked is not None, "the store is open"
+        files = find_record_files(self._tracked.wandb, self._tracked.id)
+        while any(time.strftime(NAME_TIME) in path.parent.name for path in files):
             time.sleep(POLL_S)
 
 
