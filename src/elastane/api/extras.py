@@ -70,6 +70,16 @@ def require(extra: Extra, what: str) -> None:
         raise MissingExtra(extra, what, f"{', '.join(missing)} {verb} not installed")
 
 
+def require_module(extra: Extra, module: str, what: str) -> None:
+    """Check that one module of an extra is installed, without importing it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    if not _is_installed(module):
+        raise MissingExtra(extra, what, "it is not installed")
+
+
 @contextmanager
 def require_for_import(extra: Extra, what: str) -> Iterator[None]:
     """Raise an error that names the extra to install if an import in this context fails.

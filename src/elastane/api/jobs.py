@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.trackers import Tracker
+
 VERSION: Literal[1] = 1
 
 
@@ -151,6 +153,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
         convergence: ``exact``: the same bits for any number of workers; ``fast``: sums in the cheapest order.
         copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
         checkpoints: when it saves checkpoints.
+        log: the trackers that receive the metrics of each step.
     """
 
     seed: int = 0
@@ -159,6 +162,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     convergence: Literal["exact", "fast"] = "exact"
     copies: int | Literal["all"] = "all"
     checkpoints: JobCheckpoints = JobCheckpoints()
+    log: tuple[Tracker, ...] = ()
 
 
 class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):

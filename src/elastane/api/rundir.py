@@ -129,6 +129,31 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "beats"
 
     @property
+    def tensorboard(self) -> Path:
+        """The event files for TensorBoard, with ``--log tensorboard``."""
+        return self.root / "tensorboard"
+
+    @property
+    def mlflow(self) -> Path:
+        """The store of MLflow, with ``--log mlflow`` and without a server."""
+        return self.root / "mlflow"
+
+    @property
+    def wandb(self) -> Path:
+        """The files of Weights & Biases, with ``--log wandb``."""
+        return self.root / "wandb"
+
+    @property
+    def trackers(self) -> Path:
+        """The id of the run in trackers."""
+        return self.root / "trackers.json"
+
+    @property
+    def trackers_lock(self) -> Path:
+        """Locked (flock) by the process that feeds the trackers."""
+        return self.root / "trackers.lock"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

@@ -6,6 +6,7 @@ import msgspec
 
 from elastane.api.bounds import Count, Position, Steps, VirtualRanks
 from elastane.api.rundir import RunDir
+from elastane.api.trackers import Tracker
 
 SCHEMA = 1
 MAX_SHARD_BYTES = 5_000_000_000
@@ -84,6 +85,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
         save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
             of it.
+        log: the trackers that receive the metrics of each step.
         debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
             replaced.
         contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
@@ -108,6 +110,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
+    log: tuple[Tracker, ...] = ()
     debug: bool = False
     contract: TorchrunContract | None = None
 

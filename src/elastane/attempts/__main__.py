@@ -24,6 +24,7 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.trackers import require_trackers
 from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.attempts.display import LogDisplay
 from elastane.attempts.results import write_results
@@ -115,6 +116,7 @@ def determine_outcome(run_dir: RunDir, request: AttemptRequest, display: LogDisp
             # The previous attempt ended after it wrote the event and before it wrote its file.
             over = RunOver(code=0, why="all steps are made")
         else:
+            require_trackers(read_record(run_dir).spec.log, "training.log:")
             over = run_to_end(run_dir, prepare_record(run_dir, request, display), display)
         write_results(run_dir, display.say)
     except RunDirectoryLost:

@@ -14,16 +14,32 @@ from elastane.api.spec import RunRecord
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.resumption import prepare_resumption
+from elastane.attempts.tracking import TrackerKeeper
 
 if TYPE_CHECKING:
     from elastane.agent.agent import Agent
     from elastane.attempts.worlds.script_agent import ScriptAgent
 
 MOST_FUTILE_ATTEMPTS = 3
+ENDED_GRACE_S, STOPPED_GRACE_S = 30.0, 5.0
+"""The seconds for trackers to catch up at the end. The devices of a stopped run may be needed elsewhere."""
 
 
 def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver:
     """Run to the end and return the outcome. The caller holds the lock of the run directory.
+
+    Raises:
+        RunFailed: the processes cannot be started, or the run directory was lost.
+    """
+    with TrackerKeeper(run_dir, record.spec.log, display.say) as trackers:
+        over = _run_attempts(run_dir, record, display)
+        stopped = over.code == ExitCode.STOPPED_BY_USER
+        trackers.finish(STOPPED_GRACE_S if stopped else ENDED_GRACE_S)
+    return over
+
+
+def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver:
+    """Run one attempt after the other until one ends with its state.
 
     Raises:
         RunFailed: the processes cannot be started, or the run directory was lost.

@@ -17,6 +17,7 @@ NOT_WITH_CONTRACT = (
     "keep_last",
     "keep_every",
     "keep_best",
+    "log",
     "transport",
     "digest_every",
     "save_optimizer",

@@ -7,7 +7,8 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobCheckpoints
-from elastane.cli.options import CHECKPOINTS, CONTRACT, TRAINING, WORKERS, replace_given
+from elastane.api.trackers import Tracker, parse_trackers
+from elastane.cli.options import CHECKPOINTS, CONTRACT, OUTPUT, TRAINING, WORKERS, replace_given
 
 Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
 WORKERS_HELP = "Fewest and most workers; a single number sets both."
@@ -148,6 +149,15 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACKERS",
+            help="Feed the metrics of each step to tensorboard, mlflow or wandb; separate several by commas. "
+            "Default: none.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
 
 
 def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobCheckpoints:
@@ -166,6 +176,15 @@ def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobChec
         keep_every=options.keep_every,
         keep_best=options.keep_best,
     )
+
+
+def read_trackers(options: TrainOptions) -> tuple[Tracker, ...] | None:
+    """Return the trackers of ``--log``; None: the option was not typed.
+
+    Raises:
+        BadInput: it names anything else.
+    """
+    return None if options.log is None else parse_trackers(options.log, "--log")
 
 
 def parse_milestones(text: str) -> Milestones:

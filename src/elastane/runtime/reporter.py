@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from statistics import median
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +19,8 @@ from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
+from elastane.api.trackers import Tracker
+from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.checkpoints.writer import CheckpointWriter
@@ -28,6 +31,10 @@ from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_round import WorkerRound
 from elastane.runtime.worker_settings import WorkerSettings
+from elastane.trackers import tracker_requests
+
+if TYPE_CHECKING:
+    from elastane.runtime.lone_tracking import LoneTracking
 
 
 class Reporter:
@@ -52,6 +59,7 @@ class Reporter:
         self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
+        self._tracking: LoneTracking | None = None
         self._mesh: Mesh | None = None
         self._reactor: Reactor | None = None
         self._member: MemberMachine | None = None
@@ -84,6 +92,8 @@ class Reporter:
     ) -> Reactor:
         """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it."""
         self._member, self._pinned, self.state = member, pinned, state
+        if self._tracking is not None:
+            self._tracking.begin(self._spec, pinned)
         self._reactor = Reactor(
             member,
             gradients,
@@ -94,6 +104,24 @@ class Reporter:
             shared=self._spec.transport == "shared",
         )
         return self._reactor
+
+    def request_trackers(self, names: tuple[Tracker, ...]) -> None:
+        """Feed these trackers, too; all workers ask for the same ones.
+
+        Raises:
+            MissingExtra: a package is not installed.
+        """
+        if not names:
+            return
+        listed = ",".join(names)
+        if self.alone:
+            # Only a process that trains alone imports the libraries of trackers.
+            from elastane.runtime.lone_tracking import LoneTracking
+
+            self._tracking = LoneTracking(names, lambda: self.complete)
+        else:
+            request = EventLine(time=0.0, kind=tracker_requests.KIND, who="script", why=listed)
+            self.report_event(f"trackers-{listed}", request)
 
     # -- to the coordinator --------------------------------------------------------------------------------
 
@@ -124,6 +152,8 @@ class Reporter:
         """Report an event that all workers see; the coordinator writes one event per key."""
         stamped = msgspec.structs.replace(event, time=time.time())
         self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
+        if self._tracking is not None and event.kind == evaluations.KIND:
+            self._tracking.add_evaluation(stamped)
 
     def warn(self, key: str, text: str, *, step: int) -> None:
         """Warn once per run of a probable mistake in the script; all workers send the same warning."""
@@ -141,7 +171,7 @@ class Reporter:
         logged: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Report a committed step, after the script has gone on from it and a due digest is known."""
-        if self._link is None or round_.commit is None:
+        if (self._link is None and self._tracking is None) or round_.commit is None:
             return
         outcome = round_.outcome
         # Excludes the script's work between steps, such as an evaluation.
@@ -206,6 +236,8 @@ class Reporter:
         for report in reports:
             if self._link is not None:
                 self._link.report_step(report)
+            if self._tracking is not None:
+                self._tracking.add_step(report.line)
 
     def _build_report(self) -> control.WorkerReport:
         member, mesh = self._member, self._mesh

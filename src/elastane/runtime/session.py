@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,6 +18,7 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat_file import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.api.spec import CheckpointPolicy
+from elastane.api.trackers import Tracker, parse_trackers, require_trackers
 from elastane.runtime import worker_settings
 from elastane.runtime.artifacts import check_artifact_name, write_artifact
 from elastane.runtime.data.batch_sources import (
@@ -49,15 +50,21 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
 
-def join() -> "Run":
+def join(*, log: str | Sequence[str] = ()) -> "Run":
     """Join the run that this process was started for, or train alone under plain ``python``.
 
     Set the number of intra-op threads and seed every random generator, so that a model built next has the
     same initial values in every worker.
 
+    Args:
+        log: trackers that receive the metrics of each step, such as ``"tensorboard,mlflow"``, beside those of
+            ``--log``. All workers name the same ones.
+
     Raises:
-        BadInput: this process has joined already.
+        BadInput: this process has joined already, or a tracker is unknown or not installed.
     """
+    trackers = parse_trackers(log, "elastane.join(log=...)") if log else ()
+    require_trackers(trackers, "elastane.join(log=...):")
     settings = worker_settings.get_settings()
     if get_reporter() is not None:
         raise BadInput(
@@ -70,7 +77,7 @@ def join() -> "Run":
     # Also seeds accelerators that are not in use yet.
     torch.manual_seed(settings.spec.seed)
     seed_everything(settings.spec.seed)
-    return Run(settings)
+    return Run(settings, trackers)
 
 
 class Run:
@@ -81,12 +88,13 @@ class Run:
             and part of checkpoints, and a worker that joins receives them.
     """
 
-    def __init__(self, settings: worker_settings.WorkerSettings) -> None:
+    def __init__(self, settings: worker_settings.WorkerSettings, trackers: tuple[Tracker, ...] = ()) -> None:
         self._settings = settings
         beats = settings.run_dir.beats if settings.run_dir else None
         self._heartbeat = Heartbeat(beats, settings.worker)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)
+        self._reporter.request_trackers(trackers)
         self._trainer: Trainer | None = None
         self.keep = RunKeep()
         self._step: TrainingStep | None = None

@@ -20,7 +20,7 @@ from elastane.cli.options import replace_given
 from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
-from elastane.cli.train_options import change_checkpoints
+from elastane.cli.train_options import change_checkpoints, read_trackers
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +209,7 @@ def _change_training(training: JobTraining, options: JobOptions) -> JobTraining:
         virtual_ranks=options.virtual_ranks,
         convergence=options.convergence,
         copies=_read_job_copies(options.copies),
+        log=read_trackers(options),
     )
 
 

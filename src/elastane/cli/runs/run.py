@@ -14,6 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.trackers import require_trackers
 from elastane.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
@@ -123,6 +124,7 @@ def _open_new_run(
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
+    require_trackers(spec.log, "--log")
     spec = _start_as_discovered(spec, console)
     with claim_run_directory(
         spec, options.run_dir, list_explicit_options(context, left_out=("module",))
@@ -158,6 +160,7 @@ def _open_ended_run(
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
         spec = _start_as_discovered(spec, console)
         check_script(Path(spec.script))
+        require_trackers(spec.log, "--log")
         printer = make_printer(console)
         if spec.contract is not None:
             yield directory, prepare_rerun(directory, spec, why="requested by the user")

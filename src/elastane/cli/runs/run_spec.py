@@ -14,7 +14,7 @@ from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
-from elastane.cli.train_options import change_checkpoints
+from elastane.cli.train_options import change_checkpoints, read_trackers
 
 CHECKPOINT_OPTIONS = {
     "every": "--checkpoint-every",
@@ -80,6 +80,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),
         contract=contract,
         save_optimizer=options.save_optimizer,
+        log=read_trackers(options) or (),
         debug=options.debug,
         **{field: value for field, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
@@ -106,6 +107,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
         checkpoints=_change_policy(spec.checkpoints, options),
+        log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
 

@@ -57,6 +57,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
         seed=training.seed,
         threads=training.threads,
         checkpoints=parse_checkpoint_policy(training.checkpoints),
+        log=training.log,
     )
 
 
