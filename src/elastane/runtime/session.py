@@ -31,6 +31,7 @@ from elastane.runtime.data.batch_sources import (
 )
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_dataset, count_batch_rows
 from elastane.runtime.data.determinism import seed_everything
+from elastane.runtime.data.epoch_order import EpochOrder, Order, check_order
 from elastane.runtime.data.fingerprint import digest_dataset
 from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.runtime.evaluation import Evaluation
@@ -149,6 +150,7 @@ class Run:
         loaders: int = 0,
         prefetch: int = 2,
         replay: bool = False,
+        order: Order | None = None,
     ) -> Iterator[TrainingStep]:
         """Iterate over the training steps of the run, from its current step to its end.
 
@@ -167,6 +169,9 @@ class Run:
             prefetch: batches that each loader process loads ahead.
             replay: accept a stream without a state: a worker that takes over a shard reads it again from its
                 beginning.
+            order: takes the number of an epoch, from 0, and returns each position of the dataset once, in the
+                order in which the epoch reads them; the same for the same number, in every process. None: the
+                run shuffles each epoch by its seed.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -181,9 +186,10 @@ class Run:
             loaders=loaders,
             prefetch=prefetch,
             replay=replay,
+            order=order,
         )
         with closing(batches):
-            trainer.start(plan, digest)
+            trainer.start(plan, digest, batches.order_digest)
             self._resume(batches)
             while not self._finished:
                 step = self._step = TrainingStep(trainer, plan, batches)
@@ -207,6 +213,7 @@ class Run:
         loaders: int,
         prefetch: int,
         replay: bool,
+        order: Order | None,
     ) -> tuple[BatchPlan, BatchSource, str]:
         """Check the arguments of `steps`; return how the data is cut into batches, the batches, and a digest.
 
@@ -217,6 +224,7 @@ class Run:
         check_collate("run.steps", collate)
         check_count("run.steps", "loaders", loaders, least=0)
         check_count("run.steps", "prefetch", prefetch)
+        check_order(order)
         if self._begun:
             raise BadInput(
                 "run.steps was called twice",
@@ -229,10 +237,15 @@ class Run:
         plan = self._make_plan(length, global_batch, microbatch, until)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
+            if order is not None:
+                raise _build_stream_order_error()
             shards = StreamBatchSource(stream, plan, collate, loaders=loaders)
             return plan, shards, check_stream(stream, plan, dataset)
         samples, vital = cast("MapDataset", dataset), not self._reporter.alone
-        batches = MapBatchSource(samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+        chosen = EpochOrder(order, length) if order is not None else None
+        batches = MapBatchSource(
+            samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital, order=chosen
+        )
         digest = digest_dataset(samples, plan.seed)
         if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
@@ -469,6 +482,14 @@ class Run:
                 do="call model, optimizer = run.prepare(model, optimizer) first",
             )
         return self._trainer
+
+
+def _build_stream_order_error() -> BadInput:
+    return BadInput(
+        "run.steps was given order= with a stream",
+        means="order says which positions an epoch reads, and a stream has no positions",
+        do="remove order=, or pass a dataset with __len__ and __getitem__",
+    )
 
 
 def _warn_of_batches(rows: int, plan: BatchPlan) -> str:
