@@ -46,6 +46,8 @@ from elastane.runtime.values import parse_values
 STEP_LOSS = "loss"
 """The name of the step's loss among the metrics of a checkpoint."""
 
+_run: "Run | None" = None
+
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -71,7 +73,19 @@ def join() -> "Run":
     # Also seeds accelerators that are not in use yet.
     torch.manual_seed(settings.spec.seed)
     seed_everything(settings.spec.seed)
-    return Run(settings)
+    global _run  # noqa: PLW0603 - a worker joins once
+    _run = Run(settings)
+    return _run
+
+
+def get_run() -> "Run":
+    """Return the run that this worker has joined, and join it at the first call.
+
+    A process that trains alone may train several times, so it gets a new run unless its last one is unused.
+    """
+    if _run is not None and (get_reporter() is not None or not _run.is_prepared):
+        return _run
+    return join()
 
 
 class Run:
@@ -289,6 +303,15 @@ class Run:
         self._finished = step.last or bool(self._ending)
         if step.ended_epoch and not self._finished and trainer.schedule.each_epoch:
             trainer.take_checkpoint({})
+
+    def show_progress(self) -> None:
+        """Show that the script makes progress in long work between two steps, so that it does not look hung."""
+        self._heartbeat.beat(Phase.USER)
+
+    @property
+    def is_prepared(self) -> bool:
+        """The script has handed over a model."""
+        return self._trainer is not None
 
     @property
     def step(self) -> int:
