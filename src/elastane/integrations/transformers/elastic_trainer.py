@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 import transformers
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Subset
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
     EvalLoopOutput,
@@ -39,6 +39,7 @@ from elastane.integrations.transformers.shared_folder import (
 )
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.session import get_run
 from elastane.runtime.worker_settings import get_settings
 
@@ -152,7 +153,7 @@ class ElasticTrainer(transformers.Trainer):
         loop.train(
             model,
             self._run.steps(
-                loader.dataset,
+                as_dataset(loader.dataset),
                 global_batch=plan.global_batch,
                 microbatch=plan.batch,
                 until=plan.steps,
@@ -335,11 +336,24 @@ class ElasticTrainer(transformers.Trainer):
         return f"{self._settings.run_dir.root} {times} {folder.name} {self._last_save}"
 
 
+def seed_worker() -> None:
+    """Seed every generator of a worker of a run with the run's seed; a process alone keeps its own."""
+    settings = get_settings()
+    if settings.run_dir is not None:
+        torch.manual_seed(settings.spec.seed)
+        seed_everything(settings.spec.seed)
+
+
 def clip_gradient(trainer: ElasticTrainer, _optimizer: Any, _args: Any, _options: Any) -> None:
     """Clip the gradient of a step as the Trainer does, before its optimizer steps."""
     # A worker that joins runs the optimizer without gradients until it has its state.
     if any(parameter.grad is not None for parameter in trainer.model.parameters()):
         trainer._clip_grad_norm(trainer.model)  # noqa: SLF001 - subclasses override it
+
+
+def as_dataset(samples: Any) -> Any:
+    """Return samples as a dataset; a list of dicts with tensors would look like a list of batches."""
+    return Subset(samples, range(len(samples))) if isinstance(samples, list | tuple) else samples
 
 
 def check_train_loader(args: Any, loader: Any) -> None:
