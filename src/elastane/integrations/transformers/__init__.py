@@ -8,10 +8,8 @@ One changed import makes a script elastic::
 from elastane.api.extras import require_for_import
 
 with require_for_import("recipes", "elastane.integrations.transformers"):
-    from elastane.integrations.transformers.elastic_trainer import ElasticTrainer, seed_worker
+    from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
 
 Trainer = ElasticTrainer
-# A script builds its model before its Trainer, with the same initial values on every worker.
-seed_worker()
 
 __all__ = ["ElasticTrainer", "Trainer"]

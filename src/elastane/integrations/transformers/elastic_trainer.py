@@ -39,7 +39,6 @@ from elastane.integrations.transformers.shared_folder import (
 )
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import TrainingPlan
-from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.session import get_run
 from elastane.runtime.worker_settings import get_settings
 
@@ -334,14 +333,6 @@ class ElasticTrainer(transformers.Trainer):
             return uuid.uuid4().hex
         times = self._settings.resumed.times if self._settings.resumed is not None else 0
         return f"{self._settings.run_dir.root} {times} {folder.name} {self._last_save}"
-
-
-def seed_worker() -> None:
-    """Seed every generator of a worker of a run with the run's seed; a process alone keeps its own."""
-    settings = get_settings()
-    if settings.run_dir is not None:
-        torch.manual_seed(settings.spec.seed)
-        seed_everything(settings.spec.seed)
 
 
 def clip_gradient(trainer: ElasticTrainer, _optimizer: Any, _args: Any, _options: Any) -> None:

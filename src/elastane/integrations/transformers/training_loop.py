@@ -91,7 +91,9 @@ class TrainingLoop:
     def record(self, values: dict[str, float]) -> None:
         """Record the values of a log, which are the same on every worker, for the ledger and for joiners."""
         self.logged.update({name_for_ledger(name): value for name, value in values.items()})
-        self._history.append(json.dumps({**values, "step": self._trainer.state.global_step}))
+        entry = {**values, "step": self._trainer.state.global_step}
+        # Sorted: a subclass may log in an order that depends on when its process has joined.
+        self._history.append(json.dumps(entry, sort_keys=True))
 
     # -- inside a step -------------------------------------------------------------------------------------
 
