@@ -140,6 +140,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         optimizer: class and hyperparameters at the start, readable.
         versions: versions of elastane, torch, python and the device, readable.
         dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
+        order_digest: SHA-256 over the first epoch's order, if the script chooses it; empty: the seed does.
     """
 
     script_digest: str
@@ -158,6 +159,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     versions: dict[str, str]
     dataset_digest: str = ""
+    order_digest: str = ""
 
 
 class Resumed(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The coverage of each epoch: how often its samples were trained on, and the problems that shows."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -65,9 +65,12 @@ def check_coverage(
     """Count how often each sample was seen, and find the problems.
 
     For each step the function compares the recorded positions, the recorded count, and the checksum that the
-    workers summed over the indices that they actually loaded.
+    workers summed over the indices that they actually loaded. If the script chooses the order, no index can be
+    computed; then the checksums of each whole epoch must add up to that of all samples.
     """
     length = pinned.dataset_length
+    is_ordered = bool(pinned.order_digest)
+    loaded: defaultdict[int, int] = defaultdict(int)
     problems = [*find_position_problems(ledger, pinned)]
     seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
     ended: set[int] = set()
@@ -86,20 +89,51 @@ def check_coverage(
         total = 0
         times = seen[samples.epoch]
         for position in range(samples.start, samples.stop):
-            index = rules.index(position, length, pinned.seed, samples.epoch)
+            index = position if is_ordered else rules.index(position, length, pinned.seed, samples.epoch)
             times[index] = min(times[index] + 1, 255)
             total += rules.hash(index)
-        if (expected := f"{total % 2**64:016x}") != samples.checksum:
+        if is_ordered:
+            loaded[samples.epoch] += read_checksum(samples.checksum)
+        elif (expected := f"{total % 2**64:016x}") != samples.checksum:
             text = f"the loaded samples sum to {samples.checksum}, the assigned ones to {expected}"
             problems.append(LedgerProblem("checksum", text, line.step))
         if samples.stop == length:
             ended.add(samples.epoch)
+    if is_ordered:
+        problems += find_ordered_problems(loaded, ended, sum(map(rules.hash, range(length))) % 2**64)
     newest = max(seen, default=-1)
     if newest >= 0 and sorted(seen) != [*range(len(seen))]:
         text = f"some epochs before the last are missing; trained on: {', '.join(map(str, sorted(seen)))}"
         problems.append(LedgerProblem("samples", text))
     epochs = tuple(count_epoch(e, seen[e], e < newest or e in ended) for e in sorted(seen))
     return epochs, problems + [problem for epoch in epochs for problem in find_epoch_problems(epoch)]
+
+
+def read_checksum(text: str) -> int:
+    """Return the number of a recorded checksum; -1 if the text is none."""
+    try:
+        return int(text, 16)
+    except ValueError:
+        return -1
+
+
+def find_ordered_problems(
+    loaded: Mapping[int, int], ended: Iterable[int], expected: int
+) -> Iterable[LedgerProblem]:
+    """Find the whole epochs, in an order of the script, that did not load each sample once.
+
+    Args:
+        loaded: the sum of the checksums of each epoch.
+        ended: the epochs whose last sample was assigned.
+        expected: the checksum over all samples.
+    """
+    for epoch in sorted(ended):
+        if (total := loaded[epoch] % 2**64) != expected:
+            text = (
+                f"the samples loaded in epoch {epoch} sum to {total:016x}, all samples to {expected:016x}: "
+                "some were loaded twice or not at all"
+            )
+            yield LedgerProblem("checksum", text)
 
 
 def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:

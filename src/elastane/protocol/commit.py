@@ -33,7 +33,10 @@ def compute_outcome(
     untouched = (
         frozenset.intersection(*(frozenset(leaf.untouched) for leaf in trained)) if trained else frozenset()
     )
-    names = sorted({name for leaf in leaves.values() for name in leaf.sums})
+    terms: dict[str, list[float]] = {}
+    for leaf in leaves.values():
+        for name, term in leaf.sums.items():
+            terms.setdefault(name, []).append(term)
     norms = [norm for vote in votes.values() for norm in vote.norms.values()]
     readiness = {vote.ready for vote in votes.values()}
     return RoundOutcome(
@@ -44,7 +47,7 @@ def compute_outcome(
         samples=sum(leaf.samples for leaf in leaves.values()),
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
-        sums={name: sum_exactly(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
+        sums={name: sum_exactly(terms[name]) for name in sorted(terms)},
         norm_squared=_add_squares(norms) if norms else None,
         digests=_collect_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,

@@ -32,7 +32,7 @@ from elastane.runtime.state import devices
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.loss_scaling import LossScaling
 from elastane.runtime.state.model_layout import ModelLayout, check_dense
-from elastane.runtime.state.optimizer_shards import is_of_torch
+from elastane.runtime.state.optimizer_shards import updates_elementwise
 from elastane.runtime.state.placement import choose_placement
 from elastane.runtime.state.run_keep import RunKeep
 from elastane.runtime.state.training_state import TrainingState
@@ -107,16 +107,26 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         units=parts.state.units,
         unit_bytes=parts.state.shards.unit_bytes,
         copies=spec.copies,
-        # The user's own optimizer class may couple parameters: a joiner runs it after it has all state.
-        fetch_bytes=PORTION_BYTES if is_of_torch(parts.state.optimizer) else EVERYTHING_BYTES,
+        # Others may couple parameters: a joiner runs them after it has all state.
+        fetch_bytes=PORTION_BYTES if updates_elementwise(parts.state.optimizer) else EVERYTHING_BYTES,
         digest_every=spec.digest_every,
         compared=spec.convergence == "exact",
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
     )
 
 
-def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str) -> Pinned:
-    """Return the facts that must be equal on all workers; ``data`` is the digest of the dataset."""
+def build_pinned(
+    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str, order: str
+) -> Pinned:
+    """Return the facts that must be equal on all workers.
+
+    Args:
+        settings: the settings of this worker.
+        parts: the parts of its training.
+        plan: the division of the dataset.
+        data: the digest of the dataset.
+        order: the digest of the order that the script chooses; empty: it chooses none.
+    """
     spec, optimizer = settings.spec, parts.state.optimizer
     script = Path(spec.script)
     text = script.read_bytes() if script.is_file() else b""
@@ -128,6 +138,7 @@ def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan
         microbatch=plan.microbatch,
         dataset_length=plan.length,
         dataset_digest=data,
+        order_digest=order,
         steps=plan.steps,
         seed=spec.seed,
         threads=spec.threads,

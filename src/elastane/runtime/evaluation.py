@@ -12,6 +12,7 @@ from elastane.protocol.commit import sum_exactly
 from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import Collate, MapDataset, load_in_order
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_positions
+from elastane.runtime.gathered_values import GatheredValues, drop_gathered
 from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import check_value_names, compute_sum, describe_value
 from elastane.runtime.worker_round import WorkerRound
@@ -30,6 +31,7 @@ class Evaluation:
 
     Attributes:
         sums: the sums of all added values, by name; complete after the iteration.
+        gathered: the numbers of each microbatch; complete after the iteration.
 
     Raises:
         BadInput: the dataset has no samples by position, or the size of the microbatch is invalid.
@@ -45,6 +47,7 @@ class Evaluation:
         self._microbatch, self._collate = microbatch, collate
         self._values: dict[str, list[float]] | None = None
         self.sums: dict[str, float] = {}
+        self.gathered = GatheredValues()
 
     def __iter__(self) -> Iterator[Any]:
         trainer = self._trainer
@@ -53,7 +56,8 @@ class Evaluation:
             yield from self._iterate_microbatches(round_)
             trainer.take_outcome(round_.outcome)
         trainer.seeds.end_evaluation(trainer.step)
-        self.sums = dict(round_.outcome.sums)
+        self.gathered.complete(round_.outcome.sums)
+        self.sums = drop_gathered(round_.outcome.sums)
         trainer.set_evaluation(self.sums)
         line = EventLine(
             time=0.0,
@@ -79,6 +83,7 @@ class Evaluation:
             batch = load_in_order(self._dataset, positions, self._collate)
             trainer.heartbeat.beat(Phase.COMPUTE)
             self._values = {}
+            self.gathered.begin()
             trainer.seeds.seed_evaluation(trainer.step, rank)
             versions = trainer.state.read_versions()
             yield batch.inputs
@@ -86,6 +91,7 @@ class Evaluation:
             # Workers compute different batches, so the changes that these make to buffers must not last.
             trainer.state.buffers.restore()
             sums = {name: sum_exactly(values) for name, values in self._values.items()}
+            sums |= self.gathered.take(rank)
             leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=sums)
             round_.finish_leaf(leaf)
         self._values = None

@@ -55,6 +55,26 @@ def check_weight(weight: object) -> float:
     return number
 
 
+def check_summed(weight: float | None, samples: int | None) -> None:
+    """Refuse ``summed`` where the step's loss is not a plain sum.
+
+    Args:
+        weight: the weight of the microbatch; None: it has none.
+        samples: the samples of a step; None: unknown before all are loaded.
+
+    Raises:
+        BadInput: the microbatch has a weight, or the run reads a stream.
+    """
+    if weight is None and samples is not None:
+        return
+    fault = "weight= and summed=True" if weight is not None else "summed=True in a run over a stream"
+    raise BadInput(
+        f"step.backward was given {fault}",
+        means="with summed=True the script itself has divided the loss, by what it knows of the whole step",
+        do="pass the sum and its weight instead: step.backward(loss_sum, weight=number)",
+    )
+
+
 def _build_no_tensor_error(loss: object) -> BadInput:
     if isinstance(loss, float | int):
         do = "pass the tensor itself: step.backward(loss), without loss.item() or float(loss)"

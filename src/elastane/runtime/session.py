@@ -32,6 +32,7 @@ from elastane.runtime.data.batch_sources import (
 )
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_dataset, count_batch_rows
 from elastane.runtime.data.determinism import seed_everything
+from elastane.runtime.data.epoch_order import EpochOrder, Order, check_order
 from elastane.runtime.data.fingerprint import digest_dataset
 from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.runtime.evaluation import Evaluation
@@ -45,6 +46,8 @@ from elastane.runtime.values import parse_values
 
 STEP_LOSS = "loss"
 """The name of the step's loss among the metrics of a checkpoint."""
+
+_run: "Run | None" = None
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
@@ -77,7 +80,19 @@ def join(*, log: str | Sequence[str] = ()) -> "Run":
     # Also seeds accelerators that are not in use yet.
     torch.manual_seed(settings.spec.seed)
     seed_everything(settings.spec.seed)
-    return Run(settings, trackers)
+    global _run  # noqa: PLW0603 - a worker joins once
+    _run = Run(settings, trackers)
+    return _run
+
+
+def get_run() -> "Run":
+    """Return the run that this worker has joined, and join it at the first call.
+
+    A process that trains alone may train several times, so it gets a new run unless its last one is unused.
+    """
+    if _run is not None and (get_reporter() is not None or not _run.is_prepared):
+        return _run
+    return join()
 
 
 class Run:
@@ -157,6 +172,7 @@ class Run:
         loaders: int = 0,
         prefetch: int = 2,
         replay: bool = False,
+        order: Order | None = None,
     ) -> Iterator[TrainingStep]:
         """Iterate over the training steps of the run, from its current step to its end.
 
@@ -175,6 +191,9 @@ class Run:
             prefetch: batches that each loader process loads ahead.
             replay: accept a stream without a state: a worker that takes over a shard reads it again from its
                 beginning.
+            order: takes the number of an epoch, from 0, and returns each position of the dataset once, in the
+                order in which the epoch reads them; the same for the same number, in every process. None: the
+                run shuffles each epoch by its seed.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -189,9 +208,10 @@ class Run:
             loaders=loaders,
             prefetch=prefetch,
             replay=replay,
+            order=order,
         )
         with closing(batches):
-            trainer.start(plan, digest)
+            trainer.start(plan, digest, batches.order_digest)
             self._resume(batches)
             while not self._finished:
                 step = self._step = TrainingStep(trainer, plan, batches)
@@ -215,6 +235,7 @@ class Run:
         loaders: int,
         prefetch: int,
         replay: bool,
+        order: Order | None,
     ) -> tuple[BatchPlan, BatchSource, str]:
         """Check the arguments of `steps`; return how the data is cut into batches, the batches, and a digest.
 
@@ -225,6 +246,7 @@ class Run:
         check_collate("run.steps", collate)
         check_count("run.steps", "loaders", loaders, least=0)
         check_count("run.steps", "prefetch", prefetch)
+        check_order(order)
         if self._begun:
             raise BadInput(
                 "run.steps was called twice",
@@ -237,10 +259,15 @@ class Run:
         plan = self._make_plan(length, global_batch, microbatch, until)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
+            if order is not None:
+                raise _build_stream_order_error()
             shards = StreamBatchSource(stream, plan, collate, loaders=loaders)
             return plan, shards, check_stream(stream, plan, dataset)
         samples, vital = cast("MapDataset", dataset), not self._reporter.alone
-        batches = MapBatchSource(samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+        chosen = EpochOrder(order, length) if order is not None else None
+        batches = MapBatchSource(
+            samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital, order=chosen
+        )
         digest = digest_dataset(samples, plan.seed)
         if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
@@ -284,6 +311,15 @@ class Run:
         self._finished = step.last or bool(self._ending)
         if step.ended_epoch and not self._finished and trainer.schedule.each_epoch:
             trainer.take_checkpoint({})
+
+    def show_progress(self) -> None:
+        """Show that the script makes progress in long work between two steps, so that it does not look hung."""
+        self._heartbeat.beat(Phase.USER)
+
+    @property
+    def is_prepared(self) -> bool:
+        """The script has handed over a model."""
+        return self._trainer is not None
 
     @property
     def step(self) -> int:
@@ -477,6 +513,14 @@ class Run:
                 do="call model, optimizer = run.prepare(model, optimizer) first",
             )
         return self._trainer
+
+
+def _build_stream_order_error() -> BadInput:
+    return BadInput(
+        "run.steps was given order= with a stream",
+        means="order says which positions an epoch reads, and a stream has no positions",
+        do="remove order=, or pass a dataset with __len__ and __getitem__",
+    )
 
 
 def _warn_of_batches(rows: int, plan: BatchPlan) -> str:

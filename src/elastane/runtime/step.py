@@ -14,10 +14,12 @@ from elastane.protocol import events
 from elastane.protocol.messages import Leaf
 from elastane.runtime.arguments import check_scalers, list_used_scalers
 from elastane.runtime.data.batch_sources import Batch, BatchPlan, BatchSource
+from elastane.runtime.gathered_values import GatheredValues
 from elastane.runtime.losses import (
     build_no_microbatch_error,
     build_unused_microbatch_error,
     check_loss,
+    check_summed,
     check_weight,
     explain_second_pass,
 )
@@ -37,7 +39,13 @@ class TrainingStep:
     computes the microbatch twice, to check that the script's loop computes the same each time.
 
     Attributes:
+        begun: the script has begun to iterate over the step.
+        ended: the step is complete: all workers have committed it, and this worker has applied it.
         loss: the loss of the whole step, the same on every worker; known after the iteration.
+        norm: the norm of its gradient before clipping; None unless the run clips gradients.
+        learning_rates: see `elastane.api.records.LedgerLine`.
+        workers: the workers that computed its microbatches.
+        gathered: the numbers of each microbatch, which all workers have after the iteration.
         stopped: the run stops after this step.
         cut_short: the user stopped the run before its last step.
         skipped: the scaled gradient overflowed, so the step did not change the parameters.
@@ -53,14 +61,20 @@ class TrainingStep:
         self._rehearsal: StepRehearsal | None = None
         self._pending_leaf: Leaf | None = None
         self._computed_leaf: Leaf | None = None
-        self._begun = self._ended = False
+        self.begun = self.ended = False
         self._number_read = False
         self._round: WorkerRound | None = None
         self._restore_state: Callable[[], None] = do_nothing
         self._logged: dict[str, float] = {}
+        self._present: tuple[int, Any] = (0, None)
+        self._counts: dict[int, float] = {}
+        self.gathered = GatheredValues()
         if not trainer.rehearsed and not trainer.initial:
             trainer.keep.before_read = self._learn_number
         self.loss = math.nan
+        self.norm: float | None = None
+        self.learning_rates: tuple[float, ...] = ()
+        self.workers: tuple[int, ...] = ()
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
     @property
@@ -76,19 +90,9 @@ class TrainingStep:
         return self._source.find_epoch(self._number)
 
     @property
-    def begun(self) -> bool:
-        """The script has begun to iterate over the step."""
-        return self._begun
-
-    @property
-    def ended(self) -> bool:
-        """The step is complete: all workers have committed it, and this worker has applied it."""
-        return self._ended
-
-    @property
     def under_way(self) -> bool:
         """The script is inside the loop over the step, or has left it early."""
-        return self._begun and not self._ended
+        return self.begun and not self.ended
 
     def _learn_number(self) -> None:
         """Determine the number of the step, if the script reads it before its inner loop.
@@ -97,7 +101,7 @@ class TrainingStep:
         microbatch without a rehearsal.
         """
         trainer = self._trainer
-        if self._begun:
+        if self.begun:
             return
         self._number_read = True
         trainer.keep.before_read = do_nothing
@@ -122,7 +126,7 @@ class TrainingStep:
         return round_
 
     def __iter__(self) -> Iterator[Any]:
-        if self._begun:
+        if self.begun:
             raise BadInput(
                 f"step {self._number} was iterated twice",
                 means="a step computes each of its microbatches once",
@@ -141,9 +145,9 @@ class TrainingStep:
         else:
             self._restore_state()
         if newcomer:
-            self._begun = trainer.keep.locked = True
+            self.begun = trainer.keep.locked = True
             yield from self._rehearse()
-        self._begun = trainer.keep.locked = True
+        self.begun = trainer.keep.locked = True
         round_ = self._round = self._round or self._enter(newcomer=newcomer)
         versions: list[int] | None = None
         for rank in round_:
@@ -161,6 +165,8 @@ class TrainingStep:
                 changes = trainer.state.buffers.make_zeros()
             else:
                 self._pending_leaf, self._logged = leaf, {}
+                self._present = rank, batch.inputs
+                self.gathered.begin()
                 trainer.state.guard.position = ("step", self._number, rank, began_s)
                 yield batch.inputs
                 leaf = self._take_computed()
@@ -189,13 +195,17 @@ class TrainingStep:
             )
         self._number = number
 
-    def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
+    def backward(
+        self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, summed: bool = False
+    ) -> None:
         """Run the backward pass of the current microbatch.
 
         Args:
             loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
             weight: the weight of this microbatch, such as its number of tokens. The step divides its gradient
                 by the sum of all weights.
+            summed: the loss is a term of the step's loss, which is the sum of the losses of all microbatches;
+                the step does not divide its gradient.
 
         Raises:
             BadInput: the loss or the weight is invalid, or the microbatch has had its backward pass.
@@ -203,15 +213,17 @@ class TrainingStep:
         """
         loss = check_loss(loss)
         checked_weight = None if weight is None else check_weight(weight)
+        if summed:
+            check_summed(checked_weight, self._source.count_samples(1))
         try:
-            self._backward(loss, checked_weight)
+            self._backward(loss, checked_weight, summed=summed)
         except RuntimeError as error:
             refusal = explain_second_pass(error)
             if refusal is not None:
                 raise refusal from None
             raise
 
-    def _backward(self, loss: torch.Tensor, weight: float | None) -> None:
+    def _backward(self, loss: torch.Tensor, weight: float | None, *, summed: bool) -> None:
         if self._rehearsal is not None:
             self._rehearsal.backward(loss)
             return
@@ -231,7 +243,13 @@ class TrainingStep:
             # The number of samples in a stream's step is known when all are loaded: divide by it then.
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         scaled = loss if scaling is None else scaling.scale_loss(loss)
-        if weight is None:
+        if summed:
+            assert count is not None, "checked before"
+            self._trainer.gradients.backward(scaled)
+            # The step's loss is the mean over samples of what its leaves carry.
+            term = value * count / leaf.samples
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=term, weight=float(leaf.samples))
+        elif weight is None:
             assert count is not None, "decided above"
             share = leaf.samples / count
             self._trainer.gradients.backward(scaled, torch.full_like(scaled, share))
@@ -240,6 +258,24 @@ class TrainingStep:
             self._trainer.gradients.backward(scaled)
             mean = value / weight if weight else 0.0
             self._computed_leaf = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+
+    def count(self, measure: Callable[[Any], float | torch.Tensor]) -> float:
+        """Return the sum of a measure over all microbatches of the step, before they are computed.
+
+        A loss may need it, such as the number of tokens of the whole step. Call it first in the inner loop.
+        Each worker loads every microbatch of the step for it; without a collate function that is cheap.
+
+        Args:
+            measure: takes a microbatch, as collated, and returns a number.
+
+        Raises:
+            BadInput: the run reads a stream.
+        """
+        number = self._number if self._rehearsal is None else 1
+        if number not in self._counts or self._rehearsal is not None:
+            batches = self._source.load_step(number, present=self._present)
+            self._counts[number] = math.fsum(float(measure(batch)) for batch in batches)
+        return self._counts[number]
 
     def log(self, values: dict[str, float]) -> None:
         """Record values of the current microbatch; the step gets their mean over its samples.
@@ -265,7 +301,7 @@ class TrainingStep:
         Raises:
             BadInput: the script has left it early.
         """
-        if not self._ended:
+        if not self.ended:
             raise BadInput(
                 f"step {self._number} was not iterated to its end",
                 means="the samples of the step would be lost, and the other workers would wait forever",
@@ -276,9 +312,10 @@ class TrainingStep:
         leaf, self._computed_leaf = self._computed_leaf, None
         if leaf is None:
             raise build_unused_microbatch_error(f"step {self._number}: ")
-        if not self._logged:
-            return leaf
-        return msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
+        sums = self.gathered.take(leaf.virtual_rank)
+        if self._logged:
+            sums |= weigh_values(self._logged, leaf.samples)
+        return msgspec.structs.replace(leaf, sums=sums) if sums else leaf
 
     def _rehearse(self) -> Iterator[Any]:
         trainer = self._trainer
@@ -289,6 +326,7 @@ class TrainingStep:
         for pass_number in range(2 if trainer.compares else 1):
             # Load it again: the dataset must return the same, and a script may change its batch in place.
             inputs = self._load_first_batch()
+            self.gathered.begin()
             trainer.state.guard.position = ("rehearsal", pass_number)
             trainer.heartbeat.beat(Phase.STARTING)
             rehearsal.begin()
@@ -309,6 +347,7 @@ class TrainingStep:
         """
         for rank in range(self._plan.virtual_ranks):
             batch = self._source.load(1, rank)
+            self._present = rank, batch.inputs
             if batch.samples:
                 return batch.inputs
         raise BadInput(
@@ -331,10 +370,13 @@ class TrainingStep:
         round_.wait_for_release()
         self._trainer.open_to_script(outcome.step)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, applied.skipped
+        self.norm, self.learning_rates = applied.norm, applied.learning_rates
+        self.workers = tuple(sorted(outcome.shares))
+        self.gathered.complete(outcome.sums)
         finished = self._source.is_finished(outcome)
         self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
         self.ended_epoch = self._source.has_ended_epoch(outcome)
-        self._ended = True
+        self.ended = True
         self._trainer.keep.locked = False
         means = compute_means(outcome.sums)
         self._trainer.record.begin(means)

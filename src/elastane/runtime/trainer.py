@@ -132,8 +132,13 @@ class Trainer:
             )
         return self._reactor
 
-    def start(self, plan: BatchPlan, dataset_digest: str) -> None:
+    def start(self, plan: BatchPlan, dataset_digest: str, order_digest: str) -> None:
         """Start this worker's part of the run; after `end_rehearsal` the coordinator may use this worker.
+
+        Args:
+            plan: the division of the dataset into steps and virtual ranks.
+            dataset_digest: the digest of the dataset.
+            order_digest: the digest of the order that the script chooses; empty: it chooses none.
 
         Raises:
             StorageError: the checkpoint from which the run resumes cannot be read.
@@ -149,7 +154,7 @@ class Trainer:
             member,
             self.gradients,
             self.state,
-            assembly.build_pinned(self._settings, self._parts, plan, dataset_digest),
+            assembly.build_pinned(self._settings, self._parts, plan, dataset_digest, order_digest),
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
         reactor.source = start_checkpoint

@@ -22,7 +22,8 @@ from elastane.protocol.sampling import (
     hash_sample,
 )
 from elastane.runtime.data.dataset_checks import check_count, collate_samples
-from elastane.runtime.data.determinism import seed_everything, use_one_thread
+from elastane.runtime.data.determinism import preserve_generators, seed_everything, use_one_thread
+from elastane.runtime.data.epoch_order import EpochOrder
 from elastane.runtime.data.loaders import Loaders, Request
 from elastane.runtime.exhaustion import runs_script
 
@@ -89,10 +90,15 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSource(ABC):
-    """Loads the batches of virtual ranks, on any worker and in any order."""
+    """Loads the batches of virtual ranks, on any worker and in any order.
+
+    Attributes:
+        order_digest: the digest of the first epoch's order, if the script chooses it; empty: it does not.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self.order_digest = ""
 
     def load(self, step: int, virtual_rank: int) -> Batch:
         """Return the batch of a virtual rank, and seed the random numbers of its computation.
@@ -104,6 +110,24 @@ class BatchSource(ABC):
         # The computation draws the same numbers, regardless of the place of loading and the draws there.
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
+
+    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
+        """Yield the batches of all virtual ranks of a step that have samples, without a trace.
+
+        A batch that this worker computes later is not loaded a second time.
+
+        Args:
+            step: the number of the step.
+            present: the virtual rank that the script computes now, and its batch.
+
+        Raises:
+            BadInput: the source is a stream.
+        """
+        raise BadInput(
+            "step.count was called in a run over a stream",
+            means="each virtual rank reads its own shard, so no worker knows all microbatches of a step",
+            do="pass the number of each microbatch as step.backward(loss_sum, weight=number)",
+        )
 
     @abstractmethod
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
@@ -227,6 +251,7 @@ class MapBatchSource(BatchSource):
         loaders: the number of processes that load ahead; 0: this process loads each batch when needed.
         prefetch: the number of batches that each loader loads ahead.
         vital: this process dies if one of its loaders dies.
+        order: the order of each epoch; None: the run shuffles it by its seed.
     """
 
     def __init__(
@@ -238,9 +263,13 @@ class MapBatchSource(BatchSource):
         loaders: int = 0,
         prefetch: int = 2,
         vital: bool = False,
+        order: EpochOrder | None = None,
     ) -> None:
         super().__init__(plan.seed)
         self._dataset = dataset
+        self._order = order
+        self.order_digest = order.digest() if order is not None else ""
+        self._counted: dict[Request, Batch] = {}
         self._plan = plan
         self._collate = collate or collate_default
         self._step = 0
@@ -256,6 +285,7 @@ class MapBatchSource(BatchSource):
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         if begin.step != self._step:
             self._ranks.clear()
+            self._counted.clear()
         self._step, self._waiting = begin.step, tuple(ranks)
         if not self._ranks.issuperset(ranks):
             self._ranks.update(ranks)
@@ -286,6 +316,8 @@ class MapBatchSource(BatchSource):
     def _load_batch(self, step: int, virtual_rank: int) -> Batch:
         if virtual_rank >= self._count_filled(step):
             return Batch(None, 0, 0)
+        if (counted := self._counted.pop((step, virtual_rank), None)) is not None:
+            return counted
         loaded: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
         if loaded is not None:
             return loaded
@@ -293,6 +325,18 @@ class MapBatchSource(BatchSource):
         if self._loaders is not None:
             self._loaders.catch_up()
         return batch
+
+    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
+        rank, inputs = present
+        for other in range(self._count_filled(step)):
+            if other == rank:
+                yield inputs
+                continue
+            with preserve_generators():
+                batch = self._load_batch(step, other)
+            if other in self._waiting:
+                self._counted[step, other] = batch
+            yield batch.inputs
 
     def _count_filled(self, step: int) -> int:
         """Return the number of virtual ranks with samples in a step: all, except at the end of an epoch."""
@@ -315,7 +359,10 @@ class MapBatchSource(BatchSource):
         plan = self._plan
         samples = plan.find_samples(step)
         positions = samples.list_positions(virtual_rank, plan.microbatch)
-        indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
+        if self._order is not None:
+            indices = self._order.find_indices(samples.epoch, positions)
+        else:
+            indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
         with use_one_thread():
             seed_everything(derive_loading_key(plan.seed, step, virtual_rank))
             inputs = self._collate(fetch_samples(self._dataset, indices))

@@ -37,6 +37,21 @@ def use_one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def preserve_generators() -> Iterator[None]:
+    """Restore the state of every generator after the block."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
+    on_device = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002
+        if on_device:
+            torch.cuda.set_rng_state_all(on_device)
+
+
 class ScriptSeeds:
     """The seeds of the numbers that the script draws outside the microbatches of a step.
 

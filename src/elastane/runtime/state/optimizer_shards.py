@@ -23,9 +23,13 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
 )
 
 
-def is_of_torch(optimizer: optim.Optimizer) -> bool:
-    """Return whether the optimizer is one of torch's, all of which update each parameter independently."""
-    return type(optimizer).__module__.partition(".")[0] == "torch"
+def updates_elementwise(optimizer: optim.Optimizer) -> bool:
+    """Return whether the optimizer surely updates each parameter independently, as all of torch do.
+
+    A hook of the script may couple parameters, such as one that clips the norm of the whole gradient.
+    """
+    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    return type(optimizer).__module__.partition(".")[0] == "torch" and not has_hooks
 
 
 class OptimizerShards(Protocol):

@@ -1,0 +1,188 @@
+"""The arguments of a ``Trainer`` that a run refuses, each with the reason and what to do instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames, ParallelMode
+
+from elastane.api.errors import BadInput
+
+FUSED_WITH_BACKWARD = frozenset(
+    {
+        OptimizerNames.LOMO,
+        OptimizerNames.ADALOMO,
+        OptimizerNames.GALORE_ADAMW_LAYERWISE,
+        OptimizerNames.GALORE_ADAMW_8BIT_LAYERWISE,
+        OptimizerNames.GALORE_ADAFACTOR_LAYERWISE,
+        OptimizerNames.APOLLO_ADAMW_LAYERWISE,
+    }
+)
+"""Optimizers that update parameters during the backward pass."""
+
+
+class RefusedArgument(msgspec.Struct, frozen=True):
+    """An argument that a run refuses.
+
+    Args:
+        name: the name of the argument.
+        is_set: returns whether these arguments have the refused value.
+        means: why a run cannot do it.
+        do: what to do instead.
+    """
+
+    name: str
+    is_set: Callable[[TrainingArguments], bool]
+    means: str
+    do: str
+
+
+_OWN_DIVISION = "Elastane divides each step among its workers; this would divide it a second time"
+
+REFUSED: tuple[RefusedArgument, ...] = (
+    RefusedArgument(
+        "fsdp",
+        lambda args: bool(args.fsdp),
+        _OWN_DIVISION,
+        "remove fsdp and fsdp_config; elastane run --copies 2 shares the optimizer's state among workers",
+    ),
+    RefusedArgument(
+        "deepspeed",
+        lambda args: args.deepspeed is not None,
+        _OWN_DIVISION,
+        "remove deepspeed; elastane run --copies 2 shares the optimizer's state among workers",
+    ),
+    RefusedArgument(
+        "parallelism_config",
+        lambda args: args.parallelism_config is not None,
+        _OWN_DIVISION,
+        "remove parallelism_config",
+    ),
+    RefusedArgument(
+        "torch_compile",
+        lambda args: bool(args.torch_compile),
+        "accelerate compiles the model, and its kernels may round differently from process to process",
+        "remove torch_compile, torch_compile_backend and torch_compile_mode",
+    ),
+    RefusedArgument(
+        "auto_find_batch_size",
+        lambda args: bool(args.auto_find_batch_size),
+        "each worker would choose its own batch, by the free memory of its device",
+        "choose per_device_train_batch_size; elastane run --virtual-ranks N cuts the global batch finer",
+    ),
+    RefusedArgument(
+        "train_sampling_strategy='batch_rebalance'",
+        lambda args: args.train_sampling_strategy == "batch_rebalance",
+        "it makes batches of different sizes, and all virtual ranks of a step have the same size",
+        "use 'random', 'sequential' or 'group_by_length'",
+    ),
+    RefusedArgument(
+        "ignore_data_skip",
+        lambda args: bool(args.ignore_data_skip),
+        "a resumed run would read some samples twice and others never",
+        "remove ignore_data_skip: a run resumes at its sample without reading the ones before it",
+    ),
+    RefusedArgument(
+        "push_to_hub",
+        lambda args: bool(args.push_to_hub),
+        "every worker runs this code, and a push cannot be taken back if its worker dies in it",
+        "push the finished model after the run: huggingface-cli upload REPOSITORY OUTPUT_DIR",
+    ),
+    RefusedArgument(
+        "enable_jit_checkpoint",
+        lambda args: bool(args.enable_jit_checkpoint),
+        "it saves when one process gets SIGTERM; in a run a leaving worker hands its state to the others",
+        "remove it; elastane run --checkpoint-every saves the whole run",
+    ),
+    RefusedArgument(
+        "lr_scheduler_type='greedy'",
+        lambda args: str(args.lr_scheduler_type).lower().endswith("greedy"),
+        "it is no schedule of torch, so a joining worker would not receive its state",
+        "use another schedule, such as 'cosine' or 'reduce_lr_on_plateau'",
+    ),
+    RefusedArgument(
+        "accelerator_config.split_batches",
+        lambda args: bool(args.accelerator_config.split_batches),
+        _OWN_DIVISION,
+        "remove split_batches",
+    ),
+    RefusedArgument(
+        "accelerator_config.dispatch_batches",
+        lambda args: bool(args.accelerator_config.dispatch_batches),
+        "one process would load the batches of all others, and its death would end the run",
+        "remove dispatch_batches: each worker loads the samples of its virtual ranks",
+    ),
+    RefusedArgument(
+        "dataloader_multiprocessing_context",
+        lambda args: args.dataloader_multiprocessing_context not in (None, "fork"),
+        "the loader processes of a run are forked",
+        "remove it",
+    ),
+)
+
+
+def check_training_arguments(args: TrainingArguments) -> None:
+    """Refuse the arguments that a run cannot keep exactly.
+
+    Raises:
+        BadInput: an argument has a value that a run refuses; the first one is named.
+    """
+    for refused in REFUSED:
+        if refused.is_set(args):
+            raise build_argument_error(refused.name, refused.means, refused.do)
+    optim = str(getattr(args.optim, "value", args.optim))
+    if optim in {name.value for name in FUSED_WITH_BACKWARD}:
+        raise build_argument_error(
+            f"optim={optim!r}",
+            "it updates parameters during the backward pass, before other workers have added their gradients",
+            "use another optimizer, such as optim='adamw_torch_fused'",
+        )
+    if args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
+        raise build_argument_error(
+            f"{args.n_gpu} visible GPUs in one process",
+            "the Trainer would divide each batch among them with DataParallel",
+            "start one worker for each GPU: elastane run --workers N script.py; or set CUDA_VISIBLE_DEVICES",
+        )
+    if args.parallel_mode is ParallelMode.DISTRIBUTED:
+        raise build_argument_error(
+            f"a process group of {args.world_size} processes",
+            _OWN_DIVISION,
+            "start the script with elastane run --workers N, without torchrun or accelerate launch",
+        )
+
+
+def check_drop_last(args: TrainingArguments, length: int) -> None:
+    """Refuse to drop the end of an epoch, unless there is nothing to drop.
+
+    Raises:
+        BadInput: the epoch has samples that would be dropped.
+    """
+    rest = length % args.train_batch_size
+    if args.dataloader_drop_last and rest:
+        raise build_argument_error(
+            "dataloader_drop_last",
+            f"{rest} samples of each epoch would never be trained on, and a run trains on each sample once",
+            f"remove it, or pass a dataset of {length - rest} samples: train_dataset.select(range(...))",
+        )
+
+
+def check_overrides(trainer: Any, base: type) -> None:
+    """Refuse a subclass that replaces the loop itself.
+
+    Raises:
+        BadInput: the class overrides a method of the loop.
+    """
+    for name in ("_inner_training_loop", "_run_epoch", "get_batch_samples"):
+        own = getattr(type(trainer), name)
+        if own is not getattr(base, name):
+            raise BadInput(
+                f"{type(trainer).__name__} overrides Trainer.{name}",
+                means="the run itself makes this part of the loop, so the method would never be called",
+                do="override training_step, compute_loss or a callback instead",
+            )
+
+
+def build_argument_error(name: str, means: str, do: str) -> BadInput:
+    """Return the error for an argument that a run refuses."""
+    return BadInput(f"the Trainer was given {name}", means=means, do=do)

@@ -1,0 +1,95 @@
+"""Folders that all workers of a run want to write with the same content, and that one of them writes.
+
+A worker takes a lock, which the kernel releases when the worker dies. If another worker has written the folder
+already, there is nothing left to do. So the folder exists before any worker goes on, whichever dies meanwhile.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK = ".elastane.lock"
+STAMP = ".elastane-save"
+POLL_S = 0.01
+
+
+@contextmanager
+def hold_lock(folder: Path, beat: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a folder of this machine.
+
+    Args:
+        folder: the folder; it is made.
+        beat: called while another worker holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                beat()
+                time.sleep(POLL_S)
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_written(folder: Path, stamp: str) -> bool:
+    """Return whether another worker has written the folder with this stamp; call it with the lock held."""
+    try:
+        return (folder / STAMP).read_text() == stamp
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def write_folder(folder: Path, stamp: str, write: Callable[[Path], None]) -> None:
+    """Write a folder under another name, and move it to its place; an older one of this name goes.
+
+    Args:
+        folder: the folder; the lock of its parent is held.
+        stamp: identifies the content.
+        write: writes all files into the folder that it is given.
+    """
+    scratch = _make_scratch(folder)
+    write(scratch)
+    (scratch / STAMP).write_text(stamp)
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    scratch.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_files(folder: Path, stamp: str, write: Callable[[Path], None]) -> None:
+    """Write files under another name, and move each to its place in a folder that may have others.
+
+    Args:
+        folder: the folder; its lock is held.
+        stamp: identifies the content.
+        write: writes all files into the folder that it is given.
+    """
+    scratch = _make_scratch(folder / "files")
+    write(scratch)
+    (scratch / STAMP).write_text(stamp)
+    for path in sorted(scratch.iterdir(), key=lambda path: path.name == STAMP):
+        target = folder / path.name
+        if target.is_dir() and path.is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
+    scratch.rmdir()
+
+
+def _make_scratch(folder: Path) -> Path:
+    """Return an empty folder for unfinished files; a dead worker may have left one."""
+    scratch = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    return scratch

@@ -1,0 +1,225 @@
+"""The loop of a Trainer over the steps of a run, in place of its own loop."""
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from elastane.api.errors import BadInput
+from elastane.integrations.transformers.logged_values import name_for_ledger
+from elastane.integrations.transformers.progress import describe_progress, restore_progress
+from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.runtime.session import Run
+from elastane.runtime.step import TrainingStep
+
+if TYPE_CHECKING:
+    from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
+
+PROGRESS, HISTORY = "transformers.progress", "transformers.log_history"
+"""Names in ``run.keep``."""
+
+
+class TrainingLoop:
+    """The training of one Trainer in one run.
+
+    All workers execute the same methods of the Trainer between two steps. Inside a step each worker computes
+    other microbatches; their losses and other numbers are gathered, so that the sums are the same everywhere.
+
+    Args:
+        trainer: the Trainer.
+        run: the run.
+        plan: the numbers of the training.
+        ignore_keys: outputs of the model that evaluations ignore.
+        begins: the run begins with this worker.
+
+    Attributes:
+        is_between_steps: all workers execute the code that runs now.
+        logged: values of the logs since the last step, for the ledger.
+    """
+
+    def __init__(
+        self,
+        trainer: "ElasticTrainer",
+        run: Run,
+        plan: TrainingPlan,
+        *,
+        ignore_keys: list[str] | None,
+        begins: bool,
+    ) -> None:
+        self._trainer, self._run, self._plan = trainer, run, plan
+        self._ignore_keys = ignore_keys
+        self._follows = not begins
+        self._step: TrainingStep | None = None
+        self._begun_step = 0
+        self._kept: Any = None
+        self._history: list[str] = []
+        self.start_s = time.time()
+        self.is_between_steps = False
+        self.logged: dict[str, float] = {}
+
+    def train(self, model: torch.nn.Module, steps: Any) -> None:
+        """Make the steps of the run.
+
+        Args:
+            model: the model that the Trainer prepared for mixed precision.
+            steps: the result of ``run.steps``.
+        """
+        trainer = self._trainer
+        backward, trainer.accelerator.backward = trainer.accelerator.backward, self._backward
+        try:
+            self._keep()
+            for step in steps:
+                self._step = step
+                trainer.model.train()
+                if not self._follows:
+                    self._begin_step(trainer.state.global_step + 1)
+                for inputs in step:
+                    self._follow()
+                    self._compute(model, inputs)
+                self._follow()
+                if self._follows:
+                    # An attempt without a checkpoint begins again at the first step.
+                    self._follows = False
+                    self._begin_step(step.number)
+                self.is_between_steps = True
+                self._end_step(model)
+                self.is_between_steps = False
+        finally:
+            trainer.accelerator.backward = backward
+
+    def record(self, values: dict[str, float]) -> None:
+        """Record the values of a log, which are the same on every worker, for the ledger and for joiners."""
+        self.logged.update({name_for_ledger(name): value for name, value in values.items()})
+        entry = {**values, "step": self._trainer.state.global_step}
+        # Sorted: a subclass may log in an order that depends on when its process has joined.
+        self._history.append(json.dumps(entry, sort_keys=True))
+
+    # -- inside a step -------------------------------------------------------------------------------------
+
+    def _backward(self, loss: torch.Tensor, **_options: Any) -> None:
+        assert self._step is not None, "a microbatch belongs to a step"
+        self._step.backward(loss, summed=True)
+
+    def _compute(self, model: torch.nn.Module, inputs: Any) -> None:
+        """Compute a microbatch as the Trainer does, and gather its numbers."""
+        trainer, step = self._trainer, self._step
+        assert step is not None, "a microbatch belongs to a step"
+        trainer.current_gradient_accumulation_steps = self._plan.count_microbatches(step.number)
+        tokens_before = trainer.state.num_input_tokens_seen
+        items = self._count_items(step, inputs)
+        trainer.values.begin()
+        loss = trainer.training_step(model, inputs, items)
+        values = trainer.values.end()
+        trainer._track_num_input_tokens(inputs)  # noqa: SLF001 - the loop of the Trainer calls it
+        tokens = trainer.state.num_input_tokens_seen - tokens_before
+        trainer.state.num_input_tokens_seen = tokens_before
+        flos = float(trainer.floating_point_ops(inputs))
+        step.gathered.add(loss=loss, flos=flos, tokens=tokens, **values)
+
+    def _count_items(self, step: TrainingStep, inputs: Any) -> torch.Tensor | None:
+        """Return the number of items in the whole step, by which the loss is divided; None: not needed."""
+        trainer = self._trainer
+        count, device = trainer._get_num_items_in_batch, trainer.args.device  # noqa: SLF001 - as above
+        own = count([inputs], device)
+        if own is None:
+            return None
+        total = step.count(lambda batch: found if (found := count([batch], device)) is not None else 0.0)
+        return torch.full_like(torch.as_tensor(own), total)
+
+    def _follow(self) -> None:
+        """Take over the progress of the run, if another worker has made it."""
+        kept = self._run.keep[PROGRESS]
+        if kept is self._kept:
+            return
+        self._kept = kept
+        trainer = self._trainer
+        restore_progress(trainer, kept)
+        self._history = self._run.keep[HISTORY].splitlines()
+        trainer.state.log_history = [json.loads(line) for line in self._history]
+        self._follows = False
+        self._begin_step(trainer.state.global_step + 1)
+
+    # -- between two steps -----------------------------------------------------------------------------------
+
+    def _begin_step(self, number: int) -> None:
+        trainer = self._trainer
+        if self._begun_step == number:
+            return
+        self._begun_step = number
+        handler, args = trainer.callback_handler, trainer.args
+        if self._plan.begins_epoch(number):
+            trainer.control = handler.on_epoch_begin(args, trainer.state, trainer.control)
+        trainer.control = handler.on_step_begin(args, trainer.state, trainer.control)
+
+    def _end_step(self, model: torch.nn.Module) -> None:
+        """Do what the Trainer does after a step: log, evaluate, save, and decide whether to go on."""
+        trainer, step = self._trainer, self._step
+        assert step is not None, "a step has ended"
+        args, handler = trainer.args, trainer.callback_handler
+        # Evaluations leave the model in another mode.
+        trainer.model.train()
+        self._add_numbers(step)
+        trainer.set_process_zero(step.workers)
+        for _ in range(self._plan.count_microbatches(step.number) - 1):
+            trainer.control = handler.on_substep_end(args, trainer.state, trainer.control)
+        trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
+        trainer.state.global_step = step.number
+        trainer.state.epoch = self._plan.compute_epoch(step.number)
+        trainer.control = handler.on_step_end(args, trainer.state, trainer.control)
+        self._log_save_evaluate(model)
+        if trainer.control.should_epoch_stop and not step.ended_epoch:
+            self._check_epoch_end()
+        stops = trainer.control.should_training_stop
+        if step.ended_epoch or stops:
+            trainer.control = handler.on_epoch_end(args, trainer.state, trainer.control)
+            self._log_save_evaluate(model)
+            stops = trainer.control.should_training_stop
+        if stops and not step.last:
+            self._run.stop("a callback of the Trainer stopped it")
+        if (step.last and not step.cut_short) or stops:
+            trainer.end_training()
+        self._keep()
+        if self.logged:
+            self._run.log(**self.logged)
+            self.logged = {}
+
+    def _add_numbers(self, step: TrainingStep) -> None:
+        trainer, gathered = self._trainer, step.gathered
+        for loss in gathered["loss"]:
+            trainer._tr_loss += loss  # noqa: SLF001 - the Trainer has no accessor
+        trainer.current_flos += sum(gathered["flos"])
+        trainer.state.num_input_tokens_seen += int(sum(gathered["tokens"]))
+        others = {name: values for name, values in gathered.items() if name not in {"loss", "flos", "tokens"}}
+        trainer.values.add("train", others)
+
+    def _log_save_evaluate(self, model: torch.nn.Module) -> None:
+        trainer, step = self._trainer, self._step
+        assert step is not None, "a step has ended"
+        norm = None if step.norm is None else torch.tensor(step.norm)
+        rate = step.learning_rates[0] if step.learning_rates else None
+        trainer._maybe_log_save_evaluate(  # noqa: SLF001 - subclasses override it
+            trainer._tr_loss,  # noqa: SLF001 - as above
+            norm,
+            model,
+            None,
+            self._plan.find_epoch(step.number),
+            self._ignore_keys,
+            self.start_s,
+            learning_rate=rate,
+        )
+
+    def _check_epoch_end(self) -> None:
+        raise BadInput(
+            "a callback set control.should_epoch_stop before the end of an epoch",
+            means="the rest of the epoch would be skipped, and a run trains on each sample of an epoch once",
+            do="set control.should_training_stop to end the training, or train on fewer samples",
+        )
+
+    def _keep(self) -> None:
+        """Keep the progress for workers that join, and for an attempt that resumes."""
+        keep = self._run.keep
+        keep[PROGRESS] = describe_progress(self._trainer)
+        keep[HISTORY] = "\n".join(self._history)
+        # RunKeep returns the object itself until another worker's value replaces it.
+        self._kept = keep._values[PROGRESS]  # noqa: SLF001 - a read would make a joining worker wait

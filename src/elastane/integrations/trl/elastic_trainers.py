@@ -1,0 +1,34 @@
+"""The trainers of ``trl``, whose loop is that of a run."""
+
+from typing import Any
+
+import trl
+
+from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
+from elastane.integrations.trl.argument_checks import check_dpo_arguments
+from elastane.integrations.trl.trl_metrics import TrlMetrics
+
+
+class SFTTrainer(trl.SFTTrainer, ElasticTrainer):
+    """A ``trl.SFTTrainer`` that trains in a run, with the same bytes at any number of workers.
+
+    Raises:
+        BadInput: an argument cannot be kept exactly.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.values = TrlMetrics(self)
+
+
+class DPOTrainer(trl.DPOTrainer, ElasticTrainer):
+    """A ``trl.DPOTrainer`` that trains in a run, with the same bytes at any number of workers.
+
+    Raises:
+        BadInput: an argument cannot be kept exactly.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        check_dpo_arguments(self.args)
+        self.values = TrlMetrics(self)

@@ -1,0 +1,60 @@
+"""The metrics that a trainer of ``trl`` collects in each microbatch, gathered over all workers."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elastane.integrations.transformers.microbatch_values import MicrobatchValues
+
+TOKENS = "num_tokens"
+"""The name of a running total, which ``trl`` does not append but replace."""
+
+
+class TrlMetrics(MicrobatchValues):
+    """The metrics of a trainer of ``trl``, such as entropy, accuracy and rewards.
+
+    Args:
+        trainer: the trainer, which has the lists of its metrics by mode and name, and the total of its tokens.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._before: dict[str, dict[str, list[float]]] = {}
+        self._tokens_before = 0
+
+    def begin(self) -> None:
+        trainer = self._trainer
+        self._before, self._tokens_before = trainer._metrics, trainer._total_train_tokens  # noqa: SLF001 - no accessor
+        trainer._metrics = {mode: defaultdict(list) for mode in self._before}  # noqa: SLF001
+
+    def end(self) -> dict[str, float]:
+        trainer = self._trainer
+        collected, trainer._metrics = trainer._metrics, self._before  # noqa: SLF001 - as above
+        tokens = trainer._total_train_tokens - self._tokens_before  # noqa: SLF001
+        trainer._total_train_tokens = self._tokens_before  # noqa: SLF001
+        values = {
+            name: float(numbers[0])
+            for lists in collected.values()
+            for name, numbers in lists.items()
+            if name != TOKENS
+        }
+        return {**values, TOKENS: tokens}
+
+    def add(self, mode: str, values: Mapping[str, Sequence[float]]) -> None:
+        trainer = self._trainer
+        trainer._total_train_tokens += int(sum(values.get(TOKENS, ())))  # noqa: SLF001
+        lists = trainer._metrics[mode]  # noqa: SLF001
+        for name, numbers in values.items():
+            if name != TOKENS:
+                lists[name].extend(numbers)
+        lists[TOKENS] = [trainer._total_train_tokens]  # noqa: SLF001
+
+    def export(self) -> Any:
+        trainer = self._trainer
+        lists = {name: list(numbers) for name, numbers in trainer._metrics["train"].items()}  # noqa: SLF001
+        return {"train": lists, "tokens": trainer._total_train_tokens}  # noqa: SLF001
+
+    def restore(self, exported: Any) -> None:
+        trainer = self._trainer
+        trainer._metrics["train"] = defaultdict(list, exported["train"])  # noqa: SLF001
+        trainer._total_train_tokens = exported["tokens"]  # noqa: SLF001

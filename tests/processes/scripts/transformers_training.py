@@ -1,0 +1,148 @@
+"""A fine-tuning with the trainers of ``transformers`` and ``trl``, as their users write it."""
+
+import argparse
+import os
+import warnings
+
+import faults
+import torch
+from datasets import Dataset, disable_progress_bars
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    TrainingArguments,
+    set_seed,
+)
+
+from elastane.integrations.transformers import Trainer
+from elastane.runtime import worker_settings
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer")
+parser.add_argument("--paced-from", type=int, default=1 << 30)
+parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
+parser.add_argument("--stop-early", action="store_true")
+options = parser.parse_args()
+
+os.environ["CI"] = "1"  # trl sends nothing
+warnings.simplefilter("ignore")
+disable_progress_bars()
+settings = worker_settings.get_settings()
+faults.record_work()
+for fault in options.fault:
+    faults.arm(fault)
+faults.pace(options.paced_from)
+
+
+def make_tokenizer():
+    vocabulary = {text: number for number, text in enumerate(["<pad>", "<eos>", *map(chr, range(32, 127))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+
+
+def make_model():
+    set_seed(3)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=97,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            attention_dropout=0.1,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=1,
+        )
+    )
+
+
+def make_samples(count):
+    generator = torch.Generator().manual_seed(0)
+    samples = []
+    for number in range(count):
+        tokens = torch.randint(2, 97, (12,), generator=generator)
+        labels = tokens.clone()
+        labels[: number % 5] = -100
+        samples.append({"input_ids": tokens, "labels": labels})
+    return samples
+
+
+def compute_accuracy(predictions):
+    right = predictions.predictions.argmax(-1)[:, :-1] == predictions.label_ids[:, 1:]
+    return {"accuracy": right.mean()}
+
+
+arguments = {
+    "output_dir": str(settings.run_dir.root / "out"),
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "num_train_epochs": 3,
+    "learning_rate": 1e-2,
+    "warmup_steps": 2,
+    "lr_scheduler_type": "cosine",
+    "max_grad_norm": 0.5,
+    "logging_steps": 2,
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 2,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+    "per_device_eval_batch_size": 3,
+    "report_to": "none",
+    "use_cpu": True,
+}
+lora = LoraConfig(task_type="CAUSAL_LM", r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+callbacks = [EarlyStoppingCallback(1, 100.0)] if options.stop_early else []
+if options.kind in ("trainer", "lora", "metrics"):
+    model = make_model()
+    trainer = Trainer(
+        model=get_peft_model(model, lora) if options.kind == "lora" else model,
+        args=TrainingArguments(**arguments),
+        train_dataset=make_samples(22),
+        eval_dataset=make_samples(10),
+        callbacks=callbacks,
+        compute_metrics=compute_accuracy if options.kind == "metrics" else None,
+    )
+else:
+    import trl
+
+    from elastane.integrations.trl import DPOTrainer, SFTTrainer
+
+    arguments |= {"bf16": False, "gradient_checkpointing": False}
+    columns = {
+        "prompt": [f"{number}+{number}=" for number in range(22)],
+        "sft": {"completion": [f"{2 * number} ok" for number in range(22)]},
+        "dpo": {
+            "chosen": [f"{2 * number} ok" for number in range(22)],
+            "rejected": [f"{3 * number} no" for number in range(22)],
+        },
+    }
+    data = Dataset.from_dict({"prompt": columns["prompt"], **columns[options.kind[:3]]})
+    common = {"train_dataset": data, "eval_dataset": data.select(range(10)), "processing_class": make_tokenizer()}
+    if options.kind == "dpo":
+        trainer = DPOTrainer(
+            model=make_model(), ref_model=make_model(), args=trl.DPOConfig(**arguments), **common
+        )
+    else:
+        peft = lora if options.kind == "sft-lora" else None
+        trainer = SFTTrainer(make_model(), args=trl.SFTConfig(**arguments), peft_config=peft, **common)
+
+if options.die_in_save == settings.worker:
+    write = trainer._write_checkpoint
+
+    def die(folder):
+        write(folder)
+        os.kill(os.getpid(), 9)
+
+    trainer._write_checkpoint = die
+trainer.train()
+trainer.save_model(str(settings.run_dir.root / "final"))

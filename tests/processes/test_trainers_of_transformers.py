@@ -1,0 +1,109 @@
+"""The trainers of ``transformers`` and ``trl`` give the same bytes while workers join, die and leave."""
+
+import functools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from elastane.api.control import AskDrain
+
+from .stage import find_members, kill
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = "transformers_training.py"
+MODULES = (
+    "datasets",
+    "peft",
+    "trl",
+    "transformers",
+    "transformers.models.llama.modeling_llama",
+    "elastane.integrations.transformers",
+    "elastane.integrations.trl",
+)
+OF_ONE_PROCESS = ("_runtime", "_per_second")
+
+
+@pytest.fixture(scope="module")
+def play(stage):
+    """Return a function that trains with these arguments, in processes that have loaded the libraries."""
+    stage.preload(*MODULES)
+    return functools.partial(stage.play, script=SCRIPT, max_workers=4, digest_every=1)
+
+
+@pytest.fixture(scope="module")
+def play_reference(play):
+    """Return a function that trains one undisturbed worker, once for each kind of training."""
+    return functools.cache(lambda *args: play(*args))
+
+
+def read_history(ended):
+    """Return the history of the newest checkpoint folder of the Trainer, without times."""
+    folder = max(ended.run.run_dir.root.glob("out/checkpoint-*"), key=lambda path: int(path.name[11:]))
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [
+        {name: value for name, value in entry.items() if not name.endswith(OF_ONE_PROCESS)}
+        for entry in history
+    ]
+
+
+def read_folders(ended):
+    """Return the weights in each folder that the Trainer wrote."""
+    root = ended.run.run_dir.root
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for pattern in ("out/checkpoint-*/*.safetensors", "final/*.safetensors")
+        for path in root.glob(pattern)
+    }
+
+
+def assert_trained_as(ended, reference):
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == reference.losses, ended.describe()
+    assert ended.digests == reference.digests, ended.describe()
+    assert ended.model_digest == reference.model_digest
+    assert [line.logged for line in ended.run.ledger] == [line.logged for line in reference.run.ledger]
+    assert read_folders(ended) == read_folders(reference)
+    assert read_history(ended) == read_history(reference)
+    assert ended.verdict.problems == (), ended.describe()
+
+
+async def add_kill_and_drain_workers(run):
+    await run.wait_for_step(1)
+    await run.resize(3)
+    await run.step_until(lambda answer: len(find_members(answer)) == 3)
+    answer = await run.wait_until(lambda _: True)
+    kill(answer, "worker", 1)
+    await run.step_until(lambda answer: len(find_members(answer)) >= 2 and 1 not in find_members(answer))
+    await run.ask(AskDrain(worker=0))
+    run.stop_pacing()
+
+
+def test_a_trainer_writes_what_it_writes_alone(play_reference):
+    ended = play_reference("--kind=trainer")
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.verdict.ok, ended.verdict
+    assert {line.step for line in ended.run.ledger if "eval_loss" in line.logged} == {3, 6, 9}
+    assert {line.step for line in ended.run.ledger if "loss" in line.logged} == {2, 4, 6, 8}
+    assert "train_loss" in ended.run.ledger[-1].logged
+    assert set(read_folders(ended)) == {
+        f"{folder}/model.safetensors" for folder in ("out/checkpoint-6", "out/checkpoint-9", "final")
+    }
+    final = ended.run.run_dir.root / "final"
+    assert load_file(final / "model.safetensors").keys() == load_file(ended.run.run_dir.model_files.weights).keys()
+    tokens = torch.arange(2, 12)[None]
+    saved, finished = (
+        AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+        for folder in (final, ended.run.run_dir.root)
+    )
+    assert torch.equal(saved, finished)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo"])
+def test_workers_may_join_die_and_leave(play, play_reference, kind):
+    ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
+    assert_trained_as(ended, play_reference(f"--kind={kind}"))
+    assert len({line.generation for line in ended.run.ledger}) > 2
