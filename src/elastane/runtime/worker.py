@@ -17,6 +17,7 @@ from elastane.attempts.script_modules import find_package_root
 from elastane.observability.run_files import read_record
 from elastane.runtime import worker_settings
 from elastane.runtime.artifacts import remove_unfinished
+from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.error_hints import find_hint
 from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
 from elastane.runtime.finished.model_writer import write_finished
@@ -55,6 +56,8 @@ def run_worker(run_dir: Path, worker: int, lifeline: int) -> int:
     spec = record.spec
     worker_settings.set_settings(run_dir, worker, spec, record.resumed)
     assign_gpu(worker)
+    # A script may build its model before it joins, as one with a Trainer of Lightning does.
+    seed_everything(spec.seed)
     sys.argv = [spec.script, *spec.args]
     folder = str(_find_script_folder(spec))
     if not spec.module or folder not in sys.path:

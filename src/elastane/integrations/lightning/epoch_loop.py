@@ -97,7 +97,9 @@ class StepsOfEpoch(_TrainingEpochLoop):
     def _complete_step(self, step: TrainingStep) -> None:
         trainer, progress = self.trainer, self.batch_progress
         connector = trainer._logger_connector
-        batches = min(trainer.accumulate_grad_batches, int(trainer.num_training_batches) - progress.current.ready)
+        batches = min(
+            trainer.accumulate_grad_batches, int(trainer.num_training_batches) - progress.current.ready
+        )
         _add(progress, batches, "ready")
         progress.is_last_batch = step.ended_epoch
         connector.on_batch_start(None)
@@ -150,7 +152,11 @@ class StepsOfEpoch(_TrainingEpochLoop):
             return False
         if every == float("inf"):
             return False
-        progress = self.batch_progress.total if trainer.check_val_every_n_epoch is None else self.batch_progress.current
+        progress = (
+            self.batch_progress.total
+            if trainer.check_val_every_n_epoch is None
+            else self.batch_progress.current
+        )
         before = progress.ready - min(trainer.accumulate_grad_batches, progress.ready)
         return int(progress.ready // every) > int(before // every)
 

@@ -13,7 +13,11 @@ from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
 from elastane.integrations.lightning.microbatch_values import MicrobatchValues
 from elastane.integrations.lightning.trainer_state import TrainerState
-from elastane.integrations.lightning.training_data import TrainingData, choose_microbatch, read_training_loader
+from elastane.integrations.lightning.training_data import (
+    TrainingData,
+    choose_microbatch,
+    read_training_loader,
+)
 from elastane.integrations.lightning.training_run import TrainingRun
 
 
@@ -73,7 +77,9 @@ class EpochsOfRun(_FitLoop):
         """
         per_epoch = -(-data.batches // self.trainer.accumulate_grad_batches)
         epochs = self.max_epochs if self.max_epochs is not None else -1
-        limits = [limit for limit in (epochs * per_epoch if epochs >= 0 else -1, self.max_steps) if limit >= 0]
+        limits = [
+            limit for limit in (epochs * per_epoch if epochs >= 0 else -1, self.max_steps) if limit >= 0
+        ]
         if not limits:
             raise BadInput(
                 "the Trainer has no limit: max_epochs=-1 and max_steps=-1",

@@ -148,7 +148,9 @@ class ElastaneStrategy(SingleDeviceStrategy):
         self._files.remove(filepath)
         super().remove_checkpoint(filepath)
 
-    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Load a checkpoint of Lightning for an evaluation.
 
         Raises:

