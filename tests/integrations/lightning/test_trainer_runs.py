@@ -60,8 +60,8 @@ def test_a_worker_joins_after_an_epoch_and_another_is_killed(play, play_referenc
         kill(answer, "worker", 0, signal.SIGKILL)
         run.stop_pacing()
 
-    ended = play(SCRIPT, f"--paced-from={steps + 2}", *arguments, disturb=disturb, start=2)
-    expected = play_reference(SCRIPT, *arguments)
+    ended = play(SCRIPT, f"--paced-from={steps + 2}", *arguments, disturb=disturb, start=2, max_workers=4)
+    expected = play_reference(SCRIPT, *arguments, max_workers=4)
     assert_equal(ended, expected)
     assert_same_checkpoints(ended.run.run_dir.root / "lightning", expected.run.run_dir.root / "lightning")
     assert ended.find_events("worker.died")

@@ -7,16 +7,19 @@ has the same initial values in every worker.
 from elastane.api.extras import require_for_import
 
 with require_for_import("lightning", "training with Lightning"):
+    from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.pytorch.strategies import StrategyRegistry
 
+    from elastane.integrations.lightning.fabric_strategy import ElastaneFabricStrategy
     from elastane.integrations.lightning.trainer_strategy import ElastaneStrategy
 
 from elastane.runtime import worker_settings
 from elastane.runtime.data.determinism import seed_everything
 
-__all__ = ["ElastaneStrategy"]
+__all__ = ["ElastaneFabricStrategy", "ElastaneStrategy"]
 
-StrategyRegistry.register(
-    "elastane", ElastaneStrategy, description="Elastic training: workers join, leave and die", override=True
-)
+DESCRIPTION = "Elastic training: workers join, leave and die"
+
+StrategyRegistry.register("elastane", ElastaneStrategy, DESCRIPTION, override=True)
+STRATEGY_REGISTRY.register("elastane", ElastaneFabricStrategy, DESCRIPTION, override=True)
 seed_everything(worker_settings.get_settings().spec.seed)

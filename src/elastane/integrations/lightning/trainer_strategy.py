@@ -17,6 +17,7 @@ from elastane.integrations.lightning.fit_loop import EpochsOfRun
 from elastane.integrations.lightning.run_logger import RunLogger
 from elastane.integrations.lightning.trainer_checks import check_trainer
 from elastane.integrations.lightning.training_run import TrainingRun
+from elastane.integrations.lightning.worker_device import choose_device
 from elastane.runtime import worker_settings
 from elastane.runtime.session import Run
 
@@ -89,7 +90,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
         assert self.lightning_module is not None, "the Trainer has connected its module"
         trainer = self.lightning_module.trainer
         if not self._chosen and self.accelerator is not None:
-            self._root_device = _choose_device(self.accelerator)
+            self._root_device = choose_device(self.accelerator)
         if trainer.state.fn == TrainerFn.FITTING:
             self._take_over(trainer)
         super().setup_environment()
@@ -178,11 +179,6 @@ class ElastaneStrategy(SingleDeviceStrategy):
             self.lightning_module.load_state_dict(self._trained)
             self._trained = None
         super().teardown()
-
-
-def _choose_device(accelerator: Any) -> torch.device:
-    devices: list[torch.device] = accelerator.get_parallel_devices(accelerator.parse_devices(1))
-    return devices[0]
 
 
 def _do_nothing() -> None:

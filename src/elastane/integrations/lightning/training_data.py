@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from elastane.api.errors import BadInput
@@ -58,7 +59,9 @@ def read_training_loader(loader: object) -> TrainingData:
             do="use a map-style dataset, or a script with elastane.join() and run.steps, which takes streams",
         )
     _check_order(loader)
-    if loader.worker_init_fn is not None:
+    # Fabric adds one that seeds loader processes; the run seeds each batch.
+    added = getattr(loader.worker_init_fn, "func", None) is pl_worker_init_function
+    if loader.worker_init_fn is not None and not added:
         raise BadInput(
             "the training loader has a worker_init_fn",
             means="the run starts its own loader processes, and seeds each batch by itself",
