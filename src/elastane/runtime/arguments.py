@@ -29,6 +29,8 @@ WRAPPERS = frozenset(
     }
 )
 """Classes of such wrappers, by name: most of them are not installed, or slow to import."""
+SHARES_STEPS = "shares_steps"
+"""The attribute of a wrapper's strategy that leaves the division of a step to the run."""
 
 
 def check_arguments(
@@ -145,7 +147,10 @@ def check_not_wrapped(model: nn.Module) -> None:
     """
     prepared = {id(module) for module in model.modules()}
     for module in find_live_objects(nn.Module):
-        if find_wrapper([module]) is not None and any(id(part) in prepared for part in module.children()):
+        # The wrapper of Fabric divides nothing itself if its strategy is Elastane's.
+        divides = not getattr(getattr(module, "_strategy", None), SHARES_STEPS, False)
+        wraps = any(id(part) in prepared for part in module.children())
+        if find_wrapper([module]) is not None and wraps and divides:
             raise build_wrapper_error(module)
 
 

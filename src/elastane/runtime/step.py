@@ -51,6 +51,8 @@ class TrainingStep:
         skipped: the scaled gradient overflowed, so the step did not change the parameters.
         last: the loop over the steps ends after this step.
         ended_epoch: with this step, the run has seen every sample of the epoch.
+        means: the means over samples of the values that microbatches logged, the same on every worker.
+        samples: the number of samples in the step.
     """
 
     def __init__(self, trainer: Trainer, plan: BatchPlan, source: BatchSource) -> None:
@@ -76,6 +78,8 @@ class TrainingStep:
         self.learning_rates: tuple[float, ...] = ()
         self.workers: tuple[int, ...] = ()
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
+        self.means: dict[str, float] = {}
+        self.samples = 0
 
     @property
     def number(self) -> int:
@@ -378,8 +382,8 @@ class TrainingStep:
         self.ended_epoch = self._source.has_ended_epoch(outcome)
         self.ended = True
         self._trainer.keep.locked = False
-        means = compute_means(outcome.sums)
-        self._trainer.record.begin(means)
+        self.means, self.samples = compute_means(outcome.sums), outcome.samples
+        self._trainer.record.begin(self.means)
         due = outcome.step % self._trainer.spec.digest_every == 0 or self.last
         self._trainer.reporter.report_step(
             round_,
@@ -388,7 +392,7 @@ class TrainingStep:
             digest_due=due,
             skipped=applied.skipped,
             learning_rates=applied.learning_rates,
-            logged=means,
+            logged=self.means,
         )
 
 

@@ -1,0 +1,100 @@
+"""The training loader of a Fabric script: one iteration for each microbatch that this worker computes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from elastane.api.errors import BadInput
+from elastane.integrations.lightning.fabric_schedules import FabricSchedules
+from elastane.integrations.lightning.training_data import TrainingData, read_training_loader
+from elastane.integrations.lightning.training_run import TrainingRun
+from elastane.runtime.step import TrainingStep
+
+
+class MicrobatchLoader:
+    """Iterates over the microbatches of an epoch; a step ends when the script asks for the batch after it.
+
+    Each pass over the loader is an epoch of the run. A process that takes part later, because it joins or the
+    run resumes, makes the earlier passes without a batch.
+
+    Args:
+        loader: the script's training loader.
+        training: the steps of the run.
+        open_steps: prepares the run, and opens its steps, before the first pass.
+        schedules: the schedules of the script.
+
+    Attributes:
+        passes: the number of passes that the script has begun.
+        stepped: the script has called ``optimizer.step()`` for the microbatch.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        training: TrainingRun,
+        open_steps: Callable[[TrainingData], None],
+        schedules: FabricSchedules,
+    ) -> None:
+        self.data = read_training_loader(loader)
+        self.dataset, self.batch_size = loader.dataset, loader.batch_size
+        self._training, self._open, self._schedules = training, open_steps, schedules
+        self._pending: TrainingStep | None = None
+        self._opened = False
+        self.passes = 0
+        self.stepped = False
+
+    def __len__(self) -> int:
+        """Return the number of steps in an epoch."""
+        return self.data.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self.passes = self.passes, self.passes + 1
+        step = self._look_ahead()
+        if step is None or step.epoch > epoch:
+            return
+        self._pending = None
+        while step is not None:
+            yield from self._iterate_step(step)
+            if self._training.cut_short:
+                self._training.take()
+                # The script's own loops would go on with epochs that another attempt makes.
+                raise SystemExit(0)
+            if step.ended_epoch:
+                return
+            step = self._training.take()
+
+    def find_epoch(self) -> int:
+        """Return the epoch of the next step, from 0."""
+        step = self._look_ahead()
+        return self.passes if step is None else step.epoch
+
+    @property
+    def catching_up(self) -> bool:
+        """The script is in an epoch that the run has made before."""
+        return self._pending is not None and self._pending.epoch > self.passes - 1
+
+    def _look_ahead(self) -> TrainingStep | None:
+        if not self._opened:
+            self._opened = True
+            self._open(self.data)
+        if self._pending is None:
+            self._pending = self._training.take()
+        return self._pending
+
+    def _iterate_step(self, step: TrainingStep) -> Iterator[Any]:
+        training = self._training
+        for batch in step:
+            training.computing, self.stepped = True, False
+            yield batch
+            training.computing = False
+            if not self.stepped:
+                raise BadInput(
+                    "a batch had no optimizer.step()",
+                    means="the loader yields the microbatches of a step, and the step ends after the last one; "
+                    "a script that counts its batches to accumulate would count others on each worker",
+                    do="call fabric.backward(loss) and optimizer.step() for each batch; for a larger step use "
+                    "a larger batch_size, which microbatch= divides",
+                )
+            self._schedules.end_microbatch()
+        self._schedules.complete_step()

@@ -1,0 +1,137 @@
+"""The loop over the epochs of a run, in place of Lightning's fit loop."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+from elastane.api.errors import BadInput
+from elastane.integrations.lightning.checkpoint_names import CheckpointNames
+from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
+from elastane.integrations.lightning.microbatch_values import MicrobatchValues
+from elastane.integrations.lightning.trainer_state import TrainerState
+from elastane.integrations.lightning.training_data import (
+    TrainingData,
+    choose_microbatch,
+    read_training_loader,
+)
+from elastane.integrations.lightning.training_run import TrainingRun
+
+
+class EpochsOfRun(_FitLoop):
+    """Trains the epochs of a run, with Lightning's hooks between the steps.
+
+    Args:
+        trainer: the Trainer, whose own fit loop this one replaces.
+        training: the steps of the run.
+        files: the checkpoints that exist for the run.
+        microbatch: the samples of a virtual rank; None: not given.
+    """
+
+    def __init__(
+        self, trainer: pl.Trainer, training: TrainingRun, files: CheckpointNames, microbatch: int | None
+    ) -> None:
+        theirs = trainer.fit_loop
+        super().__init__(trainer, theirs.min_epochs, theirs.max_epochs)
+        self._training, self._files, self._asked = training, files, microbatch
+        self._values = MicrobatchValues(training.run)
+        self._data: TrainingData | None = None
+        self._data_source = theirs._data_source
+        self.epoch_loop: StepsOfEpoch = StepsOfEpoch(trainer, theirs.epoch_loop, training, self._values)
+
+    @property
+    def done(self) -> bool:
+        return self._training.exhausted or self._training.cut_short or super().done
+
+    def setup_data(self) -> None:
+        """Read the training loader; a schedule may ask for the number of steps before the run begins."""
+        if self._combined_loader is not None:
+            return
+        loader = _request_dataloader(self._data_source)
+        self._data = data = read_training_loader(loader)
+        self._combined_loader = CombinedLoader(loader, "max_size_cycle")
+        self._data_fetcher = _NoFetcher()  # type: ignore[assignment]
+        self.max_batches = data.batches
+        self.trainer.val_check_batch = self._choose_validation_interval(data.batches)
+
+    def on_run_start(self) -> None:
+        """Hand the model over to the run, and run the hooks of the training's start."""
+        assert self._data is not None, "the data is set up before"
+        self._open(self._data, self._count_steps(self._data))
+        super().on_run_start()
+
+    def _choose_validation_interval(self, batches: int) -> int | float:
+        every = self.trainer.val_check_interval
+        if isinstance(every, int):
+            return every
+        return max(1, int(batches * float(every or 1.0)))
+
+    def _count_steps(self, data: TrainingData) -> int:
+        """Return the number of steps until ``max_epochs`` or ``max_steps``.
+
+        Raises:
+            BadInput: neither is given.
+        """
+        per_epoch = -(-data.batches // self.trainer.accumulate_grad_batches)
+        epochs = self.max_epochs if self.max_epochs is not None else -1
+        limits = [
+            limit for limit in (epochs * per_epoch if epochs >= 0 else -1, self.max_steps) if limit >= 0
+        ]
+        if not limits:
+            raise BadInput(
+                "the Trainer has no limit: max_epochs=-1 and max_steps=-1",
+                means="a run has a last step, by which it plans and reports",
+                do="pass max_epochs or max_steps",
+            )
+        return min(limits)
+
+    def _open(self, data: TrainingData, steps: int) -> None:
+        trainer, strategy = self.trainer, self.trainer.strategy
+        accumulated = trainer.accumulate_grad_batches
+        self._training.prepare(
+            trainer.lightning_module,
+            strategy.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            clip_grad_norm=trainer.gradient_clip_val or None,
+        )
+        run = self._training.run
+        for number, config in enumerate(strategy.lr_scheduler_configs):
+            run.keep[f"lightning_schedule_{number}"] = config.scheduler
+        self._files.adopt(trainer.callbacks)
+        run.keep["lightning"] = TrainerState(trainer, self._values, self._files)
+        self._training.open(
+            data,
+            global_batch=data.batch * accumulated,
+            microbatch=choose_microbatch(data.batch, accumulated, self._asked),
+            until=steps,
+        )
+
+    def on_advance_end(self) -> None:
+        """Run the hooks of the epoch's end, unless the run was stopped inside the epoch."""
+        step = self._training.step
+        if step is None or (self._training.cut_short and not step.ended_epoch):
+            return
+        super().on_advance_end()
+
+    def on_run_end(self) -> None:
+        """Run the hooks of the training's end, unless the run was stopped before, and end the run."""
+        if self._training.cut_short:
+            call._call_strategy_hook(self.trainer, "on_train_end")
+        else:
+            super().on_run_end()
+        self._training.finish("the Trainer stopped it: should_stop was set")
+
+
+class _NoFetcher:
+    """Stands in for the fetcher of batches, which the run itself loads."""
+
+    fetched = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def teardown(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,185 @@
+"""The strategy that trains with a Trainer in an elastic run: ``Trainer(strategy="elastane")``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies.single_device import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+
+from elastane.api.errors import BadInput
+from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
+from elastane.integrations.lightning.checkpoint_names import CheckpointNames
+from elastane.integrations.lightning.fit_loop import EpochsOfRun
+from elastane.integrations.lightning.run_logger import RunLogger
+from elastane.integrations.lightning.trainer_checks import check_trainer
+from elastane.integrations.lightning.training_run import TrainingRun
+from elastane.integrations.lightning.worker_device import choose_device
+from elastane.runtime import worker_settings
+from elastane.runtime.session import Run
+
+CHECKPOINTS = "lightning"
+"""The folder for checkpoints in the run directory, unless a ModelCheckpoint has a folder."""
+
+
+class ElastaneStrategy(SingleDeviceStrategy):
+    """Trains a module as an elastic run, whose workers may join, leave and die.
+
+    Every worker runs the script and its Trainer as the only process of a world of one. The run divides the
+    microbatches of each step among the workers; all hooks run between two steps, on all of them alike.
+
+    Args:
+        microbatch: the samples of a virtual rank; None: a batch with ``accumulate_grad_batches``, otherwise
+            the smallest part of up to 8 equal parts of a batch.
+        device: of this worker; None: the one that Lightning chooses.
+        accelerator: of Lightning.
+        checkpoint_io: of Lightning; None: files that appear complete or not at all.
+        precision_plugin: of Lightning.
+    """
+
+    strategy_name = "elastane"
+
+    def __init__(
+        self,
+        microbatch: int | None = None,
+        device: torch.device | str | None = None,
+        accelerator: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+    ) -> None:
+        super().__init__(
+            device or "cpu",
+            accelerator=accelerator,
+            checkpoint_io=checkpoint_io or AtomicCheckpointIO(),
+            precision_plugin=precision_plugin,
+        )
+        self._microbatch, self._chosen = microbatch, device is not None
+        self._training: TrainingRun | None = None
+        self._files = CheckpointNames()
+        self._trained: dict[str, torch.Tensor] | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run, once `Trainer.fit` has begun.
+
+        Raises:
+            BadInput: it has not begun.
+        """
+        if self._training is None:
+            raise BadInput(
+                "the strategy has no run yet",
+                means="Trainer.fit joins the run",
+                do="use strategy.run in a hook of the module, or after trainer.fit(...)",
+            )
+        return self._training.run
+
+    @property
+    def cut_short(self) -> bool:
+        """The run was stopped or paused before its last step; a later attempt may continue it."""
+        return self._training is not None and self._training.cut_short
+
+    def setup_environment(self) -> None:
+        """Join the run if the Trainer fits, and replace the Trainer's fit loop.
+
+        Raises:
+            BadInput: the Trainer or the module cannot train in a run.
+        """
+        assert self.lightning_module is not None, "the Trainer has connected its module"
+        trainer = self.lightning_module.trainer
+        if not self._chosen and self.accelerator is not None:
+            self._root_device = choose_device(self.accelerator)
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._take_over(trainer)
+        super().setup_environment()
+
+    def _take_over(self, trainer: pl.Trainer) -> None:
+        if self._training is not None:
+            raise BadInput(
+                "Trainer.fit was called twice",
+                means="a run trains one model once, from its first step to its last",
+                do="call fit once, with max_epochs for all epochs; train a second model with another script",
+            )
+        assert self.lightning_module is not None, "the Trainer has connected its module"
+        check_trainer(trainer, self.lightning_module)
+        self._training = training = TrainingRun()
+        logger = RunLogger(training)
+        if training.alone:
+            trainer.loggers = [*trainer.loggers, logger]
+        else:
+            self._prepare_worker(trainer, logger)
+        trainer.fit_loop = EpochsOfRun(trainer, training, self._files, self._microbatch)
+
+    def _prepare_worker(self, trainer: pl.Trainer, logger: RunLogger) -> None:
+        """Adapt a Trainer that is one of several workers, whose terminal and signals belong to the run."""
+        trainer.loggers = [logger]
+        trainer._signal_connector.register_signal_handlers = _do_nothing
+        if trainer.progress_bar_callback is not None:
+            trainer.progress_bar_callback.disable()
+        run_dir = worker_settings.get_settings().run_dir
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None and run_dir is not None:
+                callback.dirpath = str(run_dir.root.resolve() / CHECKPOINTS)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
+    ) -> None:
+        """Write a checkpoint of Lightning, between two steps.
+
+        Raises:
+            BadInput: a step is under way, or this worker does not have the optimizer's whole state.
+        """
+        if self._training is not None:
+            self._training.check_between_steps("trainer.save_checkpoint")
+            if checkpoint.get("optimizer_states") and worker_settings.get_settings().spec.copies is not None:
+                raise BadInput(
+                    "a checkpoint of Lightning cannot have the optimizer's state with --copies",
+                    means="each worker holds a part of this state only; the run's own checkpoints have it whole",
+                    do="pass save_weights_only=True to ModelCheckpoint or trainer.save_checkpoint, or use "
+                    "--copies all",
+                )
+        self._files.add(filepath)
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def remove_checkpoint(self, filepath: str | Path) -> None:
+        self._files.remove(filepath)
+        super().remove_checkpoint(filepath)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load a checkpoint of Lightning for an evaluation.
+
+        Raises:
+            BadInput: the Trainer fits, so the checkpoint would be a second state of the run.
+        """
+        module = self.lightning_module
+        if module is not None and module.trainer.state.fn == TrainerFn.FITTING:
+            raise BadInput(
+                "Trainer.fit was given ckpt_path",
+                means="a run resumes from its own checkpoints, which have the data's position and all state",
+                do="resume with elastane run --resume RUN; or begin a run with the weights of the file: "
+                "Module.load_from_checkpoint(path)",
+            )
+        loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        return loaded
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load weights for an evaluation; the trained weights return after it, because the run writes them."""
+        if self._training is not None and self.lightning_module is not None and self._trained is None:
+            self._trained = {name: t.clone() for name, t in self.lightning_module.state_dict().items()}
+        super().load_model_state_dict(checkpoint, strict)
+
+    def teardown(self) -> None:
+        if self._trained is not None and self.lightning_module is not None:
+            self.lightning_module.load_state_dict(self._trained)
+            self._trained = None
+        super().teardown()
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
