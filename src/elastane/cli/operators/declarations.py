@@ -14,7 +14,7 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.documents import format_yaml
+from elastane.api.documents import format_yaml
 from elastane.cli.operators.tables import print_table
 from elastane.client.context import connect
 
