@@ -68,6 +68,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             of it.
         debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
             replaced.
+        preload: modules that the fork server imports before it forks workers, which then start at once.
     """
 
     name: str
@@ -89,6 +90,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
     debug: bool = False
+    preload: tuple[str, ...] = ()
 
     @property
     def program(self) -> tuple[str, ...]:

@@ -22,12 +22,13 @@ PANELS = ("", NAMES, WORKERS, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFT
 """The order of the groups in a command's help."""
 
 
-def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Replace the parameter ``options`` of a command, a struct, by one parameter per field of the struct.
 
     Args:
         command: has a parameter ``options`` that is annotated with a frozen `msgspec.Struct`. Each field of
             the struct has a default and an annotation that Typer reads.
+        left_out: names of fields that are no options of this command and keep their defaults.
     """
     hints = get_type_hints(command, include_extras=True)
     kind = hints.pop("options")
@@ -40,6 +41,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
             annotation=fields[field.name],
         )
         for field in msgspec.structs.fields(kind)
+        if field.name not in left_out
     ]
     options.sort(key=lambda option: PANELS.index(_find_panel(option.annotation)))
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Subset
 
 from elastane.recipes.recipe import Recipe
@@ -34,7 +34,9 @@ def measure_perplexity(run: Run, model: Any, data: Any, recipe: Recipe) -> float
         labels = inputs.pop("labels")
         logits = model(**inputs, use_cache=False).logits
         targets = labels[:, 1:].flatten()
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=IGNORED, reduction="sum")
+        loss = cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=IGNORED, reduction="sum"
+        )
         score.add(loss=loss, tokens=(targets != IGNORED).sum())
     model.train()
     return score.sums["loss"] / max(score.sums["tokens"], 1)

@@ -3,12 +3,12 @@
 The tables are here, so that a recipe is checked without an import of ``transformers``.
 """
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 FamilyName: TypeAlias = Literal["llama", "gpt-oss", "qwen3", "gpt"]
-"""The families whose configurations a recipe can write; a pretrained model may be of any other family, too."""
+"""The families whose configurations a recipe can write; a pretrained model may be of any family."""
 
 COMMON = ("vocab_size", "initializer_range", "tie_word_embeddings", "bos_token_id", "eos_token_id")
 DECODER = (

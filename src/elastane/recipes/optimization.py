@@ -14,8 +14,8 @@ def build_optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
     """Return the optimizer of all trained parameters; only matrices decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [one for one in trained if one.dim() >= 2], "weight_decay": spec.weight_decay},
-        {"params": [one for one in trained if one.dim() < 2], "weight_decay": 0.0},
+        {"params": [one for one in trained if one.dim() > 1], "weight_decay": spec.weight_decay},
+        {"params": [one for one in trained if one.dim() <= 1], "weight_decay": 0.0},
     ]
     kept: list[dict[str, Any]] = [group for group in groups if group["params"]]
     return torch.optim.AdamW(kept, lr=spec.learning_rate, betas=spec.betas)

@@ -14,7 +14,7 @@ Fraction: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Workers: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
-class RecipePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RecipePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every part of a recipe; an unknown field is an error."""
 
 

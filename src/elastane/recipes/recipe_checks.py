@@ -58,7 +58,9 @@ def _check_batch(batch: BatchSpec) -> None:
 def _check_workers(workers: WorkerPolicy, batch: BatchSpec) -> None:
     most = batch.virtual_ranks
     if workers.max and workers.min > workers.max:
-        raise make_field_error("workers.min", f"{workers.min} is more than workers.max", f"write up to {workers.max}")
+        raise make_field_error(
+            "workers.min", f"{workers.min} is more than workers.max", f"write up to {workers.max}"
+        )
     for field, count in (("workers.min", workers.min), ("workers.max", workers.max)):
         if count > most:
             raise make_field_error(
@@ -69,7 +71,9 @@ def _check_workers(workers: WorkerPolicy, batch: BatchSpec) -> None:
             )
     sizes = workers.sizes
     if any(low >= high for low, high in pairwise(sizes)):
-        raise make_field_error("workers.sizes", f"{list(sizes)} does not ascend", "write each size once, ascending")
+        raise make_field_error(
+            "workers.sizes", f"{list(sizes)} does not ascend", "write each size once, ascending"
+        )
     if sizes and (sizes[0] < workers.min or sizes[-1] > (workers.max or most)):
         raise make_field_error(
             "workers.sizes",

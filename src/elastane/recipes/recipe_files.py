@@ -67,7 +67,8 @@ def load_document(path: Path, ancestors: int = 0) -> Document:
             means=f"a recipe extends one other, and at most {MOST_ANCESTORS} do so in a row",
             do="write the name of a recipe, or the path of its file",
         )
-    return merge_documents(load_document(find_recipe(base, path.parent), ancestors + 1), document)
+    below = load_document(find_recipe(base, path.parent), ancestors + 1)
+    return merge_documents(_drop_other_sizes(below, document), document)
 
 
 def merge_documents(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
@@ -139,6 +140,18 @@ def format_recipe(recipe: Recipe) -> str:
 def format_inline(recipe: Recipe) -> str:
     """Return a recipe on one line, for `read_recipe`."""
     return msgspec.json.encode(recipe).decode()
+
+
+def _drop_other_sizes(below: Document, above: Document) -> Document:
+    """Return the extended document without its sizes, if the other one is of another family of models."""
+    old, new = below.get("model"), above.get("model")
+    if (
+        isinstance(old, dict)
+        and isinstance(new, dict)
+        and new.get("family", old.get("family")) != old.get("family")
+    ):
+        return below | {"model": {name: value for name, value in old.items() if name != "config"}}
+    return below
 
 
 def _join(folder: Path, path: str) -> str:

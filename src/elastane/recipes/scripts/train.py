@@ -6,11 +6,12 @@ runs under plain ``python``, on one worker, with the same bytes.
 
 import sys
 
-import elastane
 import torch
 from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.evaluation import format_perplexity, measure_perplexity
 from elastane.recipes.losses import causal_loss_sum
+
+import elastane
+from elastane.recipes.evaluation import format_perplexity, measure_perplexity
 from elastane.recipes.models import build_model
 from elastane.recipes.optimization import build_optimizer, build_schedule, count_steps
 from elastane.recipes.recipe_files import read_recipe
@@ -40,8 +41,8 @@ def main() -> None:
         until=f"{steps} steps",
         collate=data.collate,
     ):
-        for batch in step:
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        for microbatch in step:
+            batch = {name: tensor.to(device) for name, tensor in microbatch.items()}
             with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
                 loss, tokens = causal_loss_sum(model, batch)
             # The step divides by the tokens of the whole global batch, on whatever workers they were.

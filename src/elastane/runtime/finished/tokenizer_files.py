@@ -32,7 +32,7 @@ def check_tokenizer(tokenizer: object) -> None:
         raise BadInput(
             f"run.prepare was given {describe_value(tokenizer)} as tokenizer=, which has no save_pretrained",
             means="the run writes the tokenizer beside the finished model, and cannot write this one",
-            do="pass a tokenizer of transformers, such as AutoTokenizer.from_pretrained(...), or leave it out",
+            do="pass a tokenizer of transformers, such as AutoTokenizer.from_pretrained(...), or omit it",
         )
 
 
