@@ -136,7 +136,15 @@ def test_an_ejected_recipe_trains_the_same_bytes(stage, home, tmp_path, monkeypa
     run_command([*elastane, "recipe", "run", "own.yaml", "--name", "whole", "--seed", "5"])
     run_command([*elastane, "recipe", "eject", "own.yaml", "mine"])
     options = ("--name", "ejected", "--seed", "5", "--workers", "1")
-    run_command([*elastane, "run", *options, str(tmp_path / "mine" / "train.py"), str(tmp_path / "mine" / "recipe.yaml")])
+    run_command(
+        [
+            *elastane,
+            "run",
+            *options,
+            str(tmp_path / "mine" / "train.py"),
+            str(tmp_path / "mine" / "recipe.yaml"),
+        ]
+    )
     whole, ejected = home / "runs" / "whole", home / "runs" / "ejected"
     for name in ("model.safetensors", "tokenizer.json", "config.json", "artifacts/step-4/sample.txt"):
         assert (whole / name).read_bytes() == (ejected / name).read_bytes()

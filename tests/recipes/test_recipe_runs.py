@@ -77,3 +77,13 @@ def test_a_killed_run_resumes_to_the_same_bits(stage, tmp_path):
     assert ended.losses == reference.losses
     assert ended.digests == reference.digests
     assert read_files(ended) == read_files(reference)
+
+
+@pytest.mark.parametrize("task", ["chat", "lora", "dpo"])
+def test_a_disturbed_run_of_each_task_has_the_same_bits(stage, tmp_path, task):
+    recipe = make_small_recipe(f"llama-tiny-{task}")
+    reference = play_recipe(stage, recipe, tmp_path, release_all_steps)
+    disturbed = play_recipe(stage, recipe, tmp_path, join_kill_and_drain)
+    assert_equal_runs(disturbed, reference)
+    losses = [line.loss for line in reference.run.ledger]
+    print(losses, reference.messages)

@@ -42,9 +42,7 @@ def build_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
     own: dict[str, Any] = {}
     if tokenizer is not None:
         own = {"vocab_size": len(tokenizer)} | {name: getattr(tokenizer, name) for name in TOKEN_NAMES}
-    # Every forward pass of a mixture of experts returns its router's choices, for the router loss.
-    router = {"output_router_logits": True} if "num_local_experts" in spec.config else {}
-    return AutoConfig.for_model(FAMILIES[spec.family].model_type, **own, **router, **spec.config)
+    return AutoConfig.for_model(FAMILIES[spec.family].model_type, **own | spec.config)
 
 
 def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
@@ -63,12 +61,9 @@ def load_model(source: str, dtype: str) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
+    return AutoModelForCausalLM.from_pretrained(
         source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False
     )
-    if hasattr(model.config, "output_router_logits"):
-        model.config.output_router_logits = True
-    return model
 
 
 def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:

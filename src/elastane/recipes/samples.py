@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 
+from elastane.recipes.data.sample_file import IGNORED
 from elastane.recipes.recipe import EvaluationSpec
 from elastane.runtime.session import Run
 
 PROMPT_TOKENS = 16
-IGNORED = -100
+"""The length of a prompt from a sample without a prompt of its own."""
 
 
 def write_sample(run: Run, model: Any, tokenizer: Any, spec: EvaluationSpec, example: Any) -> None:
@@ -30,9 +31,10 @@ def write_sample(run: Run, model: Any, tokenizer: Any, spec: EvaluationSpec, exa
 
 def find_prompt(example: Any) -> list[int]:
     """Return the tokens of a sample before its answer; without an answer, the first ones."""
-    tokens, labels = (torch.as_tensor(example[name]).tolist() for name in ("input_ids", "labels"))
-    answer = next((place for place, label in enumerate(labels) if label != IGNORED), 0)
-    return list(tokens[: answer or PROMPT_TOKENS])
+    inputs, targets, *_ = example
+    # The target of each position is the token after it.
+    first = next((place for place, target in enumerate(targets) if target != IGNORED), 0)
+    return [int(token) for token in inputs[: first + 1 if first else PROMPT_TOKENS]]
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.losses import causal_loss_sum
 
 import elastane
-from elastane.recipes.evaluation import format_perplexity, measure_perplexity
+from elastane.recipes.evaluation import format_loss, measure_loss, move_batch
 from elastane.recipes.models import build_model
 from elastane.recipes.optimization import build_optimizer, build_schedule, count_steps
 from elastane.recipes.recipe_files import read_recipe
@@ -42,16 +42,16 @@ def main() -> None:
         collate=data.collate,
     ):
         for microbatch in step:
-            batch = {name: tensor.to(device) for name, tensor in microbatch.items()}
+            batch = move_batch(microbatch, model)
             with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
                 loss, tokens = causal_loss_sum(model, batch)
             # The step divides by the tokens of the whole global batch, on whatever workers they were.
             step.backward(loss, weight=tokens)
         run.log(learning_rate=optimizer.param_groups[0]["lr"])
 
-        if len(data.held_out) and recipe.evaluation.is_due(step.number, last=step.last):
-            loss = measure_perplexity(run, model, data, recipe)
-            run.print(format_perplexity(step.number, loss))
+        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+            loss = measure_loss(run, model, data, recipe)
+            run.print(format_loss(step.number, loss))
             if recipe.checkpoints.keep_best:
                 run.checkpoint(eval_loss=loss)
             if recipe.evaluation.sample_tokens:
