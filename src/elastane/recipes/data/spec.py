@@ -10,7 +10,7 @@ from elastane.api.field_checks import make_field_error
 
 Task: TypeAlias = Literal["pretrain", "finetune", "preference"]
 Format: TypeAlias = Literal["auto", "text", "jsonl", "parquet", "tokens", "datasets"]
-LEAST_VOCABULARY, MOST_VOCABULARY = 261, 1 << 20
+LEAST_VOCABULARY, MOST_VOCABULARY = 259, 1 << 20
 """Bounds of a trained vocabulary. The least one has the 256 bytes and the special tokens."""
 ROWS = ("jsonl", "parquet", "datasets")
 """The formats with named fields."""
@@ -91,7 +91,14 @@ def check_data(spec: DataSpec, task: Task) -> None:
             f"tokens cannot be the data of the task {task}, which needs rows with fields",
             f"write {', '.join(ROWS[:-1])} or {ROWS[-1]}",
         )
-    _check_tokenizer(spec)
+    if spec.tokenizer:
+        check_tokenizer_folder(spec.tokenizer)
+    elif not LEAST_VOCABULARY <= spec.vocabulary <= MOST_VOCABULARY:
+        raise make_field_error(
+            "data.vocabulary",
+            f"{spec.vocabulary} is not a possible number of tokens",
+            f"write {LEAST_VOCABULARY} to {MOST_VOCABULARY}",
+        )
     if spec.chat_template and not Path(spec.chat_template).is_file():
         raise make_field_error(
             "data.chat_template", f"no such file: {spec.chat_template}", "correct the path of the template"
@@ -106,27 +113,24 @@ def find_paths(path: str) -> list[Path]:
     return sorted(place.parent.glob(place.name)) if any(mark in place.name for mark in "*?[") else []
 
 
-def _check_tokenizer(spec: DataSpec) -> None:
-    if not spec.tokenizer:
-        if not LEAST_VOCABULARY <= spec.vocabulary <= MOST_VOCABULARY:
-            raise make_field_error(
-                "data.vocabulary",
-                f"{spec.vocabulary} is not a possible number of tokens",
-                f"write {LEAST_VOCABULARY} to {MOST_VOCABULARY}",
-            )
-        return
-    folder = Path(spec.tokenizer).expanduser()
+def check_tokenizer_folder(path: str) -> None:
+    """Check that a folder has a tokenizer.
+
+    Raises:
+        BadField: there is no such folder, or it has no tokenizer.json.
+    """
+    folder = Path(path).expanduser()
     if not folder.is_dir():
         raise BadField(
             "data.tokenizer",
-            f"no such folder: {spec.tokenizer}",
+            f"no such folder: {path}",
             means="a recipe reads its tokenizer from a folder on this machine, and downloads nothing",
             do="write the path of a folder with a tokenizer.json, or leave it empty to train a tokenizer",
         )
     if not (folder / "tokenizer.json").is_file():
         raise BadField(
             "data.tokenizer",
-            f"{spec.tokenizer} has no tokenizer.json",
+            f"{path} has no tokenizer.json",
             means="the text cannot be turned into tokens",
             do="write the folder that tokenizer.save_pretrained(...) wrote",
         )
