@@ -66,7 +66,10 @@ class TextFiles(TokenFile):
         with lock_for_one(folder / f"{key}.lock"):
             if not path.exists():
                 _write_tokens(path, files, tokenizer, dtype, separator=separator, field=field)
-        super().__init__(path, length, dtype=dtype, separator=separator if documents else None)
+        source = (
+            str(files[0]) if len(files) == 1 else f"the text of {files[0]} and {len(files) - 1} other files"
+        )
+        super().__init__(path, length, dtype=dtype, separator=separator if documents else None, source=source)
 
 
 def _find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:

@@ -5,6 +5,7 @@ The chat template of the tokenizer turns messages into text. A template that mar
 begins where the template would ask the model to write, and ends with the end-of-turn token after its content.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 ASSISTANT = "assistant"
 DATE = "2026-01-01"
 """The date of today in templates that mention it: tokens must not depend on the day of the run."""
+FIXED_CLOCK = "{% macro strftime_now(format) %}" + DATE + "{% endmacro %}"
+"""Takes the place of the function with which a template asks for the date."""
+MARK = re.compile(r"{%-?\s*generation\b")
 
 SIMPLE_TEMPLATE = (
     "{% for message in messages %}"
@@ -81,8 +85,8 @@ def encode_conversation(
     Raises:
         BadSample: the template refuses the messages, or the answers cannot be found in its text.
     """
-    # A template that marks its answers cannot leave some of them out.
-    if "{% generation" in (tokenizer.chat_template or "").replace("{%-", "{%") and first == 0:
+    # The marks of a template mark all answers.
+    if MARK.search(tokenizer.get_chat_template()) and first == 0:
         encoded = _render(
             tokenizer, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
         )
@@ -95,9 +99,9 @@ def _render(tokenizer: "PreTrainedTokenizerFast", messages: Sequence[dict[str, A
     from jinja2 import TemplateError
 
     try:
-        # Templates may ask for today's date, by either name.
+        template = FIXED_CLOCK + tokenizer.get_chat_template()
         return tokenizer.apply_chat_template(
-            list(messages), date_string=DATE, strftime_now=lambda _format: DATE, **options
+            list(messages), chat_template=template, date_string=DATE, **options
         )
     except (TemplateError, TypeError, ValueError) as error:
         raise BadSample(f"the chat template refuses the messages: {fold_text(str(error), 200)}") from error

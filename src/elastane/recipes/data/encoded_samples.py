@@ -38,7 +38,7 @@ def open_encoded_samples(
     folder = find_cache("recipes")
     folder.mkdir(parents=True, exist_ok=True)
     settings = msgspec.json.encode((FORMAT, DATE, task, context, spec.too_long, spec.fields)).decode()
-    template = tokenizer.chat_template or ""
+    template = str(tokenizer.chat_template)
     ends = (tokenizer.bos_token_id, tokenizer.eos_token_id)
     key = f"{settings} {digest_tokenizer(tokenizer)} {template} {ends} {files.digest(folder)}"
     path = folder / f"samples-{hashlib.sha256(key.encode()).hexdigest()}"

@@ -111,6 +111,7 @@ def _speak(role: str, content: str) -> dict[str, str]:
 
 def _shuffle(text: str) -> str:
     """Return the words in another order, which the words alone decide."""
-    words = list(enumerate(text.split()))
-    words.sort(key=lambda word: hashlib.sha256(f"{word[0]} {word[1]}".encode()).digest())
-    return " ".join(word for _, word in words)
+    words = text.split()
+    order = sorted(range(len(words)), key=lambda n: hashlib.sha256(f"{n} {words[n]}".encode()).digest())
+    shuffled = [words[number] for number in order]
+    return " ".join(shuffled if shuffled != words else words[1:] + words[:1])
