@@ -85,5 +85,3 @@ def test_a_disturbed_run_of_each_task_has_the_same_bits(stage, tmp_path, task):
     reference = play_recipe(stage, recipe, tmp_path, release_all_steps)
     disturbed = play_recipe(stage, recipe, tmp_path, join_kill_and_drain)
     assert_equal_runs(disturbed, reference)
-    losses = [line.loss for line in reference.run.ledger]
-    print(losses, reference.messages)

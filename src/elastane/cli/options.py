@@ -28,7 +28,7 @@ def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ())
     Args:
         command: has a parameter ``options`` that is annotated with a frozen `msgspec.Struct`. Each field of
             the struct has a default and an annotation that Typer reads.
-        left_out: names of fields that are no options of this command and keep their defaults.
+        left_out: names of fields that keep their defaults, without an option.
     """
     hints = get_type_hints(command, include_extras=True)
     kind = hints.pop("options")

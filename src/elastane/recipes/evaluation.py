@@ -83,7 +83,7 @@ def move_batch(batch: dict[str, torch.Tensor], model: nn.Module) -> dict[str, to
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def format_loss(step: int, loss: float) -> str:
+def format_perplexity(step: int, loss: float) -> str:
     """Return the result of `measure_loss` as one line, with the perplexity."""
     return f"step {step}: held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}"
 

@@ -29,7 +29,7 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     return model.train()
 
 
-def build_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
+def build_model_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
     """Return the configuration of a model with random weights.
 
     Args:
@@ -49,7 +49,9 @@ def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
     """Return a model with random weights, drawn from the random numbers of torch."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(build_config(spec, tokenizer), dtype=getattr(torch, spec.dtype))
+    return AutoModelForCausalLM.from_config(
+        build_model_config(spec, tokenizer), dtype=getattr(torch, spec.dtype)
+    )
 
 
 def load_model(source: str, dtype: str) -> Any:
@@ -67,7 +69,7 @@ def load_model(source: str, dtype: str) -> Any:
 
 
 def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:
-    """Return the model with a low-rank adapter, whose weights are the only ones that train."""
+    """Return the model with a low-rank adapter; only the weights of the adapter train."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

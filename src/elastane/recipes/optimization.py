@@ -21,7 +21,7 @@ def build_optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
     return torch.optim.AdamW(kept, lr=spec.learning_rate, betas=spec.betas)
 
 
-def build_schedule(
+def build_learning_rate_schedule(
     optimizer: torch.optim.Optimizer, spec: TrainingSpec, steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """Return the schedule of the learning rate; it depends on the step, never on the number of workers."""

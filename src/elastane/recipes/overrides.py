@@ -10,7 +10,7 @@ import msgspec
 from elastane.api.documents import read_yaml
 from elastane.api.errors import BadInput
 from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_files import Document, anchor_paths, merge_documents
+from elastane.recipes.recipe_files import Document, make_paths_absolute, merge_documents
 
 MOST_LEVELS = 8
 
@@ -27,7 +27,7 @@ def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> D
         BadInput: a text is not a dotted name with a value. The name itself is checked with the recipe.
     """
     for text in texts:
-        document = merge_documents(document, anchor_paths(parse_override(text), folder))
+        document = merge_documents(document, make_paths_absolute(parse_override(text), folder))
     return document
 
 

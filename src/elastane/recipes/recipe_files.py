@@ -57,8 +57,8 @@ def load_document(path: Path, ancestors: int = 0) -> Document:
     Raises:
         BadInput: the file cannot be read, is not a mapping, or extends itself.
     """
-    document = anchor_paths(_read_mapping(path), path.absolute().parent)
-    base = document.pop(EXTENDS, None)
+    document = make_paths_absolute(_read_mapping(path), path.absolute().parent)
+    base: object = document.pop(EXTENDS, None)
     if base is None:
         return document
     if not isinstance(base, str) or ancestors >= MOST_ANCESTORS:
@@ -76,13 +76,15 @@ def merge_documents(below: Mapping[str, Any], above: Mapping[str, Any]) -> Docum
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[name] = merge_documents(old, value) if nested else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[name] = merge_documents(old, value)
+        else:
+            merged[name] = value
     return merged
 
 
-def anchor_paths(document: Document, folder: Path) -> Document:
-    """Return a document whose paths are absolute.
+def make_paths_absolute(document: Document, folder: Path) -> Document:
+    """Return a document with absolute paths.
 
     Args:
         document: a recipe, or a part of one.

@@ -22,7 +22,7 @@ def write_sample(run: Run, model: Any, tokenizer: Any, spec: EvaluationSpec, exa
         model: the prepared model.
         tokenizer: its tokenizer.
         spec: the prompt and the length.
-        example: a held-out sample, whose beginning is the prompt if ``spec`` has none.
+        example: a held-out sample; it begins with the prompt, if ``spec`` has none.
     """
     prompt = tokenizer(spec.prompt)["input_ids"] if spec.prompt else find_prompt(example)
     with run.artifact("sample.txt") as path:

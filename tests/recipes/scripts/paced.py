@@ -20,7 +20,7 @@ from elastane.runtime.session import Run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "processes" / "scripts"))
 
-import faults  # noqa: E402 - after the change of sys.path
+import faults
 
 PACED_FROM = 3
 

@@ -11,7 +11,7 @@ from elastane.recipes.resolution import load_recipe, resolve_recipe
 
 
 def complete_recipes(typed: str) -> list[str]:
-    """Return the recipes of the catalog whose names begin with what is typed."""
+    """Return the recipes of the catalog that begin with the typed letters."""
     return [name for name in list_recipes() if name.startswith(typed)]
 
 

@@ -41,7 +41,7 @@ def submit_recipe(
         args=(format_inline(recipe),),
         working_dir=str(invocation.directory),
         # The legal sizes of the recipe belong to its own limits.
-        elastic_policy=describe_policy(recipe) if options.workers is None else ElasticPolicy(),
+        elastic_policy=make_elastic_policy(recipe) if options.workers is None else ElasticPolicy(),
         training=JobTraining(
             virtual_ranks=recipe.batch.virtual_ranks,
             copies=recipe.workers.copies,
@@ -52,7 +52,7 @@ def submit_recipe(
     submit_job(check_job_spec(spec), options, invocation, as_json=as_json)
 
 
-def describe_policy(recipe: Recipe) -> ElasticPolicy:
+def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
     """Return the numbers of workers that a recipe allows, as a job has them."""
     workers = recipe.workers
     return ElasticPolicy(

@@ -7,13 +7,13 @@ runs under plain ``python``, on one worker, with the same bytes.
 import sys
 
 import torch
-from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.losses import causal_loss_sum
 
 import elastane
-from elastane.recipes.evaluation import format_loss, measure_loss, move_batch
+from elastane.recipes.data.open_data import load_tokenizer, open_data
+from elastane.recipes.evaluation import format_perplexity, measure_loss, move_batch
+from elastane.recipes.losses import causal_loss_sum
 from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_optimizer, build_schedule, count_steps
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_steps
 from elastane.recipes.recipe_files import read_recipe
 from elastane.recipes.samples import write_sample
 
@@ -28,7 +28,7 @@ def main() -> None:
     model = build_model(recipe, tokenizer).to(device)
     steps = count_steps(recipe, len(data.train))
     optimizer = build_optimizer(model, recipe.training)
-    scheduler = build_schedule(optimizer, recipe.training, steps)
+    scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
     clip = recipe.training.clip_grad_norm
     model, optimizer = run.prepare(
         model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
@@ -45,13 +45,13 @@ def main() -> None:
             batch = move_batch(microbatch, model)
             with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
                 loss, tokens = causal_loss_sum(model, batch)
-            # The step divides by the tokens of the whole global batch, on whatever workers they were.
+            # The step divides by the number of tokens in the whole global batch.
             step.backward(loss, weight=tokens)
         run.log(learning_rate=optimizer.param_groups[0]["lr"])
 
         if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
             loss = measure_loss(run, model, data, recipe)
-            run.print(format_loss(step.number, loss))
+            run.print(format_perplexity(step.number, loss))
             if recipe.checkpoints.keep_best:
                 run.checkpoint(eval_loss=loss)
             if recipe.evaluation.sample_tokens:

@@ -19,7 +19,7 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "spiece.model",
 )
-"""All names under which ``save_pretrained`` writes files that ``AutoTokenizer.from_pretrained`` reads."""
+"""All names under which the method ``save_pretrained`` of tokenizers writes files."""
 
 
 def check_tokenizer(tokenizer: object) -> None:
@@ -32,7 +32,7 @@ def check_tokenizer(tokenizer: object) -> None:
         raise BadInput(
             f"run.prepare was given {describe_value(tokenizer)} as tokenizer=, which has no save_pretrained",
             means="the run writes the tokenizer beside the finished model, and cannot write this one",
-            do="pass a tokenizer of transformers, such as AutoTokenizer.from_pretrained(...), or omit it",
+            do="pass a tokenizer of transformers, or leave it out",
         )
 
 

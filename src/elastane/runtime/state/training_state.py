@@ -55,7 +55,7 @@ class TrainingState:
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
-        tokenizer: the tokenizer of the model, whose files are written beside it; None: it has none.
+        tokenizer: the tokenizer of the model; its files are written beside the model. None: it has none.
     """
 
     def __init__(
