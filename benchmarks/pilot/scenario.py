@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from elastane.api.config import Config
 from elastane.api.document_parser import parse_document
+from elastane.api.documents import read_yaml
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.reservations import Once, Reservation
-from elastane.cli.documents import read_yaml
 
 History: TypeAlias = tuple[tuple[float, int], ...]
 """The values of one number over time: ``(from this second on, value)``, ascending."""

@@ -81,6 +81,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "artifacts"
 
     @property
+    def recipe(self) -> Path:
+        """The complete recipe of a run of ``elastane recipe run``; its script reads it."""
+        return self.root / "recipe.yaml"
+
+    @property
     def metrics(self) -> Path:
         return self.root / "metrics.json"
 

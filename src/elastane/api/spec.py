@@ -89,6 +89,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
             replaced.
         contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
+        preload: modules that the fork server imports before it forks workers, which then start at once.
     """
 
     name: str
@@ -113,6 +114,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     log: tuple[Tracker, ...] = ()
     debug: bool = False
     contract: TorchrunContract | None = None
+    preload: tuple[str, ...] = ()
 
     @property
     def program(self) -> tuple[str, ...]:

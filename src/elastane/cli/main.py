@@ -31,6 +31,7 @@ from elastane.cli.operators.token import token
 from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
+from elastane.cli.recipes.recipe import recipe
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
 from elastane.cli.runs.listing import list_
@@ -128,6 +129,7 @@ app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": 
 app.command(rich_help_panel=TRAIN)(wrap_command(resize))
 app.command(rich_help_panel=TRAIN)(wrap_command(drain))
 app.command(rich_help_panel=TRAIN)(wrap_command(stop))
+app.add_typer(recipe, rich_help_panel=TRAIN)
 app.add_typer(checkpoint, rich_help_panel=TRAIN)
 app.command(rich_help_panel=LOOK)(wrap_command(ps))
 app.command(rich_help_panel=LOOK)(wrap_command(events))

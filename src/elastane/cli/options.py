@@ -23,12 +23,13 @@ PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, O
 """The order of the groups in a command's help."""
 
 
-def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Replace the parameter ``options`` of a command, a struct, by one parameter per field of the struct.
 
     Args:
         command: has a parameter ``options`` that is annotated with a frozen `msgspec.Struct`. Each field of
             the struct has a default and an annotation that Typer reads.
+        left_out: names of fields that keep their defaults, without an option.
     """
     hints = get_type_hints(command, include_extras=True)
     kind = hints.pop("options")
@@ -41,6 +42,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
             annotation=fields[field.name],
         )
         for field in msgspec.structs.fields(kind)
+        if field.name not in left_out
     ]
     options.sort(key=lambda option: PANELS.index(_find_panel(option.annotation)))
 

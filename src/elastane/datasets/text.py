@@ -1,17 +1,16 @@
 """Text files that are tokenised once, into a cached token file."""
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from elastane.api.atomic_file import open_replacement, remove_partials, replace_file
+from elastane.api.atomic_file import open_replacement, remove_partials
 from elastane.api.errors import BadInput
 from elastane.datasets.documents import read_documents
+from elastane.datasets.token_cache import digest_content, find_cache, lock_for_one
 from elastane.datasets.tokenizers import Tokenizer, digest_tokenizer, encode_text, find_vocabulary_size
 from elastane.datasets.tokens import TokenFile
 
@@ -20,7 +19,7 @@ SMALL, LARGE = np.dtype(np.uint16), np.dtype(np.uint32)
 
 
 class TextFiles(TokenFile):
-    """Windows of tokens of jsonl, parquet or plain text files; see `TokenFile` for the samples.
+    """Windows of tokens of jsonl, parquet, Arrow or plain text files; see `TokenFile` for the samples.
 
     The documents follow each other, each with the separator at its end, and the whole is cut into windows.
     The first process tokenises and others wait. The name of the cached result is a digest of the files'
@@ -54,24 +53,23 @@ class TextFiles(TokenFile):
         field: str = "text",
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        folder = Path(cache) if cache is not None else _find_default_cache()
+        folder = Path(cache) if cache is not None else find_cache("tokens")
         folder.mkdir(parents=True, exist_ok=True)
         files = _find_files(paths)
         size = find_vocabulary_size(tokenizer)
         dtype = SMALL if size is not None and max(size - 1, separator) <= np.iinfo(SMALL).max else LARGE
         sha = hashlib.sha256(f"{FORMAT} {digest_tokenizer(tokenizer)} {separator} {field} {dtype}".encode())
         for file in files:
-            sha.update(f"{''.join(file.suffixes[-2:])} {_digest_content(file, folder)}".encode())
+            sha.update(f"{''.join(file.suffixes[-2:])} {digest_content(file, folder)}".encode())
         key = sha.hexdigest()
         path = folder / f"{key}.bin"
-        with _lock(folder / f"{key}.lock"):
+        with lock_for_one(folder / f"{key}.lock"):
             if not path.exists():
                 _write_tokens(path, files, tokenizer, dtype, separator=separator, field=field)
-        super().__init__(path, length, dtype=dtype, separator=separator if documents else None)
-
-
-def _find_default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastane" / "tokens"
+        source = (
+            str(files[0]) if len(files) == 1 else f"the text of {files[0]} and {len(files) - 1} other files"
+        )
+        super().__init__(path, length, dtype=dtype, separator=separator if documents else None, source=source)
 
 
 def _find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -92,27 +90,6 @@ def _find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     raise BadInput(
         "TextFiles was given no path", means="there is no text to train on", do="pass one path or more"
     )
-
-
-def _digest_content(file: Path, cache: Path) -> str:
-    """Return the SHA-256 of a file, which is cached until its size or time of change is different."""
-    stat = file.stat()
-    identity = f"{file.resolve()} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-    record = cache / f"{hashlib.sha256(identity.encode()).hexdigest()}.content"
-    if record.exists():
-        return record.read_text()
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    replace_file(record, digest.encode(), durable=False)
-    return digest
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock for one process at a time; the kernel releases the lock of a killed process."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _write_tokens(

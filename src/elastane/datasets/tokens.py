@@ -26,6 +26,7 @@ class TokenFile:
         length: the number of tokens per window.
         dtype: the data type of raw tokens; None: uint16. A ``.npy`` file has its own.
         separator: the token at the end of each document; None: samples have no document numbers.
+        source: names the tokens in errors; None: the path.
 
     Raises:
         BadInput: the file cannot be read as tokens, or is shorter than a window.
@@ -38,6 +39,7 @@ class TokenFile:
         *,
         dtype: DTypeLike | None = None,
         separator: int | None = None,
+        source: str | None = None,
     ) -> None:
         if length < 1:
             raise BadInput(
@@ -51,7 +53,7 @@ class TokenFile:
         self.tokens = len(self._tokens)
         if self.tokens <= length:
             raise BadInput(
-                f"{self.path} has {self.tokens} tokens",
+                f"{source or self.path} has {self.tokens} tokens",
                 means=f"a window takes {length}, and its last target one more",
                 do="choose a smaller length, or a file with more tokens",
             )
@@ -90,6 +92,8 @@ class TokenFile:
         self._tokens = self._map_file()
 
     def _map_file(self) -> NDArray[Any]:
+        if self.path.is_file() and not self.path.stat().st_size:
+            return np.empty(0, self._dtype)
         try:
             tokens: NDArray[Any] = (
                 np.load(self.path, mmap_mode="r")

@@ -30,6 +30,7 @@ from elastane.runtime.finished.named_tensors import ConvertedTensors
 from elastane.runtime.finished.optimizer_state import OptimizerState, decode_optimizer_state
 from elastane.runtime.finished.readback import CHECKS
 from elastane.runtime.finished.stored_tensors import StoredTensors, open_stored_model
+from elastane.runtime.finished.tokenizer_files import TOKENIZER_FILES
 from elastane.runtime.json_answer import print_answer
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
@@ -55,7 +56,8 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
             do="export the model from a checkpoint of the run: elastane checkpoint export",
         )
     record = read_record(files)
-    texts = {name: _read_text(files.root / name) for name in TEXTS if (files.root / name).is_file()}
+    names = (*TEXTS, *TOKENIZER_FILES)
+    texts = {name: _read_text(files.root / name) for name in names if (files.root / name).is_file()}
     if files.card.is_file():
         # Model hubs look for this name.
         texts["README.md"] = _read_text(files.card)

@@ -23,6 +23,7 @@ from elastane.agent.presence import hold_presence
 from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder
+from elastane.observability.run_files import read_record
 from elastane.runtime.worker_log import open_worker_log
 
 MODULES = (
@@ -192,7 +193,7 @@ def main() -> None:
     server = ForkServerLoop(options.run_dir, options.lifeline, streams)
     # The import of NumPy starts threads of its BLAS, before any fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    for module in MODULES:
+    for module in (*MODULES, *read_record(RunDir(options.run_dir)).spec.preload):
         importlib.import_module(module)
     # All workers share the imported memory; a garbage collection would touch, and so copy, every page.
     gc.collect()

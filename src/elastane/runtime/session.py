@@ -36,6 +36,7 @@ from elastane.runtime.data.epoch_order import EpochOrder, Order, check_order
 from elastane.runtime.data.fingerprint import digest_dataset
 from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.finished.tokenizer_files import check_tokenizer
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporter import Reporter, get_reporter
 from elastane.runtime.state import devices
@@ -126,6 +127,7 @@ class Run:
         scheduler: LRScheduler | None = None,
         scaler: GradScaler | None = None,
         clip_grad_norm: float | None = None,
+        tokenizer: Any = None,
     ) -> tuple[AnyModule, AnyOptimizer]:
         """Hand the model and the optimizer over to the run; returns the same objects.
 
@@ -138,6 +140,7 @@ class Run:
             scaler: for fp16. The run scales every loss, unscales the gradient and updates the scale. All
                 workers skip the same steps.
             clip_grad_norm: largest norm of the whole gradient, as in ``torch.nn.utils.clip_grad_norm_``.
+            tokenizer: of ``transformers``; the run writes its files beside the finished model.
 
         Raises:
             BadInput: the run cannot train this model with this optimizer.
@@ -148,6 +151,7 @@ class Run:
                 means="a run trains one model",
                 do="put several models into one nn.ModuleDict, and call run.prepare once",
             )
+        check_tokenizer(tokenizer)
         self._trainer = Trainer(
             self._settings,
             self._heartbeat,
@@ -159,6 +163,7 @@ class Run:
             clip_grad_norm=clip_grad_norm,
             keep=self.keep,
         )
+        self._trainer.state.tokenizer = tokenizer
         return model, optimizer
 
     def steps(

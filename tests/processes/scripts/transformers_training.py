@@ -22,7 +22,9 @@ from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer")
+parser.add_argument(
+    "--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer"
+)
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
@@ -127,7 +129,11 @@ else:
         },
     }
     data = Dataset.from_dict({"prompt": columns["prompt"], **columns[options.kind[:3]]})
-    common = {"train_dataset": data, "eval_dataset": data.select(range(10)), "processing_class": make_tokenizer()}
+    common = {
+        "train_dataset": data,
+        "eval_dataset": data.select(range(10)),
+        "processing_class": make_tokenizer(),
+    }
     if options.kind == "dpo":
         trainer = DPOTrainer(
             model=make_model(), ref_model=make_model(), args=trl.DPOConfig(**arguments), **common

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastane.api.documents import LARGEST_BYTES, format_yaml, read_json, read_yaml
 from elastane.api.errors import BadInput
-from elastane.cli.documents import LARGEST_BYTES, format_yaml, read_json, read_yaml
 from elastane.cli.jobs.job_file import read_job
 
 PLAIN = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text()

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from elastane.agent import process_identity
 from elastane.api.config import Change, Config, Trigger
+from elastane.api.documents import read_yaml
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.cli.documents import read_yaml
 from elastane.cli.main import app
 from elastane.cli.operators.calendar import (
     ReservationTimes,

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elastane.api.documents import read_yaml
 from elastane.api.errors import BadInput
 from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.quotas import Team
-from elastane.cli.documents import read_yaml
 from elastane.cli.jobs.job_file import anchor_paths, format_job, read_job
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.scale import parse_limits

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from elastane.api.document_parser import describe_type
+from elastane.api.documents import format_yaml, read_json, read_yaml
 from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import make_job_document, parse_unchecked_job_spec
 from elastane.api.jobs import JobSpec
-from elastane.cli.documents import format_yaml, read_json, read_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
 

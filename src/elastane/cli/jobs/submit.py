@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
+from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
 from elastane.api.rest import Job
 from elastane.cli.command import AsJson, open_console, print_json
@@ -91,11 +92,24 @@ def submit(
 
     With --json, the job as the cluster stores it; with --wait, after its end.
     """
-    invocation = Invocation(directory=Path.cwd(), environment=os.environ, now=datetime.now().astimezone())
-    team = options.team or _find_team(needed=not options.dry_run)
-    spec = build_job(what, tuple(args or ()), options, invocation, team=team)
+    invocation = describe_invocation()
+    spec = build_job(what, tuple(args or ()), options, invocation, team=find_job_team(options))
     if is_job_file(what) and not options.module and _is_controller_here():
         check_program(spec, what)
+    submit_job(spec, options, invocation, as_json=as_json)
+
+
+def describe_invocation() -> Invocation:
+    """Return the place and time at which this command was typed."""
+    return Invocation(directory=Path.cwd(), environment=os.environ, now=datetime.now().astimezone())
+
+
+def submit_job(spec: JobSpec, options: JobOptions, invocation: Invocation, *, as_json: bool) -> None:
+    """Submit a checked job, or print it for ``--dry-run``; with ``--wait`` follow it to its end.
+
+    Raises:
+        typer.Exit: the job was followed; with its exit code.
+    """
     if options.dry_run:
         print_json(spec) if as_json else sys.stdout.write(format_job(spec))
         return
@@ -159,6 +173,11 @@ def _is_controller_here() -> bool:
         return started is not None and find_context().url == started.url
     except BadInput:
         return False
+
+
+def find_job_team(options: JobOptions) -> str:
+    """Return the team of a job: the typed one, or that of the user."""
+    return options.team or _find_team(needed=not options.dry_run)
 
 
 def _find_team(*, needed: bool) -> str:

@@ -12,8 +12,8 @@ import msgspec
 from elastane.api.config import Config
 from elastane.api.differences import build_lean_document
 from elastane.api.document_parser import describe_type, parse_document
+from elastane.api.documents import format_yaml, read_yaml
 from elastane.api.errors import BadField, BadInput
-from elastane.cli.documents import format_yaml, read_yaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.extras import require
@@ -88,9 +89,21 @@ def run(
         check_debug_options(workers=options.workers, start=options.start, as_json=as_json)
     require("torch", "training needs torch")
     if options.resume is None:
-        opened = _open_new_run(script, tuple(args or ()), options, context, console)
+        typed = list_explicit_options(context, left_out=("module",))
+        opened = open_new_run(_require_script(script, options), tuple(args or ()), options, typed, console)
     else:
         opened = _open_ended_run(options.resume, script, options, console)
+    train_to_end(opened, console, as_json=as_json)
+
+
+def train_to_end(
+    opened: AbstractContextManager[tuple[RunDir, RunRecord]], console: "Console", *, as_json: bool
+) -> None:
+    """Train an opened run to its end, and show its outcome.
+
+    Raises:
+        typer.Exit: the run did not finish.
+    """
     with opened as (directory, record):
         over = _train(directory, record, console)
     code = conclude_run(directory, over, console, as_json=as_json)
@@ -98,37 +111,59 @@ def run(
         raise typer.Exit(code)
 
 
-@contextmanager
-def _open_new_run(
-    script: Path | None,
-    args: tuple[str, ...],
-    options: RunOptions,
-    context: typer.Context,
-    console: "Console",
-) -> Iterator[tuple[RunDir, RunRecord]]:
-    """Make and lock the directory of a new run.
+def _require_script(script: Path | None, options: RunOptions) -> Path:
+    """Return the script that was typed.
 
     Raises:
-        BadInput: the error names the option to change; nothing was written.
+        BadInput: none was, or an option needs another one.
     """
     if options.accept_changes:
         raise BadInput("--accept-changes needs --resume", do="use it with --resume RUN")
     if script is None:
         raise BadInput("no script was given", do="elastane run SCRIPT, or elastane run --resume RUN")
+    return script
+
+
+@contextmanager
+def open_new_run(
+    script: Path,
+    args: tuple[str, ...],
+    options: RunOptions,
+    typed: tuple[str, ...],
+    console: "Console",
+    *,
+    preload: tuple[str, ...] = (),
+    recipe: str = "",
+) -> Iterator[tuple[RunDir, RunRecord]]:
+    """Make and lock the directory of a new run.
+
+    Args:
+        script: path of the script; with ``-m`` the name of a module.
+        args: of the script.
+        options: as typed, or as a recipe completes them.
+        typed: the options for the report.
+        console: for messages.
+        preload: modules that all workers need, for the fork server.
+        recipe: the content of ``recipe.yaml`` in the directory; empty: there is none.
+
+    Raises:
+        BadInput: the error names the option to change; nothing was written.
+    """
     find_script(script, module=options.module, do="check the path; options of elastane run go before it")
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
+    spec = msgspec.structs.replace(spec, preload=preload)
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
     require_trackers(spec.log, "--log")
     spec = _start_as_discovered(spec, console)
-    with claim_run_directory(
-        spec, options.run_dir, list_explicit_options(context, left_out=("module",))
-    ) as directory:
+    with claim_run_directory(spec, options.run_dir, typed) as directory:
+        if recipe:
+            replace_file(directory.recipe, recipe.encode(), durable=True)
         console.print(f"run {spec.name} in {directory.root}", markup=False)
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)

@@ -105,7 +105,9 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
         module = next((m for m in self._modules if trained & {id(p) for p in m.parameters()}), None)
         if self._optimizer is not None or module is None:
             raise BadInput(
-                "fabric.setup was given a second optimizer" if module else "the optimizer trains no model of fabric.setup",
+                "fabric.setup was given a second optimizer"
+                if module
+                else "the optimizer trains no model of fabric.setup",
                 means="a run trains one model with one optimizer",
                 do="put all models into one nn.ModuleDict, build one optimizer with a group for each, and call "
                 "model, optimizer = fabric.setup(model, optimizer)",
@@ -140,9 +142,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
                 means="the loader that shuffles has the training data, and a run trains on one dataset",
                 do="use shuffle=False for the loader of a validation; combine training data with ConcatDataset",
             )
-        self._loader = MicrobatchLoader(
-            dataloader, self._training, self._open, self._schedules
-        )
+        self._loader = MicrobatchLoader(dataloader, self._training, self._open, self._schedules)
         return self._loader
 
     def _open(self, data: TrainingData) -> None:

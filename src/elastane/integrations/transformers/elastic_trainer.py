@@ -293,7 +293,9 @@ class ElasticTrainer(transformers.Trainer):
         with hold_lock(folder, self._beat):
             if not is_written(folder, stamp):
                 write_files(
-                    folder, stamp, lambda path: transformers.Trainer.save_model(self, str(path), _internal_call=True)
+                    folder,
+                    stamp,
+                    lambda path: transformers.Trainer.save_model(self, str(path), _internal_call=True),
                 )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:  # noqa: ARG002 - the signature of the Trainer

@@ -21,6 +21,7 @@ from elastane.runtime.finished.named_tensors import (
 from elastane.runtime.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
 from elastane.runtime.finished.shards import list_replaced_files, plan_model_files, write_model_file
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
+from elastane.runtime.finished.tokenizer_files import TOKENIZER_FILES, read_tokenizer_texts
 from elastane.runtime.state.training_state import TrainingState
 
 
@@ -51,6 +52,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.descriptions, metadata={})
     texts = {
         **read_model_texts(state.model, adapter),
+        **read_tokenizer_texts(state.tokenizer),
         files.model_files.environment.name: encode_environment(),
     }
     texts[files.model_files.optimizer_groups.name] = encode_groups(state)
@@ -63,6 +65,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
             *list_replaced_files(path.name for path in files.root.iterdir()),
             files.model_files.optimizer.name,
             *TEXTS,
+            *TOKENIZER_FILES,
             ADAPTER_WEIGHTS,
         ],
     )

@@ -55,6 +55,7 @@ class TrainingState:
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
+        tokenizer: the tokenizer of the model; its files are written beside the model. None: it has none.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class TrainingState:
         self.keep = RunKeep() if keep is None else keep
         self.optimizer = optimizer
         self.placement = placement
+        self.tokenizer: Any = None
         self.arena = placement.arena
         self._move_parameters()
         self.buffers = CommittedBuffers(layout, placement)

@@ -16,7 +16,9 @@ import elastane.integrations.lightning  # noqa: F401 - registers strategy="elast
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
 import faults
-if __import__("os").path.exists("/tmp/lt/on"): exec(open("/tmp/lt/dbg.py").read())
+
+if __import__("os").path.exists("/tmp/lt/on"):
+    exec(open("/tmp/lt/dbg.py").read())
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)

@@ -1,0 +1,49 @@
+"""The arguments that the commands of recipes share."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe_files import list_recipes
+from elastane.recipes.resolution import load_recipe, resolve_recipe
+
+
+def complete_recipes(typed: str) -> list[str]:
+    """Return the recipes of the catalog that begin with the typed letters."""
+    return [name for name in list_recipes() if name.startswith(typed)]
+
+
+RecipeName: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A recipe of elastane recipe list, or the path of your own .yaml file.",
+        show_default=False,
+        autocompletion=complete_recipes,
+    ),
+]
+Changes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a field of the recipe, such as training.steps=200. Repeatable.",
+    ),
+]
+
+
+def read_typed_recipe(named: str, changes: list[str] | None) -> Recipe:
+    """Return the recipe that was typed, with the typed changes."""
+    return load_recipe(named, changes or (), Path.cwd())
+
+
+def resolve_typed_recipe(named: str, changes: list[str] | None) -> Recipe:
+    """Return the recipe that was typed, complete and checked."""
+    return resolve_recipe(read_typed_recipe(named, changes))
+
+
+def get_stem(named: str) -> str:
+    """Return the name of a recipe without folder and suffix."""
+    return Path(named).name.removesuffix(".yaml").removesuffix(".yml")

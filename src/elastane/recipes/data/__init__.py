@@ -1,0 +1,1 @@
+"""The data of recipes: files of samples, tokenizers, and the samples that a task trains on."""

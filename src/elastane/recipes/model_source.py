@@ -1,0 +1,96 @@
+"""The source of a pretrained model: a folder, or a name on the hub that is downloaded once, before a run."""
+
+from pathlib import Path
+from typing import Any
+
+from elastane.api.errors import BadField
+from elastane.api.extras import require_for_import
+from elastane.api.untrusted_data import Malformed, decode_object, read_bytes
+
+FIELD = "model.from"
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+"""The files of a model on the hub that a run needs; no code is among them."""
+LARGEST_CONFIG_BYTES = 4 << 20
+
+
+def locate_model(source: str) -> Path:
+    """Return the folder of a pretrained model; download a model of the hub first.
+
+    Raises:
+        BadField: there is no such model, or it cannot be downloaded.
+    """
+    if Path(source).is_absolute():
+        return Path(source)
+    return download_model(source)
+
+
+def read_pretrained_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the model in a folder.
+
+    Raises:
+        BadField: the folder holds no model that ``from_pretrained`` loads.
+    """
+    if not folder.is_dir():
+        raise BadField(FIELD, f"no such folder: {folder}", do="correct the path")
+    config = folder / "config.json"
+    if not config.is_file() and (folder / "adapter_config.json").is_file():
+        raise BadField(
+            FIELD,
+            f"{folder} holds an adapter, not a model",
+            means="only a model can be trained further",
+            do="merge the adapter into its base model, and name the folder of the result",
+        )
+    if not config.is_file():
+        raise BadField(
+            FIELD,
+            f"{folder} has no config.json",
+            means="the architecture of the model is unknown",
+            do="name a folder that save_pretrained or a finished run has written",
+        )
+    if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
+        raise BadField(
+            FIELD,
+            f"{folder} has a config.json and no weights",
+            means="the training would start from nothing",
+            do="copy the .safetensors files into it; or write model.config, to start from random weights",
+        )
+    try:
+        return decode_object(read_bytes(config, LARGEST_CONFIG_BYTES))
+    except (OSError, Malformed) as error:
+        raise BadField(
+            FIELD, f"{config} cannot be read: {error}", do="restore the file, or name another folder"
+        ) from error
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model of the hub in the local cache, after a download if it is not there.
+
+    Raises:
+        BadField: the hub does not have the model, refuses it, or cannot be reached.
+    """
+    with require_for_import("recipes", f"the model {name} of the hub needs huggingface_hub"):
+        from huggingface_hub import errors, snapshot_download
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED)))
+    except errors.GatedRepoError as error:
+        raise BadField(
+            FIELD,
+            f"{name} is a gated model",
+            means="the hub gives it only to accounts that have accepted its licence",
+            do=f"accept the licence on the page of {name}, then log in: hf auth login",
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise BadField(
+            FIELD,
+            f"the hub has no model {name}",
+            means="it does not exist, or your account may not see it",
+            do="correct the name; for a private model log in: hf auth login; a folder is written ./FOLDER",
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
+        raise BadField(
+            FIELD,
+            f"the model {name} cannot be downloaded",
+            means="the hub cannot be reached, and the model is not in the local cache",
+            do="check the network; or copy the model to this machine and write the path of its folder",
+        ) from error

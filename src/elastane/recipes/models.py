@@ -1,0 +1,82 @@
+"""The models of recipes: classes of ``transformers``, unmodified, with random or pretrained weights."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from elastane.recipes.families import FAMILIES
+from elastane.recipes.recipe import LoraSpec, ModelSpec, Recipe
+
+TOKEN_NAMES = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def build_model(recipe: Recipe, tokenizer: Any) -> Any:
+    """Return the model of a recipe, with its adapter, in training mode.
+
+    Args:
+        recipe: the recipe.
+        tokenizer: the tokenizer of the data; it decides the size of the vocabulary of a model with random
+            weights, unless the recipe does.
+    """
+    spec = recipe.model
+    model = load_model(spec.source, spec.dtype) if spec.source else build_random_model(spec, tokenizer)
+    if recipe.training.recompute_activations:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    if recipe.lora is not None:
+        model = add_adapter(model, recipe.lora)
+    return model.train()
+
+
+def build_model_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
+    """Return the configuration of a model with random weights.
+
+    Args:
+        spec: the model of a recipe.
+        tokenizer: gives the size of the vocabulary and the numbers of special tokens that ``spec`` omits;
+            None: those are the defaults of ``transformers``.
+    """
+    from transformers import AutoConfig
+
+    own: dict[str, Any] = {}
+    if tokenizer is not None:
+        own = {"vocab_size": len(tokenizer)} | {name: getattr(tokenizer, name) for name in TOKEN_NAMES}
+    return AutoConfig.for_model(FAMILIES[spec.family].model_type, **own | spec.config)
+
+
+def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
+    """Return a model with random weights, drawn from the random numbers of torch."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(
+        build_model_config(spec, tokenizer), dtype=getattr(torch, spec.dtype)
+    )
+
+
+def load_model(source: str, dtype: str) -> Any:
+    """Return a pretrained model.
+
+    Args:
+        source: a folder on this machine; `elastane.recipes.model_source` has checked it.
+        dtype: of the weights.
+    """
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False
+    )
+
+
+def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:
+    """Return the model with a low-rank adapter; only the weights of the adapter train."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
+        target_modules=list(spec.layers) or "all-linear",
+    )
+    return get_peft_model(model, config)

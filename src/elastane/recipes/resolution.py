@@ -1,0 +1,84 @@
+"""The resolution of a recipe: from a name and typed changes to one complete, checked value."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from elastane.api.errors import BadField, BadInput
+from elastane.api.extras import require_for_import
+from elastane.recipes.families import FAMILIES
+from elastane.recipes.model_source import locate_model, read_pretrained_config
+from elastane.recipes.overrides import apply_overrides
+from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe_checks import check_recipe
+from elastane.recipes.recipe_files import find_recipe, load_document, parse_recipe
+
+SCRIPTS = {
+    "pretrain": "elastane.recipes.scripts.train",
+    "finetune": "elastane.recipes.scripts.train",
+    "preference": "elastane.recipes.scripts.prefer",
+}
+"""The module that trains each task."""
+
+
+def load_recipe(name: str, changes: Iterable[str], folder: Path) -> Recipe:
+    """Return a recipe with the typed changes; only the form of its values is checked.
+
+    Args:
+        name: of the catalog, or the path of a file.
+        changes: as ``training.steps=200``.
+        folder: where relative paths start, absolute.
+
+    Raises:
+        BadInput: there is no such recipe, or a value has the wrong form.
+    """
+    with require_for_import("recipes", "recipes are files in YAML"):
+        path = find_recipe(name, folder)
+        written = load_document(path)
+        try:
+            return parse_recipe(apply_overrides(written, changes, folder))
+        except BadField as error:
+            # Blame the file only if it is wrong without the changes.
+            if fails_alike(written, error):
+                raise BadInput(f"{path}: {error.what}", means=error.means, do=error.do) from error
+            raise BadInput(f"--set {error.what}", means=error.means, do=error.do) from error
+
+
+def resolve_recipe(recipe: Recipe) -> Recipe:
+    """Return a recipe that needs nothing but this machine, after all checks that need no torch.
+
+    A model of the hub is downloaded, and a pretrained model brings its tokenizer.
+
+    Raises:
+        BadField: a value is invalid; nothing was written.
+    """
+    if not recipe.model.source:
+        check_recipe(recipe)
+        return recipe
+    folder = locate_model(recipe.model.source)
+    config = read_pretrained_config(folder)
+    model = msgspec.structs.replace(recipe.model, source=str(folder), config={})
+    tokenizer = recipe.data.tokenizer or str(folder)
+    data = msgspec.structs.replace(recipe.data, tokenizer=tokenizer)
+    resolved = msgspec.structs.replace(recipe, model=model, data=data)
+    check_recipe(resolved, config)
+    return resolved
+
+
+def fails_alike(document: dict[str, object], error: BadField) -> bool:
+    """Return whether a document has the same mistake."""
+    try:
+        parse_recipe(document)
+    except BadField as own:
+        return own.what == error.what
+    return False
+
+
+def list_preloaded(recipe: Recipe) -> tuple[str, ...]:
+    """Return the modules that every worker of a recipe imports; a fork server loads them once for all."""
+    family = FAMILIES[recipe.model.family].model_type
+    modules = [SCRIPTS[recipe.task], "transformers.generation.utils"]
+    if not recipe.model.source:
+        modules.append(f"transformers.models.{family}.modeling_{family}")
+    return (*modules, *(["peft"] if recipe.lora is not None else []))

@@ -1,0 +1,64 @@
+"""Train a model to prefer the better of two answers (DPO): ``elastane run prefer.py recipe.yaml``.
+
+The recipe decides everything: the model and its adapter, the data, the global batch, the schedule. It also
+runs under plain ``python``, on one worker, with the same bytes.
+"""
+
+import sys
+
+import torch
+
+import elastane
+from elastane.recipes.data.open_data import load_tokenizer, open_data
+from elastane.recipes.evaluation import format_preference, measure_preference, move_batch
+from elastane.recipes.losses import preference_loss_sum
+from elastane.recipes.models import build_model
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_steps
+from elastane.recipes.recipe_files import read_recipe
+from elastane.recipes.reference import ReferenceModel
+from elastane.recipes.samples import write_sample
+
+
+def main() -> None:
+    recipe = read_recipe(sys.argv[1])
+    run = elastane.join()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    tokenizer = load_tokenizer(recipe.data, recipe.task)
+    data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
+    model = build_model(recipe, tokenizer).to(device)
+    reference = ReferenceModel(model)
+    steps = count_steps(recipe, len(data.train))
+    optimizer = build_optimizer(model, recipe.training)
+    scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
+    clip = recipe.training.clip_grad_norm
+    model, optimizer = run.prepare(
+        model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
+    )
+
+    for step in run.steps(
+        data.train,
+        global_batch=recipe.batch.size,
+        microbatch=recipe.batch.microbatch,
+        until=f"{steps} steps",
+        collate=data.collate,
+    ):
+        for microbatch in step:
+            batch = move_batch(microbatch, model)
+            with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
+                before = reference.compute_log_probs(model, batch)
+                loss, pairs = preference_loss_sum(model, before, batch, recipe.preference.beta)
+            step.backward(loss, weight=pairs)
+        run.log(learning_rate=optimizer.param_groups[0]["lr"])
+
+        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+            score = measure_preference(run, model, reference, data, recipe)
+            run.print(format_preference(step.number, score))
+            if recipe.checkpoints.keep_best:
+                run.checkpoint(eval_loss=score.loss)
+            if recipe.evaluation.sample_tokens:
+                write_sample(run, model, tokenizer, recipe.evaluation, data.held_out[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Train a language model on text or on conversations: ``elastane run train.py recipe.yaml``.
+
+The recipe decides everything: the model and its adapter, the data, the global batch, the schedule. It also
+runs under plain ``python``, on one worker, with the same bytes.
+"""
+
+import sys
+
+import torch
+
+import elastane
+from elastane.recipes.data.open_data import load_tokenizer, open_data
+from elastane.recipes.evaluation import format_perplexity, measure_loss, move_batch
+from elastane.recipes.losses import causal_loss_sum
+from elastane.recipes.models import build_model
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_steps
+from elastane.recipes.recipe_files import read_recipe
+from elastane.recipes.samples import write_sample
+
+
+def main() -> None:
+    recipe = read_recipe(sys.argv[1])
+    run = elastane.join()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    tokenizer = load_tokenizer(recipe.data, recipe.task)
+    data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
+    model = build_model(recipe, tokenizer).to(device)
+    steps = count_steps(recipe, len(data.train))
+    optimizer = build_optimizer(model, recipe.training)
+    scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
+    clip = recipe.training.clip_grad_norm
+    model, optimizer = run.prepare(
+        model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
+    )
+
+    for step in run.steps(
+        data.train,
+        global_batch=recipe.batch.size,
+        microbatch=recipe.batch.microbatch,
+        until=f"{steps} steps",
+        collate=data.collate,
+    ):
+        for microbatch in step:
+            batch = move_batch(microbatch, model)
+            with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
+                loss, tokens = causal_loss_sum(model, batch)
+            # The step divides by the number of tokens in the whole global batch.
+            step.backward(loss, weight=tokens)
+        run.log(learning_rate=optimizer.param_groups[0]["lr"])
+
+        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+            loss = measure_loss(run, model, data, recipe)
+            run.print(format_perplexity(step.number, loss))
+            if recipe.checkpoints.keep_best:
+                run.checkpoint(eval_loss=loss)
+            if recipe.evaluation.sample_tokens:
+                write_sample(run, model, tokenizer, recipe.evaluation, data.held_out[0])
+
+
+if __name__ == "__main__":
+    main()
