@@ -17,7 +17,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.agent import agent
+from elastane.agent import agent, rank_server
 from elastane.agent.processes import Commands
 from elastane.runtime.finished.environment import find_owners_of_modules
 from elastane.runtime.fork_server import MODULES
@@ -25,8 +25,10 @@ from elastane.runtime.fork_server import MODULES
 PROGRAMS = {
     "coordinator": "elastane.coordinator.__main__",
     "fork-server": "elastane.runtime.fork_server",
+    "script-server": "elastane.runtime.script_server",
     "elastane": "elastane.cli.main",
 }
+FORK_SERVERS = ("fork-server", "script-server")
 ALSO_IMPORTED = (
     "elastane.attempts.results",
     "elastane.attempts.supervision",
@@ -99,11 +101,12 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
         os.chdir(request["folder"])
         client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), sys.argv[1])
         agent.Commands = lambda: Commands((*client, "coordinator"), (*client, "fork-server"))
+        rank_server.COMMAND = (*client, "script-server")
     os.environ.update(request["environment"])
-    if request["program"] == "fork-server":
+    if request["program"] in FORK_SERVERS:
         # Workers would inherit the connection.
         connection.close()
-        code = run_program("fork-server", request["arguments"], descriptors)
+        code = run_program(request["program"], request["arguments"], descriptors)
         os._exit(code)
     end_with(request["client"])
     code = run_program(request["program"], request["arguments"], descriptors)

@@ -30,18 +30,18 @@ class RankServerHandle:
         run_dir: of the run.
         lifeline: the read end of the agent's pipe.
         threads: threads that each process computes with, unless the user has set ``OMP_NUM_THREADS``.
-        command: of the server.
+        command: of the server; None: `COMMAND`.
 
     Raises:
         OSError: it cannot be started.
     """
 
     def __init__(
-        self, run_dir: RunDir, *, lifeline: int, threads: int, command: Sequence[str] = COMMAND
+        self, run_dir: RunDir, *, lifeline: int, threads: int, command: Sequence[str] | None = None
     ) -> None:
         options = ("--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
         self.child = Child(
-            (*command, *options),
+            (*(command or COMMAND), *options),
             run_dir.log(LOG),
             pass_fds=(lifeline,),
             pipe_in=True,

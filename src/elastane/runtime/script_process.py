@@ -102,7 +102,9 @@ def run_program(spec: RunSpec) -> None:
         raise
     # The script's own error, printed as Python prints it.
     except BaseException as error:  # noqa: BLE001
-        sys.excepthook(type(error), error, _skip_own_frames(error.__traceback__))
+        # Some hooks, such as that of `torch.distributed`, read the traceback from the exception.
+        error.__traceback__ = _skip_own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from elastane.agent.presence import list_present_processes
 from elastane.agent.rank_requests import RankServerAnswer, RankStart, name_rank_log
-from elastane.agent.rank_server import COMMAND, LOG, RankServerHandle
+from elastane.agent.rank_server import LOG, RankServerHandle
 from elastane.agent.restarts import Deaths
 from elastane.api.control import ProcessInfo
 from elastane.api.rundir import RunDir
@@ -60,7 +60,7 @@ class RankProcesses:
         self._contract = spec.contract or TorchrunContract()
         self._report = report
         self._give_up = give_up
-        self._command = command or COMMAND
+        self._command = command
         self._server: RankServerHandle | None = None
         self._ending = asyncio.Event()
         self._port = 0

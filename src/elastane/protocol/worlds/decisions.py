@@ -100,6 +100,8 @@ def find_next_time(world: World) -> float | None:
             return deadline_s
         case Waiting(not_before_s=not_before_s) if world.ready:
             return not_before_s
+        case Running(finishing_s=float(finishing_s), reported=False):
+            return finishing_s + world.rules.grace_s
         case _:
             return None
 
@@ -176,6 +178,8 @@ def _end_rank(turn: _Turn, rank: LocalRank, code: int) -> None:
     if not isinstance(phase, Running | Stopping) or rank not in phase.living:
         return
     phase = replace(phase, living=phase.living - {rank})
+    if code == 0 and isinstance(phase, Running) and phase.finishing_s is None:
+        phase = replace(phase, finishing_s=turn.now_s)
     turn.update(phase=phase)
     if code == 0:
         return
@@ -233,6 +237,7 @@ def _settle(turn: _Turn) -> None:
     """Make every transition that is due."""
     phase = turn.world.phase
     if isinstance(phase, Running):
+        _report_late_end(turn, phase)
         _change_running_world(turn)
     elif isinstance(phase, Waiting):
         if turn.world.stop_why:
@@ -261,6 +266,21 @@ def _change_running_world(turn: _Turn) -> None:
         # A world of which a process has finished is about to end: a restart would only repeat its end.
         new = len(choose_workers(world)[0])
         _stop_world(turn, "resize", f"from {len(world.workers)} to {new} workers")
+
+
+def _report_late_end(turn: _Turn, phase: Running) -> None:
+    """Warn once about processes that do not end long after others have; they may be saving, or hang."""
+    grace_s = turn.world.rules.grace_s
+    if phase.finishing_s is None or phase.reported or turn.now_s < phase.finishing_s + grace_s:
+        return
+    late = [name_rank(rank, turn.world.rules.processes) for rank in sorted(phase.living)]
+    turn.record(
+        "warning",
+        why=f"{'; '.join(late)}: not ended {grace_s:g} s after another process ended with exit code 0; if it "
+        "hangs, end the run with `elastane stop`",
+        workers=sorted({rank.worker for rank in phase.living}),
+    )
+    turn.update(phase=replace(phase, reported=True))
 
 
 def _is_change_wanted(world: World) -> bool:

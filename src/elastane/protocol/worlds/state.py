@@ -58,10 +58,14 @@ class Running:
     Args:
         began_s: when its processes were requested.
         living: the processes that have not ended.
+        finishing_s: when the first process ended with exit code 0; None: none has.
+        reported: an event has said that the others take long to follow.
     """
 
     began_s: float
     living: frozenset[LocalRank]
+    finishing_s: float | None = None
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
