@@ -1,5 +1,6 @@
 """The metrics of one step, as rows that every tracker takes, made of the records of a run."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -50,7 +51,8 @@ def make_step_row(line: LedgerLine) -> MetricRow:
     for name, value in line.logged.items():
         if _is_usable(name):
             shown = f"logged/{name}" if name in RESERVED else name
-            values[shown] = float("nan") if value is None else value
+            # The ledger does not tell one value that was not finite from another.
+            values[shown] = value if value is not None and math.isfinite(value) else math.nan
     return MetricRow(line.step, line.time, values)
 
 
@@ -64,7 +66,7 @@ def make_evaluation_row(event: EventLine, place: int) -> MetricRow:
     prefix = "evaluation" if place == 1 else f"evaluation-{place}"
     means = read_evaluation_means(event)
     values = {
-        f"{prefix}/{name}": float("nan") if mean is None else mean
+        f"{prefix}/{name}": math.nan if mean is None else mean
         for name, mean in means.items()
         if _is_usable(name)
     }

@@ -18,13 +18,14 @@ parser.add_argument("--die-after", help="WORKER:STEP; this worker is killed once
 parser.add_argument("--differ-at", type=int, help="at this step each worker logs another value")
 parser.add_argument("--differ-in-file", type=int, help="at this step each worker writes another file")
 parser.add_argument("--raise-after", type=int, help="the script fails once it has logged this step")
+parser.add_argument("--log", default="", help="trackers")
 options = parser.parse_args()
 
 faults.record_work()
 for fault in options.fault:
     faults.arm(fault)
 faults.pace(options.paced_from)
-run = elastane.join()
+run = elastane.join(log=options.log)
 model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Linear(16, 4))
 model, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.02))
 inputs = torch.randn(52, 6, generator=torch.Generator().manual_seed(1))
