@@ -37,7 +37,7 @@ def play(stage):
 @pytest.fixture(scope="module")
 def play_reference(play):
     """Return a function that trains one undisturbed worker, once for each kind of training."""
-    return functools.cache(lambda *args: play(*args))
+    return functools.cache(play)
 
 
 def read_history(ended):
@@ -93,7 +93,10 @@ def test_a_trainer_writes_what_it_writes_alone(play_reference):
         f"{folder}/model.safetensors" for folder in ("out/checkpoint-6", "out/checkpoint-9", "final")
     }
     final = ended.run.run_dir.root / "final"
-    assert load_file(final / "model.safetensors").keys() == load_file(ended.run.run_dir.model_files.weights).keys()
+    assert (
+        load_file(final / "model.safetensors").keys()
+        == load_file(ended.run.run_dir.model_files.weights).keys()
+    )
     tokens = torch.arange(2, 12)[None]
     saved, finished = (
         AutoModelForCausalLM.from_pretrained(folder)(tokens).logits

@@ -94,6 +94,7 @@ class Run:
     Attributes:
         keep: the values that the script keeps from step to step, by name. They are the same on every worker
             and part of checkpoints, and a worker that joins receives them.
+        is_prepared: the script has handed over a model.
     """
 
     def __init__(self, settings: worker_settings.WorkerSettings) -> None:
@@ -103,6 +104,7 @@ class Run:
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)
         self._trainer: Trainer | None = None
+        self.is_prepared = False
         self.keep = RunKeep()
         self._step: TrainingStep | None = None
         self._ending = ""
@@ -151,6 +153,7 @@ class Run:
             clip_grad_norm=clip_grad_norm,
             keep=self.keep,
         )
+        self.is_prepared = True
         return model, optimizer
 
     def steps(
@@ -305,13 +308,8 @@ class Run:
             trainer.take_checkpoint({})
 
     def show_progress(self) -> None:
-        """Show that the script makes progress in long work between two steps, so that it does not look hung."""
+        """Show that the script makes progress in long work between two steps, so it does not look hung."""
         self._heartbeat.beat(Phase.USER)
-
-    @property
-    def is_prepared(self) -> bool:
-        """The script has handed over a model."""
-        return self._trainer is not None
 
     @property
     def step(self) -> int:

@@ -22,7 +22,9 @@ from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer")
+parser.add_argument(
+    "--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer"
+)
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
@@ -41,9 +43,10 @@ faults.pace(options.paced_from)
 
 def make_tokenizer():
     vocabulary = {text: number for number, text in enumerate(["<pad>", "<eos>", *map(chr, range(32, 127))])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    special = dict(zip(("pad_token", "eos_token"), vocabulary, strict=False))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def make_model():
@@ -127,7 +130,11 @@ else:
         },
     }
     data = Dataset.from_dict({"prompt": columns["prompt"], **columns[options.kind[:3]]})
-    common = {"train_dataset": data, "eval_dataset": data.select(range(10)), "processing_class": make_tokenizer()}
+    common = {
+        "train_dataset": data,
+        "eval_dataset": data.select(range(10)),
+        "processing_class": make_tokenizer(),
+    }
     if options.kind == "dpo":
         trainer = DPOTrainer(
             model=make_model(), ref_model=make_model(), args=trl.DPOConfig(**arguments), **common
