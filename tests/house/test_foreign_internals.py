@@ -1,10 +1,15 @@
 """The private names of libraries that Elastane uses; the installed versions must have them."""
 
 import ast
+import functools
+import importlib
+import inspect
 import os
+import re
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy
@@ -47,6 +52,26 @@ def make_compiled_module():
     return torch.compile(torch.nn.Linear(1, 1), backend="eager")
 
 
+def list_attributes(*classes):
+    """Return an object with the private names that the methods of these classes define or set."""
+    names = {name for cls in classes for name in dir(cls)}
+    for cls in classes:
+        names.update(re.findall(r"self\.(_\w+)(?:: [^=]+)? = ", inspect.getsource(cls)))
+    return SimpleNamespace(**dict.fromkeys(names))
+
+
+@functools.cache
+def list_trainer_attributes():
+    return list_attributes(importlib.import_module("transformers").Trainer)
+
+
+@functools.cache
+def list_trl_attributes():
+    trl = importlib.import_module("trl")
+    attributes = [vars(list_attributes(cls)) for cls in (trl.SFTTrainer, trl.DPOTrainer)]
+    return SimpleNamespace(**dict.fromkeys(attributes[0].keys() & attributes[1].keys()))
+
+
 INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_buffers": ("torch", lambda: torch.nn.Linear(1, 1)),
     "_modules": ("torch", lambda: torch.nn.Linear(1, 1)),
@@ -61,7 +86,36 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_per_optimizer_states": ("torch", make_used_scaler),
     "_worker_info": ("torch", lambda: torch.utils.data._utils.worker),
     "_mapping": ("sqlalchemy", make_row),
-    # Only by name, in a string:
+    "_optimizer_step_pre_hooks": ("torch", make_stepped_optimizer),
+    "_optimizer_step_post_hooks": ("torch", make_stepped_optimizer),
+    **dict.fromkeys(
+        (
+            "_clip_grad_norm",
+            "_evaluate",
+            "_finalize_training",
+            "_get_num_items_in_batch",
+            "_get_output_dir",
+            "_globalstep_last_logged",
+            "_init_training_state",
+            "_initial_global_step",
+            "_initial_num_input_tokens_seen",
+            "_inner_training_loop",
+            "_load_best_model",
+            "_maybe_log_save_evaluate",
+            "_prepare_inputs",
+            "_save_checkpoint",
+            "_save_optimizer_and_scheduler",
+            "_save_rng_state",
+            "_save_scaler",
+            "_total_loss_scalar",
+            "_tr_loss",
+            "_track_num_input_tokens",
+        ),
+        ("transformers", list_trainer_attributes),
+    ),
+    "_metrics": ("trl", list_trl_attributes),
+    "_total_train_tokens": ("trl", list_trl_attributes),
+    # Only by name, in a string, or through self:
     "_orig_mod": ("torch", make_compiled_module),
     "_has_compatible_shallow_copy_type": ("torch", lambda: torch),
     "_need_device_dtype_check_for_fused": ("torch", make_fused_optimizer),

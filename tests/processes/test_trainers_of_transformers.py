@@ -37,7 +37,7 @@ def play(stage):
 @pytest.fixture(scope="module")
 def play_reference(play):
     """Return a function that trains one undisturbed worker, once for each kind of training."""
-    return functools.cache(lambda *args: play(*args))
+    return functools.cache(play)
 
 
 def read_history(ended):

@@ -65,8 +65,8 @@ def check_coverage(
     """Count how often each sample was seen, and find the problems.
 
     For each step the function compares the recorded positions, the recorded count, and the checksum that the
-    workers summed over the indices that they actually loaded. If the script chooses the order, no index can be
-    computed; then the checksums of each whole epoch must add up to that of all samples.
+    workers summed over the indices that they actually loaded. If the script chooses the order, no index can
+    be computed; then the checksums of each whole epoch must add up to that of all samples.
     """
     length = pinned.dataset_length
     is_ordered = bool(pinned.order_digest)
@@ -124,7 +124,7 @@ def find_ordered_problems(
 
     Args:
         loaded: the sum of the checksums of each epoch.
-        ended: the epochs whose last sample was assigned.
+        ended: the epochs that have assigned their last sample.
         expected: the checksum over all samples.
     """
     for epoch in sorted(ended):

@@ -1,4 +1,4 @@
-"""Numbers of single microbatches that all workers need, such as the losses from which a script takes a mean."""
+"""Numbers of single microbatches that all workers need, such as losses of which a script takes a mean."""
 
 from collections.abc import Iterator, Mapping
 

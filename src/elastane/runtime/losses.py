@@ -56,7 +56,7 @@ def check_weight(weight: object) -> float:
 
 
 def check_summed(weight: float | None, samples: int | None) -> None:
-    """Refuse ``summed`` where the step's loss is not a plain sum.
+    """Refuse losses that add up to the step's loss where that loss is not a plain sum.
 
     Args:
         weight: the weight of the microbatch; None: it has none.

@@ -102,6 +102,7 @@ class Run:
     Attributes:
         keep: the values that the script keeps from step to step, by name. They are the same on every worker
             and part of checkpoints, and a worker that joins receives them.
+        is_prepared: the script has handed over a model.
     """
 
     def __init__(self, settings: worker_settings.WorkerSettings, trackers: tuple[Tracker, ...] = ()) -> None:
@@ -112,6 +113,7 @@ class Run:
         self._reporter = Reporter(settings)
         self._reporter.request_trackers(trackers)
         self._trainer: Trainer | None = None
+        self.is_prepared = False
         self.keep = RunKeep()
         self._step: TrainingStep | None = None
         self._ending = ""
@@ -164,6 +166,7 @@ class Run:
             keep=self.keep,
         )
         self._trainer.state.tokenizer = tokenizer
+        self.is_prepared = True
         return model, optimizer
 
     def steps(
@@ -318,13 +321,8 @@ class Run:
             trainer.take_checkpoint({})
 
     def show_progress(self) -> None:
-        """Show that the script makes progress in long work between two steps, so that it does not look hung."""
+        """Show that the script makes progress in long work between two steps, so it does not look hung."""
         self._heartbeat.beat(Phase.USER)
-
-    @property
-    def is_prepared(self) -> bool:
-        """The script has handed over a model."""
-        return self._trainer is not None
 
     @property
     def step(self) -> int:

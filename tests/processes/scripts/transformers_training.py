@@ -43,9 +43,10 @@ faults.pace(options.paced_from)
 
 def make_tokenizer():
     vocabulary = {text: number for number, text in enumerate(["<pad>", "<eos>", *map(chr, range(32, 127))])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    special = dict(zip(("pad_token", "eos_token"), vocabulary, strict=False))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def make_model():

@@ -98,7 +98,7 @@ REFUSED: tuple[RefusedArgument, ...] = (
     RefusedArgument(
         "lr_scheduler_type='greedy'",
         lambda args: str(args.lr_scheduler_type).lower().endswith("greedy"),
-        "it is no schedule of torch, so a joining worker would not receive its state",
+        "it is not a schedule of torch, so a joining worker would not receive its state",
         "use another schedule, such as 'cosine' or 'reduce_lr_on_plateau'",
     ),
     RefusedArgument(

@@ -1,4 +1,4 @@
-"""The Trainer itself: a subclass whose loop is that of a run, and whose methods keep their meaning."""
+"""The Trainer itself: a subclass with the loop of a run, and with methods that keep their meaning."""
 
 import functools
 import math
@@ -18,7 +18,6 @@ from transformers.trainer_utils import (
 )
 
 from elastane.api.errors import BadInput
-from elastane.api.heartbeat_file import Phase
 from elastane.integrations.transformers.argument_checks import (
     build_argument_error,
     check_drop_last,
@@ -46,8 +45,8 @@ from elastane.runtime.worker_settings import get_settings
 class ElasticTrainer(transformers.Trainer):
     """A ``transformers.Trainer`` that trains in a run, with the same bytes at any number of workers.
 
-    Under plain ``python`` it trains alone, with the losses of ``transformers.Trainer`` on one device. To make a
-    subclass elastic, add this class after it: ``class Mine(TheirTrainer, ElasticTrainer)``.
+    Under plain ``python`` it trains alone, with the losses of ``transformers.Trainer`` on one device. To make
+    a subclass elastic, add this class after it: ``class Mine(TheirTrainer, ElasticTrainer)``.
 
     Attributes:
         values: numbers that a subclass collects in microbatches.
@@ -103,7 +102,7 @@ class ElasticTrainer(transformers.Trainer):
             return
         raise build_argument_error(
             f"resume_from_checkpoint={checkpoint!r}",
-            "a checkpoint of the Trainer has no ledger: a run could not prove that it continues at its sample",
+            "its folder has no ledger, so a run could not prove that it continues at its sample",
             "resume the run itself: elastane run --resume NAME; its state is in its own checkpoints",
         )
 
@@ -255,7 +254,7 @@ class ElasticTrainer(transformers.Trainer):
     def _beat(self) -> None:
         self._run.show_progress()
 
-    # -- records -----------------------------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values to the callbacks, to the history and to the ledger of the run."""
@@ -281,7 +280,7 @@ class ElasticTrainer(transformers.Trainer):
             self._is_zero = min(workers) == self._settings.worker
         self.state.is_world_process_zero = self.state.is_local_process_zero = self._is_zero
 
-    # -- folders -----------------------------------------------------------------------------------------------
+    # -- folders ---------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model once for all workers, so that ``from_pretrained`` loads it."""
@@ -350,7 +349,7 @@ def as_dataset(samples: Any) -> Any:
 
 
 def check_train_loader(args: Any, loader: Any) -> None:
-    """Refuse data whose order a run cannot reproduce.
+    """Refuse data in an order that a run cannot reproduce.
 
     Raises:
         BadInput: the loader reads a stream, or drops samples.

@@ -46,7 +46,7 @@ def evaluate_together(
     for inputs in score:
         rows = find_batch_size(inputs) or batch
         trainer.values.begin()
-        loss, _, _ = trainer.prediction_step(model, inputs, True, ignore_keys=ignore_keys)  # noqa: FBT003 - theirs
+        loss, _, _ = trainer.prediction_step(model, inputs, True, ignore_keys=ignore_keys)
         values = trainer.values.end()
         if loss is not None:
             score.gathered.add(loss=loss, **values)

@@ -18,6 +18,6 @@ def select_shared_values(logs: Mapping[str, object]) -> dict[str, float]:
 
 
 def name_for_ledger(name: str) -> str:
-    """Return a name of a log as an identifier: ``rewards/chosen`` becomes ``rewards_chosen``."""
+    """Return a name of a log as an identifier: other characters, such as a slash, become underscores."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
     return (text if text[:1].isalpha() else f"_{text}")[:LONGEST_NAME]

@@ -1,4 +1,4 @@
-"""Numbers that a Trainer's subclass collects while it computes microbatches, such as the metrics of ``trl``."""
+"""Numbers that a subclass of the Trainer collects in microbatches, such as the metrics of ``trl``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

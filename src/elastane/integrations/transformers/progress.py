@@ -57,7 +57,7 @@ def restore_progress(trainer: Any, text: str) -> None:
 
 
 def list_stateful_callbacks(trainer: Any) -> list[Any]:
-    """Return the callbacks whose state a Trainer saves, without its control."""
+    """Return the callbacks with a state that a Trainer saves, without its control."""
     return [each for each in trainer.callback_handler.callbacks if isinstance(each, ExportableState)]
 
 

@@ -1,7 +1,7 @@
 """Folders that all workers of a run want to write with the same content, and that one of them writes.
 
-A worker takes a lock, which the kernel releases when the worker dies. If another worker has written the folder
-already, there is nothing left to do. So the folder exists before any worker goes on, whichever dies meanwhile.
+A worker takes a lock, which the kernel releases when the worker dies. If another worker has written the
+folder already, there is nothing left to do. So the folder exists before any worker goes on, even if some die.
 """
 
 import fcntl

@@ -12,8 +12,8 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         samples: samples per epoch.
-        batch: samples of a batch, ``per_device_train_batch_size``.
-        accumulation: batches per step, ``gradient_accumulation_steps``.
+        batch: samples of a batch of the Trainer.
+        accumulation: batches per step: the Trainer accumulates the gradients of this number.
         virtual_ranks: V.
         steps: steps of the whole training.
     """

@@ -14,6 +14,6 @@ def check_dpo_arguments(args: DPOConfig) -> None:
     if args.sync_ref_model:
         raise build_argument_error(
             "sync_ref_model",
-            "the reference model would change during the training, and a joining worker would lack the change",
+            "the reference model would change in the training, and a joining worker would lack the change",
             "train in several runs, each with the finished model of the one before as its ref_model",
         )

@@ -1,4 +1,4 @@
-"""The trainers of ``trl``, whose loop is that of a run."""
+"""The trainers of ``trl``, with the loop of a run."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ class TrlMetrics(MicrobatchValues):
     """The metrics of a trainer of ``trl``, such as entropy, accuracy and rewards.
 
     Args:
-        trainer: the trainer, which has the lists of its metrics by mode and name, and the total of its tokens.
+        trainer: the trainer; it has lists of its metrics by mode and name, and the total of its tokens.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -24,7 +24,8 @@ class TrlMetrics(MicrobatchValues):
 
     def begin(self) -> None:
         trainer = self._trainer
-        self._before, self._tokens_before = trainer._metrics, trainer._total_train_tokens  # noqa: SLF001 - no accessor
+        self._before = trainer._metrics  # noqa: SLF001 - trl has no accessor
+        self._tokens_before = trainer._total_train_tokens  # noqa: SLF001 - as above
         trainer._metrics = {mode: defaultdict(list) for mode in self._before}  # noqa: SLF001
 
     def end(self) -> dict[str, float]:

@@ -111,7 +111,7 @@ class BatchSource(ABC):
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
-    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
+    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:  # noqa: ARG002 - a stream
         """Yield the batches of all virtual ranks of a step that have samples, without a trace.
 
         A batch that this worker computes later is not loaded a second time.
