@@ -14,7 +14,12 @@ from elastane.integrations.lightning.microbatch_values import MicrobatchValues
 
 SCALAR = "lightning.scalar"
 """The key of a tensor of one element, described by its value, type and shape."""
-UNSAVED = ("_defer_save_until_validation", "_last_global_step_saved", "_last_checkpoint_saved", "current_score")
+UNSAVED = (
+    "_defer_save_until_validation",
+    "_last_global_step_saved",
+    "_last_checkpoint_saved",
+    "current_score",
+)
 """Attributes of a ModelCheckpoint that loading its own state does not set."""
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
@@ -28,7 +33,7 @@ class TrainerState:
         files: the checkpoints that exist for the run.
     """
 
-    def __init__(self, trainer: pl.Trainer, values: MicrobatchValues, files: CheckpointNames) -> None:
+    def __init__(self, trainer: Any, values: MicrobatchValues, files: CheckpointNames) -> None:
         self._trainer, self._values, self._files = trainer, values, files
 
     def state_dict(self) -> dict[str, Any]:
