@@ -17,6 +17,8 @@ import torch
 from torch._guards import CompileContext
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
+from . import lightning_internals
+
 SOURCE = Path(__file__).parents[2] / "src/elastane"
 
 OURS = {"_arenas", "_parameter_views", "_values"}
@@ -121,6 +123,7 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_need_device_dtype_check_for_fused": ("torch", make_fused_optimizer),
     "_step_supports_amp_scaling": ("torch", make_fused_optimizer),
     "_warned_capturable_if_run_uncaptured": ("torch", make_stepped_optimizer),
+    **{name: ("lightning", make) for name, make in lightning_internals.ATTRIBUTES.items()},
 }
 """Each attribute, the library that has it, and an object that shows it."""
 
@@ -129,6 +132,7 @@ MODULES = {
     "torch._guards": {"CompileContext"},
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.utils.data": {"_utils"},
+    **lightning_internals.IMPORTS,
 }
 """Imports of names, or from modules, that begin with an underscore."""
 

@@ -1,7 +1,7 @@
 """Lightning's ``strategy="elastane"``, for a Trainer and for Fabric; importing this module registers it.
 
-The import also seeds the random generators as `elastane.join` does, so that the model which a script builds next
-has the same initial values in every worker.
+The import also seeds the random generators as `elastane.join` does, so that the model which a script builds
+next has the same initial values in every worker.
 """
 
 from elastane.api.extras import require_for_import

@@ -1,7 +1,7 @@
 """The checkpoint files that exist for a run, by which every worker chooses the same new names.
 
-A ModelCheckpoint adds ``-v1`` to a name that exists already. The disk is no guide to that: another worker may
-have written the same file a moment ago.
+A ModelCheckpoint adds ``-v1`` to a name that exists already. The disk does not tell whether it did: another
+worker may have written the same file a moment ago.
 """
 
 from collections.abc import Iterable

@@ -12,7 +12,7 @@ from elastane.runtime.state.run_keep import RunKeep
 
 
 class RecordedRun:
-    """Stands in for a run whose records of the epoch exist: values, lines and files are not made again.
+    """Stands in for a run that has the records of the epoch: values, lines and files are not made again.
 
     Args:
         run: the run.

@@ -22,7 +22,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
 
     Args:
         trainer: the Trainer.
-        theirs: Lightning's own loop, whose settings and validation loop this one takes over.
+        theirs: Lightning's own loop; this one takes over its settings and its validation loop.
         training: the steps of the run.
         values: the values that training steps log.
 
@@ -90,8 +90,8 @@ class StepsOfEpoch(_TrainingEpochLoop):
             raise BadInput(
                 "training_step set trainer.should_stop",
                 means="the other workers, which compute other microbatches, would go on",
-                do="set it in on_train_batch_end or a later hook, from a value that all workers have, such as "
-                "outputs['loss'] there",
+                do="set it in on_train_batch_end or a later hook, from a value that all workers have, such "
+                "as outputs['loss'] there",
             )
 
     def _complete_step(self, step: TrainingStep) -> None:

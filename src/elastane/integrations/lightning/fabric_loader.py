@@ -91,10 +91,10 @@ class MicrobatchLoader:
             if not self.stepped:
                 raise BadInput(
                     "a batch had no optimizer.step()",
-                    means="the loader yields the microbatches of a step, and the step ends after the last one; "
-                    "a script that counts its batches to accumulate would count others on each worker",
-                    do="call fabric.backward(loss) and optimizer.step() for each batch; for a larger step use "
-                    "a larger batch_size, which microbatch= divides",
+                    means="the loader yields the microbatches of a step, and the step ends after the last; a "
+                    "script that counts its batches to accumulate would count others on each worker",
+                    do="call fabric.backward(loss) and optimizer.step() for each batch; for a larger step "
+                    "use a larger batch_size, which microbatch= divides",
                 )
             self._schedules.end_microbatch()
         self._schedules.complete_step()

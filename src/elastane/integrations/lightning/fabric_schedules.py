@@ -11,7 +11,6 @@ from elastane.api.errors import BadInput
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.runtime.state.live_objects import find_live_objects
 
-
 STEPPED = "fabric_stepped"
 """The name in `Run.keep` of the numbers of the schedules that the script steps in each iteration."""
 
@@ -19,9 +18,9 @@ STEPPED = "fabric_stepped"
 class FabricSchedules:
     """The schedules of the run's optimizer, which are part of the run's state.
 
-    A script may call ``scheduler.step()`` in each of its iterations, and an iteration is a microbatch. The
-    calls in one step count as one, which takes effect when the step is complete. A worker without a microbatch
-    in a step makes it, too.
+    A script may step a schedule in each of its iterations, and an iteration is a microbatch. The
+    calls in one step count as one, which takes effect when the step is complete. A worker without a
+    microbatch in a step makes it, too.
 
     Args:
         training: the steps of the run.
@@ -75,8 +74,8 @@ class FabricSchedules:
             raise BadInput(
                 "scheduler.step() was called for some batches only",
                 means="a worker that computes other microbatches would step it at other times",
-                do="call it for every batch, or after the loop over the batches of an epoch; a schedule such as "
-                "SequentialLR changes in the middle of an epoch by itself",
+                do="call it for every batch, or after the loop over the batches of an epoch; a schedule such "
+                "as SequentialLR changes in the middle of an epoch by itself",
             )
         self._expected = called
 

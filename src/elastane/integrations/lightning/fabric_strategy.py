@@ -26,17 +26,19 @@ from elastane.runtime.values import describe_value
 
 ENDLESS = 1_000_000
 """The epochs of a script that has not said how many it makes; the run ends with the script."""
+EUCLIDEAN = 2.0
+"""The type of norm by which a run clips."""
 
 
 class ElastaneFabricStrategy(SingleDeviceStrategy):
-    """Trains a Fabric script as an elastic run, whose workers may join, leave and die.
+    """Trains a Fabric script as an elastic run: workers may join, leave and die.
 
     The shuffled loader yields microbatches, which differ on each worker. The code after the loop over it runs
     between two steps, on all workers alike. Other loaders yield their whole data on every worker.
 
     Args:
         microbatch: the samples of a virtual rank; None: the smallest part of up to 8 equal parts of a batch.
-        clip_grad_norm: the largest norm of the whole gradient, for scripts that call ``clip_gradients``.
+        clip_grad_norm: the largest norm of the whole gradient, for scripts that call ``Fabric.clip_gradients``.
         epochs: the number of epochs, for the progress that the run shows; None: the run ends with the script.
         accelerator: of Lightning.
         checkpoint_io: of Lightning; None: files that appear complete or not at all.
@@ -49,6 +51,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
     def __init__(
         self,
         microbatch: int | None = None,
+        *,
         clip_grad_norm: float | None = None,
         epochs: int | None = None,
         accelerator: Any = None,
@@ -109,8 +112,8 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
                 if module
                 else "the optimizer trains no model of fabric.setup",
                 means="a run trains one model with one optimizer",
-                do="put all models into one nn.ModuleDict, build one optimizer with a group for each, and call "
-                "model, optimizer = fabric.setup(model, optimizer)",
+                do="put all models into one nn.ModuleDict, build one optimizer with a group for each, and "
+                "call model, optimizer = fabric.setup(model, optimizer)",
             )
         self._check_loggers()
         scaler = getattr(self.precision, "scaler", None)
@@ -124,8 +127,8 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             raise BadInput(
                 "Fabric was given loggers",
                 means="every worker would write to them, each the values of its own microbatches",
-                do="record values with fabric.strategy.run.log(loss=loss), once per step of the run, and start "
-                "it with --log tensorboard, mlflow or wandb",
+                do="record values with fabric.strategy.run.log(loss=loss), once per step of the run, and "
+                "start it with --log tensorboard, mlflow or wandb",
             )
 
     def process_dataloader(self, dataloader: DataLoader[Any]) -> Any:
@@ -140,7 +143,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             raise BadInput(
                 "Fabric was given a second loader that shuffles",
                 means="the loader that shuffles has the training data, and a run trains on one dataset",
-                do="use shuffle=False for the loader of a validation; combine training data with ConcatDataset",
+                do="use shuffle=False for the loader of a validation; combine data with ConcatDataset",
             )
         self._loader = MicrobatchLoader(dataloader, self._training, self._open, self._schedules)
         return self._loader
@@ -162,7 +165,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             raise BadInput(
                 "Fabric has no training loader yet",
                 means="the training data is that of a loader with shuffle=True",
-                do="call loader = fabric.setup_dataloaders(DataLoader(dataset, batch_size=..., shuffle=True))",
+                do="call loader = fabric.setup_dataloaders(DataLoader(dataset, 64, shuffle=True))",
             )
         return self._loader
 
@@ -214,7 +217,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
         Raises:
             BadInput: the strategy was not given this norm.
         """
-        if float(max_norm) != self._clip_grad_norm or float(norm_type) != 2.0:
+        if float(max_norm) != self._clip_grad_norm or float(norm_type) != EUCLIDEAN:
             raise BadInput(
                 f"fabric.clip_gradients was given max_norm={describe_value(max_norm)}",
                 means="the run clips the whole gradient of a step, which it must know from the beginning",

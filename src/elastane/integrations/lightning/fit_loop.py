@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
@@ -25,14 +24,14 @@ class EpochsOfRun(_FitLoop):
     """Trains the epochs of a run, with Lightning's hooks between the steps.
 
     Args:
-        trainer: the Trainer, whose own fit loop this one replaces.
+        trainer: the Trainer; this loop replaces its own fit loop.
         training: the steps of the run.
         files: the checkpoints that exist for the run.
         microbatch: the samples of a virtual rank; None: not given.
     """
 
     def __init__(
-        self, trainer: pl.Trainer, training: TrainingRun, files: CheckpointNames, microbatch: int | None
+        self, trainer: Any, training: TrainingRun, files: CheckpointNames, microbatch: int | None
     ) -> None:
         theirs = trainer.fit_loop
         super().__init__(trainer, theirs.min_epochs, theirs.max_epochs)
@@ -89,7 +88,8 @@ class EpochsOfRun(_FitLoop):
         return min(limits)
 
     def _open(self, data: TrainingData, steps: int) -> None:
-        trainer, strategy = self.trainer, self.trainer.strategy
+        trainer: Any = self.trainer
+        strategy = trainer.strategy
         accumulated = trainer.accumulate_grad_batches
         self._training.prepare(
             trainer.lightning_module,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.loggers.logger import DummyExperiment, Logger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.fabric.loggers.logger import _DummyExperiment
+from lightning.pytorch.loggers.logger import Logger
 
 from elastane.integrations.lightning.value_names import clean_name
 
@@ -37,11 +37,10 @@ class RunLogger(Logger):
         return "run"
 
     @property
-    def experiment(self) -> DummyExperiment:
+    def experiment(self) -> _DummyExperiment:
         """An object that accepts every call of a logger's experiment and does nothing."""
-        return DummyExperiment()
+        return _DummyExperiment()
 
-    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:  # noqa: ARG002 - Lightning's
         """Record metrics of the step just made; outside a run's steps they are not recorded."""
         self._training.record(

@@ -1,6 +1,5 @@
-"""The settings of a Trainer and a module that a run cannot keep exact; each is refused before the training."""
+"""The settings of a Trainer and a module that a run cannot keep exact, refused before the training."""
 
-from datetime import timedelta
 from typing import Any
 
 import lightning.pytorch as pl
@@ -32,7 +31,7 @@ REFUSED_CALLBACKS = {
 """Callbacks of Lightning, by the name of their class, and why a run cannot have them."""
 
 
-def check_trainer(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+def check_trainer(trainer: Any, module: pl.LightningModule) -> None:
     """Refuse settings and hooks under which workers would differ, or that a run would not obey.
 
     Raises:
@@ -45,7 +44,7 @@ def check_trainer(trainer: pl.Trainer, module: pl.LightningModule) -> None:
         _check_callback(callback)
 
 
-def _check_settings(trainer: pl.Trainer) -> None:
+def _check_settings(trainer: Any) -> None:
     if trainer.gradient_clip_val and (algorithm := trainer.gradient_clip_algorithm) not in (None, "norm"):
         raise BadInput(
             f"Trainer(gradient_clip_algorithm={str(getattr(algorithm, 'value', algorithm))!r})",
@@ -58,7 +57,7 @@ def _check_settings(trainer: pl.Trainer) -> None:
             means="a run trains on one dataset, so that a worker which joins reads the same",
             do="remove it, and let the dataset's __getitem__ choose what changes",
         )
-    if isinstance(trainer.val_check_interval, str | dict | timedelta) or _has_time_interval(trainer):
+    if getattr(trainer, "_val_check_time_interval", None) is not None:
         raise BadInput(
             "Trainer(val_check_interval=...) is a time",
             means="the clock differs on each worker, so they would validate after different steps",
@@ -73,11 +72,7 @@ def _check_settings(trainer: pl.Trainer) -> None:
         )
 
 
-def _has_time_interval(trainer: pl.Trainer) -> bool:
-    return getattr(trainer, "_val_check_time_interval", None) is not None
-
-
-def _check_numbers(trainer: pl.Trainer) -> None:
+def _check_numbers(trainer: Any) -> None:
     if trainer.limit_train_batches not in (1, 1.0) or type(trainer.limit_train_batches) is int:
         raise BadInput(
             f"Trainer(limit_train_batches={trainer.limit_train_batches!r})"
@@ -91,9 +86,10 @@ def _check_numbers(trainer: pl.Trainer) -> None:
             means="a run reads every sample once per epoch, in an order of its own",
             do="pass a small dataset: torch.utils.data.Subset(dataset, range(64))",
         )
-    if trainer.num_devices > 1 or trainer.num_nodes > 1:
+    devices = len(trainer._accelerator_connector._parallel_devices)
+    if devices > 1 or trainer.num_nodes > 1:
         raise BadInput(
-            f"Trainer(devices={trainer.num_devices}, num_nodes={trainer.num_nodes})",
+            f"Trainer(devices={devices}, num_nodes={trainer.num_nodes})",
             means="each worker of a run has one device, and the run chooses how many workers there are",
             do="pass devices=1, and start several workers with elastane run --workers N",
         )
@@ -103,7 +99,7 @@ def _check_module(module: pl.LightningModule) -> None:
     if not module.automatic_optimization:
         raise BadInput(
             "the module has automatic_optimization = False",
-            means="its training_step would step the optimizer once per microbatch, of which each worker computes "
+            means="its training_step would step the optimizer once per microbatch, and each worker computes "
             "others; a run steps it once, when all gradients are summed",
             do="use automatic optimization with one optimizer; or write the loop with elastane.join() and "
             "run.steps",
@@ -118,23 +114,17 @@ def _check_module(module: pl.LightningModule) -> None:
     for name in GRADIENT_HOOKS:
         if is_overridden(name, module, pl.LightningModule):
             raise _build_gradient_error("the module", name)
-    if is_overridden("on_train_batch_start", module, pl.LightningModule) and _takes_loader(module):
-        raise _build_loader_error()
     if _takes_loader(module):
-        raise _build_loader_error()
+        raise BadInput(
+            "training_step takes dataloader_iter",
+            means="the run chooses the microbatches of each worker",
+            do="take the batch: def training_step(self, batch, batch_idx)",
+        )
 
 
 def _takes_loader(module: pl.LightningModule) -> bool:
     code = getattr(module.training_step, "__code__", None)
     return code is not None and "dataloader_iter" in code.co_varnames[: code.co_argcount]
-
-
-def _build_loader_error() -> BadInput:
-    return BadInput(
-        "training_step takes dataloader_iter",
-        means="the run chooses the microbatches of each worker",
-        do="take the batch: def training_step(self, batch, batch_idx)",
-    )
 
 
 def _build_gradient_error(owner: str, name: str) -> BadInput:
@@ -184,8 +174,9 @@ def _check_checkpoint(callback: Any) -> None:
     }
     for name, (value, instead) in reasons.items():
         if value:
+            shown = "'link'" if name == "save_last" else describe_value(value)
             raise BadInput(
-                f"the ModelCheckpoint has {name}={describe_value(value) if name != 'save_last' else repr('link')}",
+                f"the ModelCheckpoint has {name}={shown}",
                 means="every worker writes checkpoint files, so all of them must decide and write alike",
                 do=f"use {instead}",
             )

@@ -33,7 +33,7 @@ class TrainerState:
         files: the checkpoints that exist for the run.
     """
 
-    def __init__(self, trainer: pl.Trainer, values: MicrobatchValues, files: CheckpointNames) -> None:
+    def __init__(self, trainer: Any, values: MicrobatchValues, files: CheckpointNames) -> None:
         self._trainer, self._values, self._files = trainer, values, files
 
     def state_dict(self) -> dict[str, Any]:

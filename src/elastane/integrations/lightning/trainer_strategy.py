@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies.single_device import SingleDeviceStrategy
@@ -26,13 +25,13 @@ CHECKPOINTS = "lightning"
 
 
 class ElastaneStrategy(SingleDeviceStrategy):
-    """Trains a module as an elastic run, whose workers may join, leave and die.
+    """Trains a module as an elastic run: workers may join, leave and die.
 
     Every worker runs the script and its Trainer as the only process of a world of one. The run divides the
     microbatches of each step among the workers; all hooks run between two steps, on all of them alike.
 
     Args:
-        microbatch: the samples of a virtual rank; None: a batch with ``accumulate_grad_batches``, otherwise
+        microbatch: the samples of a virtual rank; None: a batch, if a step has several; otherwise
             the smallest part of up to 8 equal parts of a batch.
         device: of this worker; None: the one that Lightning chooses.
         accelerator: of Lightning.
@@ -45,6 +44,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
     def __init__(
         self,
         microbatch: int | None = None,
+        *,
         device: torch.device | str | None = None,
         accelerator: Any = None,
         checkpoint_io: Any = None,
@@ -63,7 +63,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
 
     @property
     def run(self) -> Run:
-        """The run, once `Trainer.fit` has begun.
+        """The run, once the Trainer fits.
 
         Raises:
             BadInput: it has not begun.
@@ -95,7 +95,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
             self._take_over(trainer)
         super().setup_environment()
 
-    def _take_over(self, trainer: pl.Trainer) -> None:
+    def _take_over(self, trainer: Any) -> None:
         if self._training is not None:
             raise BadInput(
                 "Trainer.fit was called twice",
@@ -112,8 +112,8 @@ class ElastaneStrategy(SingleDeviceStrategy):
             self._prepare_worker(trainer, logger)
         trainer.fit_loop = EpochsOfRun(trainer, training, self._files, self._microbatch)
 
-    def _prepare_worker(self, trainer: pl.Trainer, logger: RunLogger) -> None:
-        """Adapt a Trainer that is one of several workers, whose terminal and signals belong to the run."""
+    def _prepare_worker(self, trainer: Any, logger: RunLogger) -> None:
+        """Adapt a Trainer in a worker, in which the terminal and the signals belong to the run."""
         trainer.loggers = [logger]
         trainer._signal_connector.register_signal_handlers = _do_nothing
         if trainer.progress_bar_callback is not None:
@@ -138,7 +138,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
             if checkpoint.get("optimizer_states") and worker_settings.get_settings().spec.copies is not None:
                 raise BadInput(
                     "a checkpoint of Lightning cannot have the optimizer's state with --copies",
-                    means="each worker holds a part of this state only; the run's own checkpoints have it whole",
+                    means="each worker holds a part of it only; the run's own checkpoints have it whole",
                     do="pass save_weights_only=True to ModelCheckpoint or trainer.save_checkpoint, or use "
                     "--copies all",
                 )
@@ -169,7 +169,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
         return loaded
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Load weights for an evaluation; the trained weights return after it, because the run writes them."""
+        """Load weights for an evaluation; the trained ones return after it, because the run writes them."""
         if self._training is not None and self.lightning_module is not None and self._trained is None:
             self._trained = {name: t.clone() for name, t in self.lightning_module.state_dict().items()}
         super().load_model_state_dict(checkpoint, strict)

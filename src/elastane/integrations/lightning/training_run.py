@@ -15,7 +15,7 @@ from elastane.runtime.step import TrainingStep
 
 
 class TrainingRun:
-    """One run, whose steps a loop of Lightning takes one by one.
+    """One run; a loop of Lightning takes its steps one by one.
 
     Attributes:
         run: what `elastane.join` returned.
@@ -103,6 +103,6 @@ class TrainingRun:
             raise BadInput(
                 f"{function} was called inside a step",
                 means="each worker computes other microbatches, so they would not do it alike",
-                do="call it between two steps: in on_train_batch_end or an epoch's hook of a module, or after "
-                "the loop over the batches of an epoch with Fabric",
+                do="call it between two steps: in on_train_batch_end or an epoch's hook of a module, or "
+                "after the loop over the batches of an epoch with Fabric",
             )

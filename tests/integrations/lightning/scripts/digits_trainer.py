@@ -4,21 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
-import lightning as L
+import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import elastane.integrations.lightning  # noqa: F401 - registers strategy="elastane"
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
 import faults
-
-if __import__("os").path.exists("/tmp/lt/on"):
-    exec(open("/tmp/lt/dbg.py").read())
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
@@ -36,7 +33,7 @@ for fault in options.fault:
 faults.pace(options.paced_from)
 
 
-class Classifier(L.LightningModule):
+class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
@@ -46,7 +43,7 @@ class Classifier(L.LightningModule):
     def training_step(self, batch, batch_idx):
         images, labels = batch
         logits = self.layers(images)
-        loss = F.cross_entropy(logits, labels)
+        loss = functional.cross_entropy(logits, labels)
         self.log("train/loss", loss, prog_bar=True, on_step=True, on_epoch=True)
         self.log("train_accuracy", (logits.argmax(1) == labels).float().mean())
         return loss
@@ -54,12 +51,12 @@ class Classifier(L.LightningModule):
     def validation_step(self, batch, batch_idx):
         images, labels = batch
         logits = self.layers(images)
-        self.log("val_loss", F.cross_entropy(logits, labels))
+        self.log("val_loss", functional.cross_entropy(logits, labels))
         self.log("val_accuracy", (logits.argmax(1) == labels).float().mean())
 
     def test_step(self, batch, batch_idx):
         images, labels = batch
-        self.log("test_loss", F.cross_entropy(self.layers(images), labels))
+        self.log("test_loss", functional.cross_entropy(self.layers(images), labels))
 
     def on_train_epoch_end(self):
         metrics = {name: float(value) for name, value in sorted(self.trainer.callback_metrics.items())}
@@ -81,7 +78,7 @@ def main():
     data = TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
     train, val = torch.utils.data.random_split(data, [1500, 297])
     checkpoints = ModelCheckpoint(dirpath=options.folder, monitor="val_loss", save_top_k=2, save_last=True)
-    trainer = L.Trainer(
+    trainer = lightning.Trainer(
         strategy="elastane",
         accelerator="cpu",
         max_epochs=options.epochs,
