@@ -92,7 +92,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``drain.requested``, ``stop.requested``, ``stop.announced`` (to the processes of an unmodified script),
     ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``, ``digest``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``model.failing``, ``warning``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``checkpoint.restored``, ``model.failing``, ``warning``, ``run.resumed``, ``run.finished``,
+    ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (a member before and after) to the milliseconds that this step
