@@ -126,6 +126,9 @@ def main() -> None:
         "elastane": ScriptRun,
     }
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
+    target = (HERE.parent / "build/benchmarks") if options.quick else HERE / "results"
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"unmodified_scripts-{machine.make_file_name()}.json"
     with tempfile.TemporaryDirectory(prefix="elastane-scripts-") as folder:
         for repetition in range(repetitions):
             for name, contestant in contestants.items():
@@ -133,8 +136,13 @@ def main() -> None:
                 with contestant(Job(options.size, 1_000_000, VIRTUAL_RANKS, out), out / "logs") as run:
                     runs[name].append(measure(run))
                 print(name, runs[name][-1], flush=True)
-    target = (HERE.parent / "build/benchmarks") if options.quick else HERE / "results"
-    target.mkdir(parents=True, exist_ok=True)
+            # Written after each repetition, so that a failure in the last one does not lose the others.
+            write_results(path, runs)
+    print_table(runs)
+    print(f"wrote {path}")
+
+
+def write_results(path: Path, runs: dict[str, list[dict[str, float]]]) -> None:
     result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "machine": machine.describe(),
@@ -142,10 +150,7 @@ def main() -> None:
         "command": " ".join(["python benchmarks/unmodified_scripts.py", *sys.argv[1:]]),
         "runs": runs,
     }
-    path = target / f"unmodified_scripts-{machine.make_file_name()}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    print_table(runs)
-    print(f"wrote {path}")
 
 
 def print_table(runs: dict[str, list[dict[str, float]]]) -> None:
