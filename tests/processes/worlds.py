@@ -78,7 +78,7 @@ class LiveScript:
 
     async def wait_until(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not done():
+            while not done():  # noqa: ASYNC110 - the script writes files
                 await asyncio.sleep(POLL_S)
 
     def find_events(self, kind: str) -> list[EventLine]:
@@ -186,6 +186,7 @@ async def _play(agent: ScriptAgent, run: LiveScript, disturb: ScriptDisturbance)
         ended = EndedScript(RunOver(code=-1, why="it did not end"), run.run_dir, run.folder)
         raise AssertionError(ended.describe()) from None
     finally:
+        disturbance.cancel()
         if not running.done():
             agent.kill()
             await running

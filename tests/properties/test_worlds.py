@@ -1,4 +1,4 @@
-"""Worlds of unmodified scripts: whatever happens, no two are alive at once, and none is waited for forever."""
+"""Worlds of unmodified scripts: no two are ever alive at once, and none is waited for forever."""
 
 from dataclasses import dataclass, field, replace
 
@@ -256,3 +256,20 @@ def test_messages_about_an_earlier_world_change_nothing():
     world = machine.world
     machine.feed(RankExited(1, LocalRank(1, 0), 1), WorldGone(1))
     assert machine.world == replace(world)
+
+
+def test_a_survivor_that_fails_before_the_killed_process_has_ended_is_no_failure():
+    machine = start_machine(workers=2)
+    # The connections of a killed process close before it has ended.
+    machine.exit(LocalRank(0, 0), 1)
+    machine.exit(LocalRank(1, 0), -9)
+    assert machine.starts == [(0, 1)] * 2
+    assert machine.world.failures == 0
+
+
+def test_the_process_that_crashed_explains_a_failure_that_followed_from_it():
+    machine = start_machine(workers=2)
+    machine.exit(LocalRank(0, 0), 1)
+    machine.exit(LocalRank(1, 0), -11)
+    assert machine.over is not None
+    assert machine.over.why == "worker 1 failed: killed by SIGSEGV"

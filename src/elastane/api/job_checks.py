@@ -70,6 +70,7 @@ def check_numbers(spec: JobSpec) -> None:
     """
     check_bounded_count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
+    _check_contract(spec)
     _check_training(spec.training, spec.elastic_policy)
     run = spec.run_policy
     check_minimum("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
@@ -113,6 +114,29 @@ def _check_program(spec: JobSpec) -> None:
         raise make_field_error("module", wrong, "write it as for python -m: package.train")
     if spec.command and spec.args:
         raise make_field_error("args", "cannot be combined with command", "write the arguments in command")
+
+
+def _check_contract(spec: JobSpec) -> None:
+    check_bounded_count("nprocPerNode", spec.nproc_per_node, 1)
+    check_minimum("maxRestarts", spec.max_restarts, 0)
+    if spec.contract == "elastane":
+        for field, value, usual in (
+            ("nprocPerNode", spec.nproc_per_node, 1),
+            ("maxRestarts", spec.max_restarts, 0),
+        ):
+            if value != usual:
+                raise make_field_error(
+                    field,
+                    "requires contract: torchrun, which is missing",
+                    "write contract: torchrun, or remove it",
+                )
+    elif spec.target.loss is not None or spec.target.throughput is not None:
+        raise make_field_error(
+            "target",
+            "cannot be combined with contract: torchrun",
+            "remove one of the two",
+            means="an unmodified script reports neither its loss nor its speed",
+        )
 
 
 def _check_policy(policy: ElasticPolicy) -> None:

@@ -176,6 +176,10 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
             ``working_dir``.
         command: instead of either, a program and its arguments; no shell interprets them.
         args: arguments of the script or the module.
+        contract: ``torchrun``: the program is an unmodified script for torchrun, which restarts at each new
+            size from its own snapshot; ``elastane``: it calls `elastane.join`.
+        nproc_per_node: processes of each worker of an unmodified script.
+        max_restarts: restarts after failures of an unmodified script.
         working_dir: absolute path of the directory in which its processes start; empty: the directory of the
             script's or the module's file.
         env: additional environment variables.
@@ -200,6 +204,9 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     script: str = ""
     module: str = ""
     args: tuple[str, ...] = ()
+    contract: Literal["elastane", "torchrun"] = "elastane"
+    nproc_per_node: int = 1
+    max_restarts: int = 0
     working_dir: str = ""
     env: dict[str, str] = {}
     team: str

@@ -173,15 +173,18 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     Args:
         spec: of the run.
         attempt: its number.
-        kind: of device. If it is ``cpu``, a worker takes one core for each of its threads.
+        kind: of device. If it is ``cpu``, a process takes one core for each of its threads.
     """
+    processes = 1 if spec.contract is None else spec.contract.processes
     return JobSpec(
         name=spec.name if attempt == 1 else f"{spec.name}.{attempt}",
         team=TEAM,
         script="" if spec.module else spec.script,
         module=spec.module,
         args=spec.args,
-        resources_per_worker=WorkerResources(devices=spec.threads if kind == "cpu" else 1),
+        contract="elastane" if spec.contract is None else "torchrun",
+        nproc_per_node=processes,
+        resources_per_worker=WorkerResources(devices=processes * (spec.threads if kind == "cpu" else 1)),
         elastic_policy=ElasticPolicy(min_replicas=spec.min_workers, max_replicas=spec.max_workers),
         training=JobTraining(
             seed=spec.seed,

@@ -168,7 +168,10 @@ def _add_loss(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
 def add_event_to_pace(pace: Pace, event: EventLine) -> Pace:
     if event.kind == "checkpoint.saved":
         return msgspec.structs.replace(pace, saved_s=event.time)
-    if event.kind == "generation.started" and event.pause_ms:
-        pause_s = max(0.0, *event.pause_ms.values()) / 1000
+    stopped_s = event.detail.get("stopped_s") if event.kind == "generation.started" else None
+    if event.kind == "generation.started" and (event.pause_ms or isinstance(stopped_s, int | float)):
+        # Of an unmodified script only the time is known in which none of its processes ran.
+        known_s = stopped_s if isinstance(stopped_s, int | float) and math.isfinite(stopped_s) else 0.0
+        pause_s = max(0.0, known_s, *(ms / 1000 for ms in event.pause_ms.values()))
         return msgspec.structs.replace(pace, pauses_s=(*pace.pauses_s, pause_s)[-REMEMBERED_PAUSES:])
     return pace

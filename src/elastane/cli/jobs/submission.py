@@ -13,9 +13,10 @@ from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.api.quotas import Team
 from elastane.attempts.script_modules import find_module_file
+from elastane.cli.contract_options import build_contract
 from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
-from elastane.cli.option_values import read_future_time, read_worker_range
+from elastane.cli.option_values import read_duration_s, read_future_time, read_worker_range
 from elastane.cli.options import replace_given
 from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
@@ -71,10 +72,14 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
     """Return the job with the typed options applied; the result is not checked.
 
     Raises:
-        BadInput: an option has a value that cannot be read.
+        BadInput: an option has a value that cannot be read, or does not fit to an unmodified script.
     """
+    if options.contract is not None:
+        build_contract(options)
     kinds = None if options.kind is None else tuple(options.kind)
-    resources = replace_given(spec.resources_per_worker, devices=options.devices, kinds=kinds)
+    # Each process of an unmodified script uses a device.
+    devices = options.nproc_per_node if options.devices is None else options.devices
+    resources = replace_given(spec.resources_per_worker, devices=devices, kinds=kinds)
     deadline = (
         None if options.deadline is None else read_future_time("--deadline", options.deadline, invocation.now)
     )
@@ -90,7 +95,10 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
         budget=options.budget,
         env=spec.env | read_environment(options.env, invocation.environment) if options.env else None,
         resources_per_worker=resources,
-        elastic_policy=_change_policy(spec.elastic_policy, options.workers),
+        contract=options.contract,
+        nproc_per_node=options.nproc_per_node,
+        max_restarts=options.max_restarts,
+        elastic_policy=_change_policy(spec.elastic_policy, options),
         run_policy=replace_given(spec.run_policy, job_max_retry_count=options.retries),
         training=_change_training(spec.training, options),
     )
@@ -193,10 +201,12 @@ def _fails_alike(written: JobSpec, error: BadField) -> bool:
     return False
 
 
-def _change_policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
-    if workers is None:
+def _change_policy(before: ElasticPolicy, options: JobOptions) -> ElasticPolicy:
+    grace_s = None if options.grace is None else read_duration_s("--grace", options.grace)
+    policy = replace_given(before, graceful_shutdown_timeout_in_seconds=grace_s)
+    if options.workers is None:
         return policy
-    low, high = read_worker_range(workers)
+    low, high = read_worker_range(options.workers)
     return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
 
 

@@ -11,6 +11,10 @@ from elastane.controller.jobs.retries import compute_retry_time
 from elastane.controller.jobs.stored_job import StoredJob
 from elastane.scheduler.speed_model import select_comparable_speeds
 
+RESTART_S = 30.0
+"""The cost of a resize of an unmodified script, beyond the observed time of its stop: it starts again, loads
+its snapshot and repeats the steps after that. None of this can be observed from outside."""
+
 
 class SchedulerJob(NamedTuple):
     """A job as the scheduler sees it.
@@ -108,7 +112,7 @@ def _read_state(job: StoredJob, now_s: float) -> JobState:
         speeds=speeds,
         weights=weights,
         prior=observed.prior,
-        resize_s=observed.resize_s,
+        resize_s=observed.resize_s + (RESTART_S if job.spec.contract == "torchrun" else 0.0),
         unsaved_s=observed.unsaved_s,
         trained=observed.trained,
         remaining=observed.remaining,

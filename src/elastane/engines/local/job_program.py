@@ -9,7 +9,7 @@ import msgspec
 from elastane.api.checkpoint_policy import parse_checkpoint_policy
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
-from elastane.api.spec import RunSpec
+from elastane.api.spec import RunSpec, TorchrunContract
 from elastane.attempts.script_modules import find_module_file
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -42,6 +42,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
     """
     program, training = resolve_program(job, spec, python), spec.training
     low, high = spec.elastic_policy.limits
+    contract = build_job_contract(spec)
     return RunSpec(
         name=job,
         script=program.script,
@@ -56,8 +57,20 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
         convergence=training.convergence,
         seed=training.seed,
         threads=training.threads,
-        checkpoints=parse_checkpoint_policy(training.checkpoints),
+        checkpoints=None if contract else parse_checkpoint_policy(training.checkpoints),
+        contract=contract,
         log=training.log,
+    )
+
+
+def build_job_contract(spec: JobSpec) -> TorchrunContract | None:
+    """Return the contract of a job's script; None: the script calls `elastane.join`."""
+    if spec.contract == "elastane":
+        return None
+    return TorchrunContract(
+        processes=spec.nproc_per_node,
+        max_restarts=spec.max_restarts,
+        grace_s=spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
     )
 
 

@@ -47,7 +47,7 @@ QUICK_S = 10.0
 MOST_QUICK_DEATHS = 10
 LONGEST_DELAY_S = 30.0
 FIRST_DELAYED = 3
-KILLED = -int(signal.SIGKILL)
+KILLED, TERMINATED = -int(signal.SIGKILL), -int(signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -198,12 +198,27 @@ def _end_rank(turn: _Turn, rank: LocalRank, code: int) -> None:
 
 
 def _end_rank_of_stopping_world(turn: _Turn, phase: Stopping, rank: LocalRank, code: int) -> None:
-    """Set an earlier deadline if a process was killed while it saved: the others may wait for it."""
-    if phase.killed or code != KILLED:
+    """Find the reason of a failure among processes that end later, and set an earlier deadline if one died.
+
+    The connections of a killed process close before it has ended. So a process that fails because of that may
+    end before the killed one.
+    """
+    if phase.killed or code >= 0 or code == TERMINATED:
         return
     source = name_rank(rank, turn.world.rules.processes)
-    turn.record("worker.died", who=source, why=describe_rank_end(code), workers=(rank.worker,))
-    turn.update(phase=replace(phase, deadline_s=min(phase.deadline_s, turn.now_s + DEATH_GRACE_S)))
+    if code == KILLED:
+        turn.record("worker.died", who=source, why=describe_rank_end(code), workers=(rank.worker,))
+        deadline_s = min(phase.deadline_s, turn.now_s + DEATH_GRACE_S)
+        if phase.cause == "failure":
+            turn.update(failures=turn.world.failures - 1, failure=None)
+            phase = replace(phase, cause="death", why=f"{source} died: {describe_rank_end(code)}")
+        turn.update(phase=replace(phase, deadline_s=deadline_s))
+    elif phase.cause == "failure":
+        turn.record("worker.failed", who=source, why=describe_rank_end(code), workers=(rank.worker,))
+        turn.update(
+            failure=RankFailure(turn.world.generation, rank, code),
+            phase=replace(phase, why=f"{source} failed: {describe_rank_end(code)}"),
+        )
 
 
 def _resize(turn: _Turn, workers: int, *, by_hand: bool) -> None:
@@ -319,11 +334,11 @@ def _stop_world(turn: _Turn, cause: StopCause, why: str, *, grace_s: float | Non
         return
     grace_s = turn.world.rules.grace_s if grace_s is None else min(grace_s, turn.world.rules.grace_s)
     turn.record("stop.announced", why=why, detail={"grace_s": grace_s})
-    if cause == "death":
-        quick = turn.now_s - phase.began_s < QUICK_S
-        turn.update(quick_deaths=turn.world.quick_deaths + 1 if quick else 0)
     deadline_s = turn.now_s + grace_s
-    turn.update(phase=Stopping(cause, why, turn.now_s, deadline_s, phase.living), stopped_s=turn.now_s)
+    turn.update(
+        phase=Stopping(cause, why, turn.now_s, deadline_s, phase.living, turn.now_s - phase.began_s),
+        stopped_s=turn.now_s,
+    )
     turn.actions.append(AnnounceStop())
 
 
@@ -339,12 +354,20 @@ def _leave_world(turn: _Turn) -> None:
         _end(turn, Over("run.failed", _explain_failure(world, phase), world.failure))
     elif world.stop_why:
         _end(turn, Over("run.stopped", world.stop_why))
-    elif phase.cause == "death" and world.quick_deaths >= MOST_QUICK_DEATHS:
+    elif phase.cause == "death":
+        _restart_after_death(turn, phase)
+    else:
+        turn.update(phase=Waiting(turn.now_s, phase.why))
+
+
+def _restart_after_death(turn: _Turn, phase: Stopping) -> None:
+    quick_deaths = turn.world.quick_deaths + 1 if phase.lived_s < QUICK_S else 0
+    if quick_deaths >= MOST_QUICK_DEATHS:
         why = f"{phase.why}; {MOST_QUICK_DEATHS} times in a row within {QUICK_S:.0f} s of its start"
         _end(turn, Over("run.failed", why))
-    else:
-        delay_s = _compute_delay_s(world.quick_deaths) if phase.cause == "death" else 0.0
-        turn.update(phase=Waiting(turn.now_s + delay_s, phase.why))
+        return
+    delay_s = _compute_delay_s(quick_deaths)
+    turn.update(quick_deaths=quick_deaths, phase=Waiting(turn.now_s + delay_s, phase.why))
 
 
 def _explain_failure(world: World, phase: Stopping) -> str:

@@ -78,6 +78,7 @@ class Stopping:
         began_s: when the stop was announced.
         deadline_s: when the remaining processes get SIGKILL.
         living: the processes that have not ended.
+        lived_s: the time from the start of the world to the announcement.
         killed: the deadline has passed.
     """
 
@@ -86,6 +87,7 @@ class Stopping:
     began_s: float
     deadline_s: float
     living: frozenset[LocalRank]
+    lived_s: float
     killed: bool = False
 
 

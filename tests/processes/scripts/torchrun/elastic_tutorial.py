@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -27,7 +27,7 @@ class Trainer:
             snapshot = torch.load(folder / "snapshot.pt")
             self.model.load_state_dict(snapshot["MODEL_STATE"])
             self.epochs_run = snapshot["EPOCHS_RUN"]
-        self.model = DDP(self.model)
+        self.model = DistributedDataParallel(self.model)
 
     def note(self, text: str) -> None:
         with (self.folder / "journal").open("a") as file:

@@ -1,4 +1,4 @@
-"""A trainer in the manner of PyTorch's ImageNet example: arguments, a sampler, loader processes, best model."""
+"""A trainer in the manner of PyTorch's ImageNet example: arguments, sampler, loader processes, best model."""
 
 import argparse
 import os
@@ -74,7 +74,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def save(folder, epoch, model, optimizer, scheduler, best, is_best) -> None:
+def save(folder, epoch, model, optimizer, scheduler, best, is_best):  # noqa: PLR0917 - as people have it
     state = {
         "epoch": epoch,
         "state_dict": model.state_dict(),

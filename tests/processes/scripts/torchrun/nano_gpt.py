@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-import torch.nn as nn
+from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
-from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 out_dir = Path(sys.argv[1])
 max_iters = int(sys.argv[2])
@@ -25,7 +25,7 @@ batch_size, block_size = 2, 16
 gradient_accumulation_steps = 4
 learning_rate = 1e-2
 
-ddp = int(os.environ.get("RANK", -1)) != -1
+ddp = int(os.environ.get("RANK", "-1")) != -1
 if ddp:
     init_process_group(backend="gloo")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -40,7 +40,7 @@ stopping = False
 
 
 def request_stop(_number, _frame):
-    global stopping
+    global stopping  # noqa: PLW0603 - as people have it
     stopping = True
 
 
@@ -58,7 +58,7 @@ class GPT(nn.Module):
         hidden = self.embedding(tokens)
         mask = nn.Transformer.generate_square_subsequent_mask(block_size)
         hidden = hidden + self.attention(hidden, hidden, hidden, attn_mask=mask, need_weights=False)[0]
-        return F.cross_entropy(self.head(hidden).view(-1, 64), targets.reshape(-1))
+        return functional.cross_entropy(self.head(hidden).view(-1, 64), targets.reshape(-1))
 
 
 def get_batch(step, micro):
@@ -84,7 +84,7 @@ if checkpoint.exists():
     iter_num = state["iter_num"]
 raw_model = model
 if ddp:
-    model = DDP(model)
+    model = DistributedDataParallel(model)
 note(f"start {rank}/{world_size} from {iter_num}")
 
 
