@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -86,7 +87,7 @@ def read_steps(run_dir):
     return [step for step, _ in found.get("train/loss", [])]
 
 
-def test_each_tracker_has_each_step_once_whatever_dies(attempts):
+def test_each_tracker_has_each_step_once_whatever_dies(attempts, tmp_path):
     """A worker, the coordinator, the process of the trackers and in the end all processes are killed."""
     args = ("--paced-from=4", "--log=tensorboard")
     attempts.begin("--start=2", "--checkpoint-every=4 steps", "--log=mlflow,wandb", script=SCRIPT, args=args)
@@ -117,7 +118,9 @@ def test_each_tracker_has_each_step_once_whatever_dies(attempts):
     texts = read_tensorboard_texts(run_dir.tensorboard)
     assert len(texts["parameters"]) == 1
     assert texts["outcome"] == ["finished"]
-    uri = f"sqlite:///{run_dir.mlflow / 'mlflow.db'}"
+    # The test kills each process that has a file of the run open.
+    shutil.copy(run_dir.mlflow / "mlflow.db", tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert_has(read_mlflow(uri), ended.run)
     run, _ = find_mlflow_run(uri)
     assert run.info.status == "FINISHED"
