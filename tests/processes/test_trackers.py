@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -82,11 +83,11 @@ def find_tracker_process(run_dir):
 
 def read_steps(run_dir):
     """Return the steps that TensorBoard has so far."""
-    found = read_tensorboard(run_dir.tensorboard) if run_dir.tensorboard.is_dir() else {}
+    found = read_tensorboard(run_dir.trackers.tensorboard) if run_dir.trackers.tensorboard.is_dir() else {}
     return [step for step, _ in found.get("train/loss", [])]
 
 
-def test_each_tracker_has_each_step_once_whatever_dies(attempts):
+def test_each_tracker_has_each_step_once_whatever_dies(attempts, tmp_path):
     """A worker, the coordinator, the process of the trackers and in the end all processes are killed."""
     args = ("--paced-from=4", "--log=tensorboard")
     attempts.begin("--start=2", "--checkpoint-every=4 steps", "--log=mlflow,wandb", script=SCRIPT, args=args)
@@ -113,16 +114,20 @@ def test_each_tracker_has_each_step_once_whatever_dies(attempts):
     assert [line.step for line in ended.run.ledger] == list(range(1, STEPS + 1))
     assert ended.find_events("run.resumed")[0].detail["lost_steps"] > 0, ended.describe()
 
-    assert_has(read_tensorboard(run_dir.tensorboard), ended.run, to_float32)
-    texts = read_tensorboard_texts(run_dir.tensorboard)
+    assert_has(read_tensorboard(run_dir.trackers.tensorboard), ended.run, to_float32)
+    texts = read_tensorboard_texts(run_dir.trackers.tensorboard)
     assert len(texts["parameters"]) == 1
     assert texts["outcome"] == ["finished"]
-    uri = f"sqlite:///{run_dir.mlflow / 'mlflow.db'}"
+    # The test kills each process that has a file of the run open.
+    shutil.copy(run_dir.trackers.mlflow / "mlflow.db", tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert_has(read_mlflow(uri), ended.run)
     run, _ = find_mlflow_run(uri)
     assert run.info.status == "FINISHED"
     assert run.data.params["global_batch"] == "16"
-    assert_has(read_wandb(run_dir.wandb, json.loads(run_dir.trackers.read_text())["id"]), ended.run)
+    assert_has(
+        read_wandb(run_dir.trackers.wandb, json.loads(run_dir.trackers.identity.read_text())["id"]), ended.run
+    )
     assert not find_run_processes(run_dir)
 
 
@@ -137,7 +142,7 @@ def test_trackers_that_fail_harm_no_run_and_catch_up_later(attempts, monkeypatch
     """One cannot write its folder, the other has a server that never answers."""
     run_dir = attempts.run_dir
     run_dir.root.mkdir()
-    run_dir.tensorboard.touch()
+    run_dir.trackers.tensorboard.touch()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -156,14 +161,14 @@ def test_trackers_that_fail_harm_no_run_and_catch_up_later(attempts, monkeypatch
     assert warnings[0].startswith("the trackers do not have all metrics of the run")
     assert ended.verdict.ok
 
-    run_dir.tensorboard.unlink()
+    run_dir.trackers.tensorboard.unlink()
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"file:{tmp_path / 'store'}")
     command = [sys.executable, "-m", "elastane.trackers", str(run_dir.root)]
     for _ in range(2):
         again = subprocess.run(command, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
-        assert_has(read_tensorboard(run_dir.tensorboard), ended.run, to_float32)
+        assert_has(read_tensorboard(run_dir.trackers.tensorboard), ended.run, to_float32)
         assert_has(read_mlflow(uri), ended.run)
 
 

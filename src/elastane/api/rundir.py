@@ -39,6 +39,37 @@ class FinishedModelFiles(msgspec.Struct, frozen=True):
         return self.root / "environment.json"
 
 
+class TrackerFiles(msgspec.Struct, frozen=True):
+    """The files of trackers in the run directory ``root``."""
+
+    root: Path
+
+    @property
+    def tensorboard(self) -> Path:
+        """The event files for TensorBoard."""
+        return self.root / "tensorboard"
+
+    @property
+    def mlflow(self) -> Path:
+        """The store of MLflow, if there is no server."""
+        return self.root / "mlflow"
+
+    @property
+    def wandb(self) -> Path:
+        """The files of Weights & Biases."""
+        return self.root / "wandb"
+
+    @property
+    def identity(self) -> Path:
+        """The id of the run in trackers."""
+        return self.root / "trackers.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked (flock) by the process that feeds the trackers."""
+        return self.root / "trackers.lock"
+
+
 class RunDir(msgspec.Struct, frozen=True):
     """The paths of a run's files.
 
@@ -134,29 +165,9 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "beats"
 
     @property
-    def tensorboard(self) -> Path:
-        """The event files for TensorBoard, with ``--log tensorboard``."""
-        return self.root / "tensorboard"
-
-    @property
-    def mlflow(self) -> Path:
-        """The store of MLflow, with ``--log mlflow`` and without a server."""
-        return self.root / "mlflow"
-
-    @property
-    def wandb(self) -> Path:
-        """The files of Weights & Biases, with ``--log wandb``."""
-        return self.root / "wandb"
-
-    @property
-    def trackers(self) -> Path:
-        """The id of the run in trackers."""
-        return self.root / "trackers.json"
-
-    @property
-    def trackers_lock(self) -> Path:
-        """Locked (flock) by the process that feeds the trackers."""
-        return self.root / "trackers.lock"
+    def trackers(self) -> TrackerFiles:
+        """The files of trackers, with ``--log``."""
+        return TrackerFiles(self.root)
 
     @property
     def logs(self) -> Path:

@@ -11,7 +11,15 @@ from elastane.observability.attempts import RESUMED, Restored, compute_attempt_c
 from elastane.observability.run_files import Recorded
 
 NO_CHANGES = frozenset(
-    {"evaluation", "message", "warning", "digest", "checkpoint.saved", "checkpoint.restored"}
+    {
+        "evaluation",
+        "message",
+        "warning",
+        "digest",
+        "trackers.requested",
+        "checkpoint.saved",
+        "checkpoint.restored",
+    }
 )
 """Events of normal progress: checkpoints, and the script's own; ``message`` is a line of ``run.print``,
 ``digest`` that of the last step."""

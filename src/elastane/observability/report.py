@@ -138,6 +138,8 @@ def list_run_options(spec: RunSpec) -> list[str]:
         for option, field in fields.items()
         if getattr(spec, field) != getattr(usual, field)
     ]
+    if spec.log:
+        wanted.append(("--log", ",".join(spec.log)))
     words = [f"{word}" for pair in (*wanted, *list_checkpoint_options(spec.checkpoints)) for word in pair]
     return [*words, "--save-optimizer"] if spec.save_optimizer else words
 

@@ -19,7 +19,6 @@ from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
-from elastane.api.trackers import Tracker
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -31,7 +30,6 @@ from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.worker_round import WorkerRound
 from elastane.runtime.worker_settings import WorkerSettings
-from elastane.trackers import tracker_requests
 
 if TYPE_CHECKING:
     from elastane.runtime.lone_tracking import LoneTracking
@@ -50,6 +48,7 @@ class Reporter:
         finished: the script has ended.
         ending: why the script ended the run before its last step; empty if it did not.
         stopped: the user ended the run before its last step.
+        tracking: feeds the trackers of a process that trains alone; None: it has none.
         leave_loop: ends the run of a script that has ended inside its loop; returns whether it could.
     """
 
@@ -59,7 +58,7 @@ class Reporter:
         self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
-        self._tracking: LoneTracking | None = None
+        self.tracking: LoneTracking | None = None
         self._mesh: Mesh | None = None
         self._reactor: Reactor | None = None
         self._member: MemberMachine | None = None
@@ -92,8 +91,8 @@ class Reporter:
     ) -> Reactor:
         """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it."""
         self._member, self._pinned, self.state = member, pinned, state
-        if self._tracking is not None:
-            self._tracking.begin(self._spec, pinned)
+        if self.tracking is not None:
+            self.tracking.begin(self._spec, pinned)
         self._reactor = Reactor(
             member,
             gradients,
@@ -104,24 +103,6 @@ class Reporter:
             shared=self._spec.transport == "shared",
         )
         return self._reactor
-
-    def request_trackers(self, names: tuple[Tracker, ...]) -> None:
-        """Feed these trackers, too; all workers ask for the same ones.
-
-        Raises:
-            MissingExtra: a package is not installed.
-        """
-        if not names:
-            return
-        listed = ",".join(names)
-        if self.alone:
-            # Only a process that trains alone imports the libraries of trackers.
-            from elastane.runtime.lone_tracking import LoneTracking
-
-            self._tracking = LoneTracking(names, lambda: self.complete)
-        else:
-            request = EventLine(time=0.0, kind=tracker_requests.KIND, who="script", why=listed)
-            self.report_event(f"trackers-{listed}", request)
 
     # -- to the coordinator --------------------------------------------------------------------------------
 
@@ -152,8 +133,8 @@ class Reporter:
         """Report an event that all workers see; the coordinator writes one event per key."""
         stamped = msgspec.structs.replace(event, time=time.time())
         self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
-        if self._tracking is not None and event.kind == evaluations.KIND:
-            self._tracking.add_evaluation(stamped)
+        if self.tracking is not None and event.kind == evaluations.KIND:
+            self.tracking.add_evaluation(stamped)
 
     def warn(self, key: str, text: str, *, step: int) -> None:
         """Warn once per run of a probable mistake in the script; all workers send the same warning."""
@@ -171,7 +152,7 @@ class Reporter:
         logged: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Report a committed step, after the script has gone on from it and a due digest is known."""
-        if (self._link is None and self._tracking is None) or round_.commit is None:
+        if (self._link is None and self.tracking is None) or round_.commit is None:
             return
         outcome = round_.outcome
         # Excludes the script's work between steps, such as an evaluation.
@@ -236,8 +217,8 @@ class Reporter:
         for report in reports:
             if self._link is not None:
                 self._link.report_step(report)
-            if self._tracking is not None:
-                self._tracking.add_step(report.line)
+            if self.tracking is not None:
+                self.tracking.add_step(report.line)
 
     def _build_report(self) -> control.WorkerReport:
         member, mesh = self._member, self._mesh

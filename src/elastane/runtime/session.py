@@ -44,6 +44,7 @@ from elastane.runtime.state.run_keep import RunKeep
 from elastane.runtime.step import TrainingStep
 from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import parse_values
+from elastane.trackers import tracker_requests
 
 STEP_LOSS = "loss"
 """The name of the step's loss among the metrics of a checkpoint."""
@@ -111,7 +112,7 @@ class Run:
         self._heartbeat = Heartbeat(beats, settings.worker)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)
-        self._reporter.request_trackers(trackers)
+        _request_trackers(self._reporter, trackers)
         self._trainer: Trainer | None = None
         self.is_prepared = False
         self.keep = RunKeep()
@@ -524,6 +525,21 @@ def _build_stream_order_error() -> BadInput:
         means="order says which positions an epoch reads, and a stream has no positions",
         do="remove order=, or pass a dataset with __len__ and __getitem__",
     )
+
+
+def _request_trackers(reporter: Reporter, names: tuple[Tracker, ...]) -> None:
+    """Request trackers of the run, or feed them from here if this process trains alone."""
+    if not names:
+        return
+    if reporter.alone:
+        # Only a process that trains alone imports the libraries of trackers.
+        from elastane.runtime.lone_tracking import LoneTracking
+
+        reporter.tracking = LoneTracking(names, lambda: reporter.complete)
+        return
+    listed = ",".join(names)
+    request = EventLine(time=0.0, kind=tracker_requests.KIND, who="script", why=listed)
+    reporter.report_event(f"trackers-{listed}", request)
 
 
 def _warn_of_batches(rows: int, plan: BatchPlan) -> str:

@@ -66,7 +66,7 @@ def lock_trackers(run_dir: RunDir) -> None:
         BadInput: another process holds it.
         OSError: its file cannot be opened.
     """
-    lock = os.open(run_dir.trackers_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    lock = os.open(run_dir.trackers.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     give_up = time.monotonic() + LOCK_S
     while True:
         try:
@@ -119,7 +119,7 @@ def start_feed(name: Tracker, subject: Subject, ending: threading.Event) -> Feed
 
 
 def make_subject(run_dir: RunDir, broken: set[int]) -> Subject:
-    """Return the run in a directory; ``broken`` collects the steps whose lines cannot be read."""
+    """Return the run in a directory; ``broken`` collects the steps of lines that cannot be read."""
 
     def describe() -> TrackedRun | None:
         record = read_record(run_dir)

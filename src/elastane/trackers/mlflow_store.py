@@ -29,7 +29,7 @@ ENVIRONMENT = {
     # The caller retries, and first asks the store what it has taken: a request that timed out may have been.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # A user who names a folder in MLFLOW_TRACKING_URI wants it, although MLflow prefers a database.
+    # MLflow prefers a database, but MLFLOW_TRACKING_URI may name a folder.
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }

@@ -34,16 +34,18 @@ def claim_identity(run_dir: RunDir) -> str:
         OSError: it can be neither read nor written.
     """
     try:
-        found = _decode(read_bytes(run_dir.trackers, LARGEST_BYTES, follow_links=False)).id
+        found = _decode(read_bytes(run_dir.trackers.identity, LARGEST_BYTES, follow_links=False)).id
         if not found.isalnum():
-            raise BadInput(f"{run_dir.trackers} is damaged", do="remove it; trackers get the run anew")
+            raise BadInput(
+                f"{run_dir.trackers.identity} is damaged", do="remove it; trackers get the run anew"
+            )
     except FileNotFoundError:
         found = secrets.token_hex(8)
         # Before anything has this id: after a power cut another one would begin the run again.
-        replace_file(run_dir.trackers, msgspec.json.encode(TrackedIdentity(found)), durable=True)
+        replace_file(run_dir.trackers.identity, msgspec.json.encode(TrackedIdentity(found)), durable=True)
     except Malformed as error:
         raise BadInput(
-            f"{run_dir.trackers} is damaged: {error}", do="remove it; trackers get the run anew"
+            f"{run_dir.trackers.identity} is damaged: {error}", do="remove it; trackers get the run anew"
         ) from error
     return found
 
@@ -58,9 +60,9 @@ def describe_tracked_run(run_dir: RunDir, record: RunRecord) -> TrackedRun:
     return TrackedRun(
         id=claim_identity(run_dir),
         name=record.spec.name,
-        tensorboard=run_dir.tensorboard,
-        mlflow=run_dir.mlflow,
-        wandb=run_dir.wandb,
+        tensorboard=run_dir.trackers.tensorboard,
+        mlflow=run_dir.trackers.mlflow,
+        wandb=run_dir.trackers.wandb,
         parameters=list_parameters(record),
     )
 

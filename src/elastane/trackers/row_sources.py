@@ -89,6 +89,9 @@ class StepReader:
             return []
         self._offset_bytes += len(fresh)
         *lines, self._torn = (self._torn + fresh).split(b"\n")
+        if len(self._torn) > LONGEST_LINE_BYTES:
+            # Elastane writes no such line. What is left of it is broken, too.
+            self._torn = b"?"
         return lines
 
 
@@ -107,12 +110,13 @@ class EvaluationReader:
             OSError: it cannot be read.
         """
         rows = []
-        for line in self._tail.read_new_lines():
-            if RESUMED in line:
-                # Another attempt numbers its rounds anew.
-                self._keys.clear()
-            if EVALUATION in line and (row := self._decode(line)) is not None:
-                rows.append(row)
+        while lines := self._tail.read_new_lines():
+            for line in lines:
+                if RESUMED in line:
+                    # Another attempt numbers its rounds anew.
+                    self._keys.clear()
+                if EVALUATION in line and (row := self._decode(line)) is not None:
+                    rows.append(row)
         return rows
 
     def _decode(self, line: bytes) -> MetricRow | None:

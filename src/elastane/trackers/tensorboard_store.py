@@ -29,7 +29,7 @@ class TensorBoardStore:
     """The folder ``tensorboard`` of a run.
 
     TensorBoard reads the files in the order of their names, and a file up to its first torn record. So each
-    process begins a new file, whose name comes last.
+    process begins a new file, with a name that comes last.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The files that Weights & Biases writes on this machine: what they have recorded, and who writes them."""
+"""The files of Weights & Biases on this machine: their records, and the processes that write them."""
 
 import struct
 from collections.abc import Iterator

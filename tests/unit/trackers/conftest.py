@@ -51,9 +51,9 @@ class RecordedRun:
         self.tracked = TrackedRun(
             id="0123456789abcdef",
             name="made-up",
-            tensorboard=self.run_dir.tensorboard,
-            mlflow=self.run_dir.mlflow,
-            wandb=self.run_dir.wandb,
+            tensorboard=self.run_dir.trackers.tensorboard,
+            mlflow=self.run_dir.trackers.mlflow,
+            wandb=self.run_dir.trackers.wandb,
             parameters={"seed": "0", "script": "t.py"},
         )
 

@@ -53,15 +53,15 @@ def test_tensorboard_has_each_point_once_after_a_kill_at_any_byte(recorded, expe
     """The last file ends with any part of a record; a record in a later file must still be read."""
     recorded.add(*map(make_line, range(1, 4)))
     feed(TensorBoardStore(), recorded)
-    (path,) = recorded.run_dir.tensorboard.iterdir()
+    (path,) = recorded.run_dir.trackers.tensorboard.iterdir()
     whole = path.read_bytes()
     recorded.add(*map(make_line, range(4, STEPS + 1)))
     for size in range(0, len(whole), 7):
-        for other in recorded.run_dir.tensorboard.iterdir():
+        for other in recorded.run_dir.trackers.tensorboard.iterdir():
             other.unlink()
         path.write_bytes(whole[:size])
         feed_to_the_end(TensorBoardStore(), recorded)
-        assert read_tensorboard(recorded.run_dir.tensorboard) == to_float32(expected(STEPS)), size
+        assert read_tensorboard(recorded.run_dir.trackers.tensorboard) == to_float32(expected(STEPS)), size
 
 
 def test_tensorboard_has_the_parameters_and_the_outcome_once(recorded):
@@ -70,7 +70,7 @@ def test_tensorboard_has_the_parameters_and_the_outcome_once(recorded):
     recorded.add(*map(make_line, range(4, STEPS + 1)))
     for _ in range(2):
         feed_to_the_end(TensorBoardStore(), recorded)
-    texts = read_tensorboard_texts(recorded.run_dir.tensorboard)
+    texts = read_tensorboard_texts(recorded.run_dir.trackers.tensorboard)
     assert texts["outcome"] == ["finished"]
     (parameters,) = texts["parameters"]
     assert "| script | t.py |" in parameters
@@ -80,11 +80,11 @@ def test_zeros_at_the_end_of_a_file_hide_nothing(recorded, expected):
     """A power cut can leave a file with its size but without its content."""
     recorded.add(*map(make_line, range(1, 4)))
     feed(TensorBoardStore(), recorded)
-    (path,) = recorded.run_dir.tensorboard.iterdir()
+    (path,) = recorded.run_dir.trackers.tensorboard.iterdir()
     path.write_bytes(path.read_bytes()[:-40] + bytes(40))
     recorded.add(*map(make_line, range(4, STEPS + 1)))
     feed_to_the_end(TensorBoardStore(), recorded)
-    assert read_tensorboard(recorded.run_dir.tensorboard) == to_float32(expected(STEPS))
+    assert read_tensorboard(recorded.run_dir.trackers.tensorboard) == to_float32(expected(STEPS))
 
 
 def test_a_full_disk_leaves_no_torn_record_before_later_ones(recorded, expected, monkeypatch):
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_no_torn_record_before_later_ones(recorded, expected,
     monkeypatch.undo()
     store.write(rows)
     store.close("finished", STEPS)
-    assert read_tensorboard(recorded.run_dir.tensorboard) == to_float32(expected(STEPS))
+    assert read_tensorboard(recorded.run_dir.trackers.tensorboard) == to_float32(expected(STEPS))
 
 
 def test_a_moved_run_directory_does_not_come_back(recorded):
@@ -122,7 +122,7 @@ def test_a_moved_run_directory_does_not_come_back(recorded):
 def mlflow_uri(request, monkeypatch, recorded, tmp_path):
     if request.param == "database":
         monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        return f"sqlite:///{recorded.run_dir.mlflow / 'mlflow.db'}"
+        return f"sqlite:///{recorded.run_dir.trackers.mlflow / 'mlflow.db'}"
     uri = f"file:{tmp_path / 'store'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri
@@ -197,7 +197,7 @@ def offline(monkeypatch):
 
 
 def read_offline(recorded):
-    return read_wandb(recorded.run_dir.wandb, recorded.tracked.id)
+    return read_wandb(recorded.run_dir.trackers.wandb, recorded.tracked.id)
 
 
 @pytest.mark.usefixtures("offline")
@@ -206,7 +206,7 @@ def test_wandb_has_each_point_once_over_all_processes(recorded, expected):
         recorded.add(make_line(first), make_line(first + 1))
         feed_to_the_end(WandbStore(), recorded, "interrupted")
     # The second file ends in the middle of a record, as after a kill.
-    path = find_record_files(recorded.run_dir.wandb, recorded.tracked.id)[-1]
+    path = find_record_files(recorded.run_dir.trackers.wandb, recorded.tracked.id)[-1]
     path.write_bytes(path.read_bytes()[:-700])
     recorded.add(make_line(5), make_line(6))
     feed_to_the_end(WandbStore(), recorded)
