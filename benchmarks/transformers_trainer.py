@@ -131,7 +131,7 @@ def main() -> None:
             found = row[name]
             print(
                 f"  {name.replace('_', ' ')} of a step: transformers {format_spread(found['theirs_s'], 's')}, "
-                f"Elastane {format_spread(found["ours_s"], "s")}; "
+                f"Elastane {format_spread(found['ours_s'], 's')}; "
                 f"speed ratio {format_spread(found['speed_ratio'], digits=3)}"
             )
     if options.json:

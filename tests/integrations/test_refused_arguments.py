@@ -33,7 +33,7 @@ class StopEpoch(TrainerCallback):
         ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"ignore_data_skip": True}, "ignore_data_skip"),
         ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint"),
-        ({"lr_scheduler_type": "greedy"}, "greedy"),
+        ({"lr_scheduler_type": "greedy", "eval_strategy": "epoch"}, "greedy"),
         ({"optim": "lomo"}, "lomo"),
         ({"accelerator_config": {"split_batches": True}}, "split_batches"),
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches"),
