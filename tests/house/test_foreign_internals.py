@@ -74,6 +74,15 @@ def list_trl_attributes():
     return SimpleNamespace(**dict.fromkeys(attributes[0].keys() & attributes[1].keys()))
 
 
+TRAINER_NAMES = """
+    _clip_grad_norm _evaluate _finalize_training _get_num_items_in_batch _get_output_dir
+    _globalstep_last_logged _init_training_state _initial_global_step _initial_num_input_tokens_seen
+    _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_inputs _save_checkpoint
+    _save_optimizer_and_scheduler _save_rng_state _save_scaler _total_loss_scalar _tr_loss
+    _track_num_input_tokens
+"""
+
+
 INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_buffers": ("torch", lambda: torch.nn.Linear(1, 1)),
     "_modules": ("torch", lambda: torch.nn.Linear(1, 1)),
@@ -90,31 +99,7 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_mapping": ("sqlalchemy", make_row),
     "_optimizer_step_pre_hooks": ("torch", make_stepped_optimizer),
     "_optimizer_step_post_hooks": ("torch", make_stepped_optimizer),
-    **dict.fromkeys(
-        (
-            "_clip_grad_norm",
-            "_evaluate",
-            "_finalize_training",
-            "_get_num_items_in_batch",
-            "_get_output_dir",
-            "_globalstep_last_logged",
-            "_init_training_state",
-            "_initial_global_step",
-            "_initial_num_input_tokens_seen",
-            "_inner_training_loop",
-            "_load_best_model",
-            "_maybe_log_save_evaluate",
-            "_prepare_inputs",
-            "_save_checkpoint",
-            "_save_optimizer_and_scheduler",
-            "_save_rng_state",
-            "_save_scaler",
-            "_total_loss_scalar",
-            "_tr_loss",
-            "_track_num_input_tokens",
-        ),
-        ("transformers", list_trainer_attributes),
-    ),
+    **dict.fromkeys(TRAINER_NAMES.split(), ("transformers", list_trainer_attributes)),
     "_metrics": ("trl", list_trl_attributes),
     "_total_train_tokens": ("trl", list_trl_attributes),
     # Only by name, in a string, or through self:

@@ -110,3 +110,47 @@ def test_workers_may_join_die_and_leave(play, play_reference, kind):
     ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
     assert_trained_as(ended, play_reference(f"--kind={kind}"))
     assert len({line.generation for line in ended.run.ledger}) > 2
+
+
+def test_a_worker_may_die_while_it_writes_a_checkpoint(play, play_reference):
+    # The other worker waits for the lock, gets it from the kernel, and writes the folder.
+    ended = play("--kind=trainer", "--die-in-save=0", start=2)
+    assert_trained_as(ended, play_reference("--kind=trainer"))
+    assert "worker 0" in ended.find_subjects("worker.died")
+
+
+def test_a_training_resumes_on_other_workers(stage, attempts, play_reference):
+    stage.preload(*MODULES)
+    attempts.begin(
+        "--start=2",
+        "--workers=1:4",
+        "--digest-every=1",
+        "--checkpoint-every=2 steps",
+        script=SCRIPT,
+        args=("--kind=trainer", "--paced-from=6"),
+    )
+    attempts.wait_for_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume()
+    assert_trained_as(attempts.wait_for_end(), play_reference("--kind=trainer"))
+
+
+def test_all_workers_stop_when_a_callback_does(play, play_reference):
+    reference = play_reference("--kind=trainer", "--stop-early")
+    assert [line.step for line in reference.run.ledger] == [1, 2, 3, 4, 5, 6], reference.describe()
+    assert_trained_as(play("--kind=trainer", "--stop-early", start=3), reference)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora"])
+def test_workers_may_join_die_and_leave_in_other_trainings(play, play_reference, kind):
+    ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
+    assert_trained_as(ended, play_reference(f"--kind={kind}"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", [2, 3, 4])
+@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo"])
+def test_the_number_of_workers_does_not_matter(play, play_reference, kind, start):
+    assert_trained_as(play(f"--kind={kind}", start=start), play_reference(f"--kind={kind}"))

@@ -103,13 +103,13 @@ REFUSED: tuple[RefusedArgument, ...] = (
     ),
     RefusedArgument(
         "accelerator_config.split_batches",
-        lambda args: bool(args.accelerator_config.split_batches),
+        lambda args: bool(getattr(args.accelerator_config, "split_batches", False)),
         _OWN_DIVISION,
         "remove split_batches",
     ),
     RefusedArgument(
         "accelerator_config.dispatch_batches",
-        lambda args: bool(args.accelerator_config.dispatch_batches),
+        lambda args: bool(getattr(args.accelerator_config, "dispatch_batches", False)),
         "one process would load the batches of all others, and its death would end the run",
         "remove dispatch_batches: each worker loads the samples of its virtual ranks",
     ),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
 from elastane.api.errors import BadInput
 from elastane.runtime.session import Run

@@ -4,7 +4,7 @@ import functools
 import math
 import uuid
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import transformers
@@ -54,6 +54,9 @@ class ElasticTrainer(transformers.Trainer):
     Raises:
         BadInput: an argument cannot be kept exactly.
     """
+
+    model: Any
+    optimizer: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         given = options.get("args", args[1] if len(args) > 1 else None)
@@ -127,7 +130,7 @@ class ElasticTrainer(transformers.Trainer):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         args = self.args
-        loader = self.get_train_dataloader()
+        loader: Any = self.get_train_dataloader()
         check_train_loader(args, loader)
         epochs, per_epoch, _, samples, _, _, steps = self.set_initial_training_values(args, loader)
         plan = self._build_plan(len(loader.dataset), steps)
@@ -190,7 +193,7 @@ class ElasticTrainer(transformers.Trainer):
         if copies is not None and args.save_strategy != SaveStrategy.NO and not args.save_only_model:
             raise build_argument_error(
                 f"save_strategy={str(args.save_strategy)!r} in a run with --copies {copies}",
-                "no worker has the whole state of the optimizer, which the checkpoint of the Trainer contains",
+                "no worker has the whole state of the optimizer, which a checkpoint of the Trainer has",
                 "pass save_only_model=True; the checkpoints of the run have the whole state",
             )
         self.create_optimizer()
@@ -233,7 +236,7 @@ class ElasticTrainer(transformers.Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate as ``transformers.Trainer`` does; the workers share an evaluation that needs losses only."""
+        """Evaluate as ``transformers.Trainer`` does; the workers share it if it needs losses only."""
         only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         is_between = self._loop is not None and self._loop.is_between_steps
         if is_between and is_shareable(self, dataloader, prediction_loss_only=bool(only)):
@@ -287,7 +290,7 @@ class ElasticTrainer(transformers.Trainer):
         if _internal_call:
             super().save_model(output_dir, _internal_call=True)
             return
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.output_dir or ".")
         stamp = self._make_stamp(folder)
         with hold_lock(folder, self._beat):
             if not is_written(folder, stamp):
@@ -345,7 +348,8 @@ def clip_gradient(trainer: ElasticTrainer, _optimizer: Any, _args: Any, _options
 
 def as_dataset(samples: Any) -> Any:
     """Return samples as a dataset; a list of dicts with tensors would look like a list of batches."""
-    return Subset(samples, range(len(samples))) if isinstance(samples, list | tuple) else samples
+    is_plain = isinstance(samples, list | tuple)
+    return Subset(cast("Any", samples), range(len(samples))) if is_plain else samples
 
 
 def check_train_loader(args: Any, loader: Any) -> None:

@@ -63,4 +63,5 @@ def evaluate_together(
         if args.logging_nan_inf_filter and finite.any():
             each = each[finite]
         metrics[f"{prefix}_loss"] = each.mean().item()
-    return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=samples)
+    nothing: Any = None
+    return EvalLoopOutput(predictions=nothing, label_ids=nothing, metrics=metrics, num_samples=samples)

@@ -16,16 +16,22 @@ LOCK = ".elastane.lock"
 STAMP = ".elastane-save"
 POLL_S = 0.01
 
+_held: set[Path] = set()
+
 
 @contextmanager
 def hold_lock(folder: Path, beat: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a folder of this machine.
+    """Hold the lock of a folder of this machine; a process that holds it already goes on.
 
     Args:
         folder: the folder; it is made.
         beat: called while another worker holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    held = folder.resolve()
+    if held in _held:
+        yield
+        return
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         while True:
@@ -36,8 +42,10 @@ def hold_lock(folder: Path, beat: Callable[[], None]) -> Iterator[None]:
                 time.sleep(POLL_S)
             else:
                 break
+        _held.add(held)
         yield
     finally:
+        _held.discard(held)
         os.close(descriptor)
 
 

@@ -188,7 +188,8 @@ class TrainingLoop:
         trainer, gathered = self._trainer, step.gathered
         for loss in gathered["loss"]:
             trainer._tr_loss += loss  # noqa: SLF001 - the Trainer has no accessor
-        trainer.current_flos += sum(gathered["flos"])
+        flos: Any = sum(gathered["flos"])
+        trainer.current_flos += flos
         trainer.state.num_input_tokens_seen += int(sum(gathered["tokens"]))
         others = {name: values for name, values in gathered.items() if name not in {"loss", "flos", "tokens"}}
         trainer.values.add("train", others)

@@ -1,11 +1,11 @@
 """The arguments of the trainers of ``trl`` that a run refuses."""
 
-from trl import DPOConfig
+from typing import Any
 
 from elastane.integrations.transformers.argument_checks import build_argument_error
 
 
-def check_dpo_arguments(args: DPOConfig) -> None:
+def check_dpo_arguments(args: Any) -> None:
     """Refuse a reference model that changes.
 
     Raises:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import trl
+from trl.trainer import dpo_trainer, sft_trainer
 
 from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
 from elastane.integrations.trl.argument_checks import check_dpo_arguments
 from elastane.integrations.trl.trl_metrics import TrlMetrics
 
 
-class SFTTrainer(trl.SFTTrainer, ElasticTrainer):
+class SFTTrainer(sft_trainer.SFTTrainer, ElasticTrainer):
     """A ``trl.SFTTrainer`` that trains in a run, with the same bytes at any number of workers.
 
     Raises:
@@ -21,7 +21,7 @@ class SFTTrainer(trl.SFTTrainer, ElasticTrainer):
         self.values = TrlMetrics(self)
 
 
-class DPOTrainer(trl.DPOTrainer, ElasticTrainer):
+class DPOTrainer(dpo_trainer.DPOTrainer, ElasticTrainer):
     """A ``trl.DPOTrainer`` that trains in a run, with the same bytes at any number of workers.
 
     Raises:

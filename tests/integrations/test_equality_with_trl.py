@@ -1,0 +1,98 @@
+"""On one worker our SFTTrainer and DPOTrainer give the losses, metrics and weights of those of ``trl``."""
+
+import pytest
+import transformers
+import trl
+from datasets import Dataset, disable_progress_bars
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from elastane.api.errors import BadInput
+from elastane.integrations import trl as ours
+
+from .conftest import assert_equal_training
+
+disable_progress_bars()
+COUNT = 14
+PROMPTS = [f"{number}+{number}=" for number in range(COUNT)]
+COLUMNS = {
+    "SFT": {"prompt": PROMPTS, "completion": [f"{2 * number} ok" for number in range(COUNT)]},
+    "DPO": {
+        "prompt": PROMPTS,
+        "chosen": [f"{2 * number} ok" for number in range(COUNT)],
+        "rejected": [f"{3 * number} no" for number in range(COUNT)],
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def no_telemetry(monkeypatch):
+    monkeypatch.setenv("CI", "1")
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains with the trainer of a module for a task, and returns the trainer."""
+
+    def train(module, task, *, lora=False, **arguments):
+        common = {
+            "output_dir": str(tmp_path / module.__name__),
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 1,
+            "learning_rate": 1e-2,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+        }
+        data = Dataset.from_dict(COLUMNS[task])
+        reference = {"ref_model": make_model()} if task == "DPO" and not lora else {}
+        trainer = getattr(module, f"{task}Trainer")(
+            model=make_model(),
+            args=getattr(trl, f"{task}Config")(**(common | arguments)),
+            train_dataset=data,
+            eval_dataset=data.select(range(6)),
+            processing_class=make_tokenizer(),
+            peft_config=LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]) if lora else None,
+            **reference,
+        )
+        trainer.train()
+        return trainer
+
+    return train
+
+
+def make_model():
+    transformers.set_seed(3)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=97, max_position_embeddings=64, **sizes, **special))
+
+
+def make_tokenizer():
+    vocabulary = {text: number for number, text in enumerate(["<pad>", "<eos>", *map(chr, range(32, 127))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    special = dict(zip(("pad_token", "eos_token"), vocabulary, strict=False))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("task", ["SFT", "DPO"])
+def test_losses_metrics_and_weights_are_equal(train, task, lora):
+    options = {"lora": lora, "eval_strategy": "steps", "eval_steps": 2}
+    assert_equal_training(train(trl, task, **options), train(ours, task, **options))
+
+
+def test_packed_samples_are_equal(train):
+    options = {"packing": True, "max_length": 32, "padding_free": False}
+    assert_equal_training(train(trl, "SFT", **options), train(ours, "SFT", **options))
+
+
+def test_a_reference_model_that_changes_is_refused(train):
+    with pytest.raises(BadInput, match="sync_ref_model"):
+        train(ours, "DPO", sync_ref_model=True, ref_model_sync_steps=1)

@@ -1,0 +1,105 @@
+"""What a run cannot keep exactly is refused, by name, with the reason and what to do instead."""
+
+import pytest
+import torch
+import transformers
+from torch.utils.data import IterableDataset
+from transformers import TrainerCallback
+
+from elastane.api.errors import BadInput
+from elastane.integrations.transformers import Trainer
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+class BeforeOptimizer(TrainerCallback):
+    def on_pre_optimizer_step(self, *_args, **_options):
+        pass
+
+
+class StopEpoch(TrainerCallback):
+    def on_step_end(self, _args, _state, control, **_options):
+        control.should_epoch_stop = True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"torch_compile": True, "torch_compile_backend": "eager"}, "torch_compile"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
+        ({"ignore_data_skip": True}, "ignore_data_skip"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint"),
+        ({"lr_scheduler_type": "greedy", "eval_strategy": "epoch"}, "greedy"),
+        ({"optim": "lomo"}, "lomo"),
+        ({"accelerator_config": {"split_batches": True}}, "split_batches"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches"),
+        (
+            {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"},
+            "multiprocessing_context",
+        ),
+        ({"train_dataset": Stream(), "max_steps": 3}, "train_dataset without positions"),
+        ({"dataloader_drop_last": True}, "dataloader_drop_last"),
+        ({"callbacks": [BeforeOptimizer()]}, "on_pre_optimizer_step"),
+        ({"callbacks": [StopEpoch()]}, "should_epoch_stop"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_argument_is_refused_by_name(make_trainer, arguments, name):
+    with pytest.raises(BadInput, match=name) as caught:
+        make_trainer(Trainer, **arguments).train()
+    assert caught.value.means
+    assert caught.value.do
+
+
+def test_the_end_of_an_epoch_may_be_dropped_if_nothing_is_there(make_trainer):
+    trainer = make_trainer(Trainer, dataloader_drop_last=True, per_device_train_batch_size=2)
+    assert trainer.train().global_step == 22
+
+
+def test_a_training_is_not_repeated_in_one_run(make_trainer):
+    trainer = make_trainer(Trainer)
+    trainer.train()
+    with pytest.raises(BadInput, match="twice"):
+        trainer.train()
+
+
+def test_a_folder_of_a_checkpoint_does_not_resume_a_run(make_trainer):
+    with pytest.raises(BadInput, match="resume_from_checkpoint"):
+        make_trainer(Trainer).train(resume_from_checkpoint="out/checkpoint-4")
+
+
+def test_a_search_is_refused(make_trainer):
+    with pytest.raises(BadInput, match="hyperparameter_search"):
+        make_trainer(Trainer).hyperparameter_search(n_trials=2)
+
+
+def test_a_subclass_with_a_loop_of_its_own_is_refused(make_trainer):
+    mine = type("Mine", (Trainer,), {"get_batch_samples": lambda *_: ([], None)})
+    with pytest.raises(BadInput, match="get_batch_samples"):
+        make_trainer(mine)
+
+
+def test_a_sampler_with_batches_of_other_sizes_is_refused(make_trainer):
+    def get_train_dataloader(self):
+        batches = [[0, 1], [2, 3, 4], [5]]
+        return torch.utils.data.DataLoader(self.train_dataset, batch_sampler=batches)
+
+    mine = type("Mine", (Trainer,), {"get_train_dataloader": get_train_dataloader})
+    with pytest.raises(BadInput, match="other sizes"):
+        make_trainer(mine).train()
+
+
+def test_a_trainer_of_someone_else_becomes_elastic_with_a_second_base(make_trainer):
+    theirs = type(
+        "Theirs",
+        (transformers.Trainer,),
+        {"log": lambda self, logs, start=None: super(theirs, self).log(logs | {"mine": 1.0}, start)},
+    )
+    both = type("Both", (theirs, Trainer), {})
+    trainer = make_trainer(both, max_steps=2)
+    trainer.train()
+    assert all(entry["mine"] == 1.0 for entry in trainer.state.log_history)
