@@ -88,16 +88,18 @@ def test_a_plateau_is_not_stepped_with_a_value_of_a_microbatch():
 
 def test_batches_without_a_step_of_the_optimizer_are_refused():
     script = Script()
-    with pytest.raises(BadInput, match="had no optimizer.step"):
-        for inputs, targets in script.loader:
-            script.fabric.backward(functional.cross_entropy(script.model(inputs), targets))
+    batches = iter(script.loader)
+    inputs, targets = next(batches)
+    script.fabric.backward(functional.cross_entropy(script.model(inputs), targets))
+    with pytest.raises(BadInput, match="a batch had no"):
+        next(batches)
 
 
 def test_backward_outside_the_loop_is_refused():
     script = Script()
-    with pytest.raises(BadInput, match="fabric.backward was called outside the loop"):
+    with pytest.raises(BadInput, match="backward was called outside the loop"):
         script.fabric.backward(script.model(torch.ones(1, 2)).sum())
-    with pytest.raises(BadInput, match="optimizer.step was called outside the loop"):
+    with pytest.raises(BadInput, match="step was called outside the loop"):
         script.optimizer.step()
 
 
@@ -117,7 +119,7 @@ def test_a_loader_without_a_model_is_refused():
         warnings.simplefilter("ignore")
         fabric = Fabric(strategy="elastane", accelerator="cpu")
         loader = fabric.setup_dataloaders(make_loader())
-    with pytest.raises(BadInput, match="before fabric.setup"):
+    with pytest.raises(BadInput, match="iterated before"):
         next(iter(loader))
     with pytest.raises(BadInput, match="no training loader yet"):
         next(ElastaneFabricStrategy().epochs(2))

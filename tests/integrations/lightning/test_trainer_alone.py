@@ -1,4 +1,4 @@
-"""A Trainer alone gives what Lightning's own loop gives for the same order of samples, and keeps its hooks."""
+"""A Trainer alone gives what Lightning's own loop gives for the same order of samples."""
 
 import warnings
 
@@ -13,17 +13,17 @@ from elastane.integrations.lightning.training_data import choose_microbatch, des
 from elastane.integrations.lightning.value_names import clean_name
 from elastane.protocol.sampling import find_sample_index
 
-from .modules import Points, PointsModule, fit, make_loader
+from .modules import Points, PointsModule, fit
 
 
 class OurOrder:
     """Yields the batches of Elastane's order, so that Lightning's own loop can read in it."""
 
     def __init__(self, length, batch):
-        self._length, self._batch, self._epoch = length, batch, -1
+        self._length, self._batch, self._batches, self._epoch = length, batch, -(-length // batch), -1
 
     def __len__(self):
-        return -(-self._length // self._batch)
+        return self._batches
 
     def __iter__(self):
         self._epoch += 1
