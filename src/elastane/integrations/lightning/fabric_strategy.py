@@ -38,7 +38,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
 
     Args:
         microbatch: the samples of a virtual rank; None: the smallest part of up to 8 equal parts of a batch.
-        clip_grad_norm: the largest norm of the whole gradient, for scripts that call ``Fabric.clip_gradients``.
+        clip_grad_norm: the largest norm of the whole gradient, for scripts that clip it.
         epochs: the number of epochs, for the progress that the run shows; None: the run ends with the script.
         accelerator: of Lightning.
         checkpoint_io: of Lightning; None: files that appear complete or not at all.
