@@ -109,7 +109,7 @@ def _count_saved_elements(shape: ModelShape, context: int) -> tuple[int, int]:
     h, d, k, f = shape.width, shape.queries, shape.keys, shape.inner
     if not shape.gated:
         # Two layer norms with mean and deviation, the attention's input projection, and a GELU of tanh.
-        return shape.heads + 4, 8 * h + 5 * f
+        return shape.heads, 8 * h + 5 * f + 4
     full, rest = 2 * h + 2, 4 * h + 2 * d + 2 * k
     if shape.query_norm:
         full, rest = full + d + k + shape.heads + shape.key_heads, rest + d + k
