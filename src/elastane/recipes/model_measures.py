@@ -41,7 +41,7 @@ def measure_model(recipe: Recipe) -> ModelMeasures:
     """Return the measures of a recipe's model; no weights are read or made.
 
     Raises:
-        BadInput: the tokenizer, whose vocabulary the model gets, cannot be loaded.
+        BadInput: the tokenizer, which decides the vocabulary, cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 

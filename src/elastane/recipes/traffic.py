@@ -21,7 +21,7 @@ class StepTraffic(msgspec.Struct, frozen=True):
     Args:
         partial_sums_bytes: of all workers together, to the owners of blocks.
         sums_bytes: from the owners to the other holders.
-        published_bytes: new values, from the owners to workers that are no holders.
+        published_bytes: new values, from the owners to workers without a copy.
         largest_bytes: the most that one worker sends or receives.
     """
 
