@@ -25,6 +25,7 @@ from elastane.observability.report_attempts import (
     render_attempts_table,
     render_checkpoint_table,
 )
+from elastane.observability.report_texts import render_text_artifacts
 from elastane.observability.run_events import describe_event_details, format_event_value, name_event_source
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import find_step
@@ -65,6 +66,7 @@ def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
         *render_curves(run),
         *render_event_table(run),
         *render_evaluation_table(run),
+        *render_text_artifacts(run),
         *render_attempts_table(run),
         *render_checkpoint_table(run),
         '<div class="columns"><section>',

@@ -75,7 +75,7 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
 
 
-class RecipePlan(msgspec.Struct, frozen=True, kw_only=True):
+class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
     """The plan of a recipe.
 
     Args:

@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
 from elastane.observability.report import render_report, write_report
@@ -111,3 +112,23 @@ def test_the_page_is_replaced_atomically(make_run) -> None:
     path = write_report(run).report
     assert path.read_text().startswith("<!doctype html>")
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
+
+
+def test_text_artifacts_are_shown_newest_first_and_escaped(make_run) -> None:
+    run = make_run()
+    written = {
+        "sample.txt": WrittenFile(bytes=1, checksum=""),
+        "image.png": WrittenFile(bytes=1, checksum=""),
+    }
+    marked = {1: written, 3: written, 4: {"../run.txt": WrittenFile(bytes=1, checksum="")}}
+    ledger = tuple(msgspec.structs.replace(line, artifacts=marked.get(line.step, {})) for line in run.ledger)
+    for step, text in ((1, "early"), (3, "<b>late\x1b</b>")):
+        folder = run.run_dir.artifacts / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "sample.txt").write_text(text)
+    page = render_report(msgspec.structs.replace(run, ledger=ledger))
+    late, early = page.index("step 3: sample.txt"), page.index("step 1: sample.txt")
+    assert late < page.index("&lt;b&gt;late") < early < page.index("early")
+    assert "\x1b" not in page
+    assert "image.png" not in page
+    assert "run.txt" not in page
