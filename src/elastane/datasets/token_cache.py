@@ -1,4 +1,4 @@
-"""The cache of what is made once of text: its folder, digests of file contents, and the lock of the maker."""
+"""The cache of files made once of text: its folder, digests of contents, and the lock of the maker."""
 
 import fcntl
 import hashlib

@@ -1,5 +1,6 @@
 """The models of recipes: classes of ``transformers``, unmodified, with random or pretrained weights."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -79,4 +80,7 @@ def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:
         lora_dropout=spec.dropout,
         target_modules=list(spec.layers) or "all-linear",
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks transformers by the old name of a property.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        return get_peft_model(model, config)

@@ -29,14 +29,23 @@ def check_recipe(recipe: Recipe, pretrained: dict[str, Any] | None = None) -> No
     Raises:
         BadField: a value is invalid; the error names it as ``--set`` does.
     """
-    _check_batch(recipe.batch)
-    _check_workers(recipe.workers, recipe.batch)
+    check_sizes(recipe)
     _check_training(recipe)
     if pretrained is None:
         _check_config(recipe)
     _check_context(recipe, pretrained or recipe.model.config)
     check_data(recipe.data, recipe.task)
     parse_checkpoint_policy(describe_checkpoints(recipe.checkpoints), CHECKPOINT_FIELDS)
+
+
+def check_sizes(recipe: Recipe) -> None:
+    """Check the global batch and the numbers of workers.
+
+    Raises:
+        BadField: they do not fit together.
+    """
+    _check_batch(recipe.batch)
+    _check_workers(recipe.workers, recipe.batch)
 
 
 def describe_checkpoints(rules: CheckpointRules) -> JobCheckpoints:

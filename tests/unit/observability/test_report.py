@@ -116,7 +116,10 @@ def test_the_page_is_replaced_atomically(make_run) -> None:
 
 def test_text_artifacts_are_shown_newest_first_and_escaped(make_run) -> None:
     run = make_run()
-    written = {"sample.txt": WrittenFile(bytes=1, checksum=""), "image.png": WrittenFile(bytes=1, checksum="")}
+    written = {
+        "sample.txt": WrittenFile(bytes=1, checksum=""),
+        "image.png": WrittenFile(bytes=1, checksum=""),
+    }
     marked = {1: written, 3: written, 4: {"../run.txt": WrittenFile(bytes=1, checksum="")}}
     ledger = tuple(msgspec.structs.replace(line, artifacts=marked.get(line.step, {})) for line in run.ledger)
     for step, text in ((1, "early"), (3, "<b>late\x1b</b>")):

@@ -14,6 +14,7 @@ from elastane.cli.recipes.arguments import (
     read_typed_recipe,
     resolve_typed_recipe,
 )
+from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.run import recipe_run
 from elastane.cli.recipes.submit import recipe_submit
 from elastane.recipes.ejection import eject_recipe
@@ -32,6 +33,7 @@ text of Python's standard library.
   $ elastane recipe run llama-tiny               [dim]trains in a minute on a laptop[/dim]
   $ elastane recipe run llama-tiny --set data.path=text/ --set training.steps=500
   $ elastane recipe show llama-3.1-8b-lora       [dim]show all fields for --set[/dim]
+  $ elastane recipe plan llama-3.1-8b --devices 64:80GB
   $ elastane recipe submit llama-3.1-8b-lora --set data.path=chats.jsonl
   $ elastane recipe eject llama-tiny mine        [dim]write the script and the YAML[/dim]
 """
@@ -104,4 +106,5 @@ recipe.command("list")(wrap_command(list_catalog))
 recipe.command("show")(wrap_command(show_recipe))
 recipe.command("run")(wrap_command(recipe_run))
 recipe.command("submit")(wrap_command(recipe_submit))
+recipe.command("plan")(wrap_command(plan_sizes))
 recipe.command("eject")(wrap_command(eject_files))

@@ -1,8 +1,9 @@
 """The tokens of a conversation, and which of them the model learns to write.
 
 The chat template of the tokenizer turns messages into text. A template that marks the answers itself, with
-``{% generation %}``, decides what is learned. For any other template the answers are found in the text: each
-begins where the template would ask the model to write, and ends with the end-of-turn token after its content.
+``{% generation %}``, decides which tokens are learned. For any other template the answers are found in the
+text: each begins where the template would ask the model to write, and ends with the end-of-turn token after
+its content.
 """
 
 import re

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from elastane.api.field_checks import make_field_error
 
 
-class Samples(Protocol):
+class SampleSource(Protocol):
     """A map-style dataset with a fingerprint."""
 
     def __len__(self) -> int: ...
@@ -26,7 +26,7 @@ class SampleSelection:
         is_held_out: select these positions; otherwise all others.
     """
 
-    def __init__(self, samples: Samples, held: NDArray[np.int64], *, is_held_out: bool) -> None:
+    def __init__(self, samples: SampleSource, held: NDArray[np.int64], *, is_held_out: bool) -> None:
         self._samples, self._held, self._is_held_out = samples, held, is_held_out
         # The positions before each held one that are not held: position i of the others is i plus the number
         # of held ones before it.
@@ -52,7 +52,7 @@ class SampleSelection:
         return hashlib.sha256(selection.encode()).hexdigest()
 
 
-def hold_out(samples: Samples, fraction: float) -> tuple[Samples, Samples | None]:
+def hold_out(samples: SampleSource, fraction: float) -> tuple[SampleSource, SampleSource | None]:
     """Divide samples into those for training and those for evaluations, which are spread evenly.
 
     The division depends on the number of samples and the fraction alone.

@@ -16,7 +16,7 @@ from elastane.datasets.rows import BadRow, read_rows
 from elastane.recipes.data.collation import Collate, PaddedCollation, stack_windows
 from elastane.recipes.data.encoded_samples import open_encoded_samples
 from elastane.recipes.data.files import DataFiles, find_files
-from elastane.recipes.data.held_out import Samples, hold_out
+from elastane.recipes.data.held_out import SampleSource, hold_out
 from elastane.recipes.data.sample_file import SampleFile
 from elastane.recipes.data.spec import ROWS, DataSpec, Task, check_data
 from elastane.recipes.data.standard_library import write_standard_library
@@ -39,8 +39,8 @@ class RecipeData:
         summary: a sentence with the number of samples, and how many were truncated or dropped.
     """
 
-    train: Samples
-    held_out: Samples | None
+    train: SampleSource
+    held_out: SampleSource | None
     collate: Collate
     summary: str
 
@@ -82,7 +82,7 @@ def open_data(spec: DataSpec, tokenizer: "PreTrainedTokenizerFast", task: Task, 
     samples = _open_samples(spec, _find_files(spec, task), tokenizer, task, context)
     if isinstance(spec.held_out, str):
         files = find_files(spec, spec.held_out, "data.held_out")
-        divided: tuple[Samples, Samples | None] = (
+        divided: tuple[SampleSource, SampleSource | None] = (
             samples,
             _open_samples(spec, files, tokenizer, task, context),
         )
@@ -100,7 +100,7 @@ def _find_files(spec: DataSpec, task: Task) -> DataFiles:
 
 def _open_samples(
     spec: DataSpec, files: DataFiles, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int
-) -> Samples:
+) -> SampleSource:
     if task != "pretrain":
         if files.format not in ROWS:
             raise BadInput(
@@ -167,7 +167,7 @@ def _find_padding(tokenizer: "PreTrainedTokenizerFast") -> int:
     return padding if isinstance(padding, int) else 0
 
 
-def _describe(samples: Samples, context: int) -> str:
+def _describe(samples: SampleSource, context: int) -> str:
     if isinstance(samples, SampleFile):
         return samples.counts.describe()
     return f"{len(samples):,} windows of {context:,} tokens"

@@ -39,7 +39,7 @@ def read_tokenizer(folder: str) -> "PreTrainedTokenizerFast":
             "data.tokenizer",
             f"{folder} has a tokenizer that is written in Python",
             means="recipes need the positions of tokens in the text, which only a tokenizer.json gives",
-            do="write a folder whose tokenizer.json holds the whole tokenizer",
+            do="write a folder with a whole tokenizer in its tokenizer.json",
         )
     return cast("PreTrainedTokenizerFast", tokenizer)
 

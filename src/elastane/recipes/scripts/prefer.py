@@ -49,7 +49,6 @@ def main() -> None:
                 before = reference.compute_log_probs(model, batch)
                 loss, pairs = preference_loss_sum(model, before, batch, recipe.preference.beta)
             step.backward(loss, weight=pairs)
-        run.log(learning_rate=optimizer.param_groups[0]["lr"])
 
         if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
             score = measure_preference(run, model, reference, data, recipe)

@@ -47,7 +47,6 @@ def main() -> None:
                 loss, tokens = causal_loss_sum(model, batch)
             # The step divides by the number of tokens in the whole global batch.
             step.backward(loss, weight=tokens)
-        run.log(learning_rate=optimizer.param_groups[0]["lr"])
 
         if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
             loss = measure_loss(run, model, data, recipe)

@@ -1,0 +1,90 @@
+"""``elastane recipe plan``: the memory, traffic and speed of a recipe at each number of workers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.extras import require
+from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.devices import count_devices
+from elastane.cli.option_values import read_size_bytes
+from elastane.cli.recipes.arguments import Changes, RecipeName, read_typed_recipe
+from elastane.cli.torch_process import run_module
+from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe_checks import check_sizes
+from elastane.recipes.recipe_plan import (
+    HEADINGS,
+    PlanRequest,
+    RecipePlan,
+    build_plan_rows,
+    describe_plan,
+    parse_devices,
+)
+
+
+def plan_sizes(
+    named: RecipeName,
+    changes: Changes = None,
+    *,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[:MEMORY]",
+            help="Number of devices, and the memory of each: 8 or 8:80GB. Default: those of this machine.",
+        ),
+    ] = None,
+    flops: Annotated[
+        float | None,
+        typer.Option(
+            metavar="F",
+            help="Floating-point operations per second that one worker reaches, such as 4e14. Default: "
+            "measured on this machine with a small model.",
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Bytes per second between two workers, such as 10GB. Default: 1.25GB."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan the memory, the traffic and the speed of a recipe at each number of workers.
+
+    Nothing is trained or downloaded; the model is built without its weights.
+
+      $ elastane recipe plan llama-tiny
+      $ elastane recipe plan llama-3.1-8b --devices 64:80GB --flops 4e14
+
+    With --json, the plan.
+    """
+    require("torch", "a plan needs torch")
+    require("recipes", "recipes train models of transformers")
+    recipe = describe_model_only(read_typed_recipe(named, changes))
+    check_sizes(recipe)
+    request = PlanRequest(
+        recipe=recipe, devices=parse_devices(devices or str(count_devices()[0])), flops_per_s=flops
+    )
+    if bandwidth is not None:
+        bytes_per_s = float(read_size_bytes("--bandwidth", bandwidth))
+        request = msgspec.structs.replace(request, bandwidth_bytes_per_s=bytes_per_s)
+    plan = run_module("elastane.recipes.memory_plan", [msgspec.json.encode(request).decode()], RecipePlan)
+    if as_json:
+        print_json(plan)
+        return
+    from elastane.cli.tables import build_table, print_wide
+
+    console = open_console()
+    print_wide(console, build_table(HEADINGS, build_plan_rows(plan), numbers=HEADINGS))
+    for sentence in describe_plan(plan):
+        console.print(sentence, markup=False)
+
+
+def describe_model_only(recipe: Recipe) -> Recipe:
+    """Return a recipe with the sizes that it writes, in place of a model of the hub with the same sizes."""
+    source = recipe.model.source
+    if not source or Path(source).is_absolute() or not recipe.model.config:
+        return recipe
+    return msgspec.structs.replace(recipe, model=msgspec.structs.replace(recipe.model, source=""))

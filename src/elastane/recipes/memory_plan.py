@@ -1,0 +1,158 @@
+"""The plan of a recipe, computed in a process with torch; ``elastane recipe plan`` starts it.
+
+    python -m elastane.recipes.memory_plan REQUEST
+
+REQUEST is a `PlanRequest` in JSON. The program prints a `RecipePlan` in JSON.
+"""
+
+import sys
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.recipes.activations import count_flops, estimate_activations
+from elastane.recipes.model_measures import ModelMeasures, measure_model
+from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe_plan import DeviceGroup, PlanRequest, RecipePlan, SizePlan, list_sizes
+from elastane.recipes.speed import measure_flops
+from elastane.recipes.traffic import count_held_bytes, count_slots, count_traffic, divide_ranks
+from elastane.runtime.json_answer import print_answer
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+MOMENTS = 2
+"""AdamW keeps two moments of each trained parameter, in the parameter's data type."""
+
+
+def plan_recipe(request: PlanRequest) -> RecipePlan:
+    """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
+
+    Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
+    a microbatch. Traffic follows from the protocol. The time of a step is ``microbatches * tokens * FLOPs per
+    token / speed + traffic of the busiest worker / bandwidth``; both of its parts are upper bounds, as a real
+    step overlaps them.
+
+    Raises:
+        BadInput: the recipe allows no number of workers that the devices suffice for.
+    """
+    recipe, devices = request.recipe, request.devices
+    sizes = list_sizes(devices.count, recipe.batch.virtual_ranks, recipe.workers.sizes)
+    if not sizes:
+        raise BadInput(
+            f"{devices.count} devices are fewer than the recipe needs: workers.sizes begins with "
+            f"{min(recipe.workers.sizes)}",
+            means="the run could not start",
+            do="plan for more devices, or allow smaller sizes: --set workers.sizes=[]",
+        )
+    measures = measure_model(recipe)
+    flops_per_token = _count_flops(recipe, measures)
+    flops_per_s = request.flops_per_s or measure_flops(recipe.model.dtype)
+    speed = flops_per_s / flops_per_token
+    return RecipePlan(
+        parameters=measures.parameters,
+        trained=measures.trained,
+        tokens_per_step=recipe.batch.size * _count_sample_tokens(recipe),
+        flops_per_token=flops_per_token,
+        flops_per_s=flops_per_s,
+        is_measured=request.flops_per_s is None,
+        bandwidth_bytes_per_s=request.bandwidth_bytes_per_s,
+        devices=devices,
+        sizes=tuple(
+            plan_size(recipe, measures, workers, devices, speed, request.bandwidth_bytes_per_s)
+            for workers in sizes
+        ),
+    )
+
+
+def plan_size(  # noqa: PLR0917 - all that a size depends on
+    recipe: Recipe,
+    measures: ModelMeasures,
+    workers: int,
+    devices: DeviceGroup,
+    tokens_per_s: float,
+    bandwidth_bytes_per_s: float,
+) -> SizePlan:
+    """Return the plan of one number of workers.
+
+    Args:
+        recipe: the recipe.
+        measures: of its model.
+        workers: equally fast, at most as many as a step has microbatches.
+        devices: have the memory.
+        tokens_per_s: the speed of one worker.
+        bandwidth_bytes_per_s: of one worker.
+    """
+    ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
+    most_copies = None if copies == "all" else copies
+    shares = divide_ranks(ranks, workers)
+    largest = max(stop - start for start, stop in shares)
+    traffic = count_traffic(measures.sections, ranks, workers, most_copies)
+    trained_bytes = sum(elements * size for elements, size in measures.sections)
+    # Of two sibling microbatches, the gradients of the first wait for those of the second.
+    waiting = trained_bytes if largest > 1 else measures.largest_bytes
+    slots = max(count_slots(share, ranks) for share in shares)
+    is_copied = recipe.task == "preference" and recipe.lora is None
+    compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
+    step_s = compute_s + traffic.largest_bytes / bandwidth_bytes_per_s
+    plan = SizePlan(
+        workers=workers,
+        microbatches=largest,
+        parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1),
+        gradients_bytes=slots * trained_bytes + waiting,
+        optimizer_bytes=MOMENTS * count_held_bytes(measures.sections, workers, most_copies),
+        activations_bytes=_count_activations(recipe, measures),
+        fits=None,
+        traffic_bytes=traffic.total_bytes,
+        largest_traffic_bytes=traffic.largest_bytes,
+        step_s=step_s,
+        tokens_per_s=recipe.batch.size * _count_sample_tokens(recipe) / step_s,
+    )
+    if devices.memory_bytes is None:
+        return plan
+    return msgspec.structs.replace(plan, fits=plan.memory_bytes <= devices.memory_bytes)
+
+
+def _count_activations(recipe: Recipe, measures: ModelMeasures) -> int:
+    training = recipe.training
+    element_bytes = 2 if training.autocast else ELEMENT_BYTES[recipe.model.dtype]
+    memory = estimate_activations(
+        measures.shape,
+        sequences=recipe.batch.microbatch * (2 if recipe.task == "preference" else 1),
+        context=recipe.batch.context,
+        element_bytes=element_bytes,
+        recompute=training.recompute_activations,
+    )
+    # Autocast keeps a copy of the weights in its own type.
+    copies = 2 * measures.parameters if training.autocast and recipe.model.dtype == "float32" else 0
+    return memory.layers_bytes + memory.logits_bytes + copies
+
+
+def _count_sample_tokens(recipe: Recipe) -> int:
+    """Return the most tokens of a sample; a preference pair has two sequences."""
+    return recipe.batch.context * (2 if recipe.task == "preference" else 1)
+
+
+def _count_flops(recipe: Recipe, measures: ModelMeasures) -> float:
+    flops = count_flops(
+        measures.shape,
+        measures.computed,
+        measures.computed_trained,
+        recipe.batch.context,
+        recompute=recipe.training.recompute_activations,
+    )
+    if recipe.task == "preference":
+        # One more forward pass, of the reference.
+        flops += (
+            2.0 * measures.computed
+            + 4.0 * measures.shape.layers * measures.shape.queries * recipe.batch.context
+        )
+    return flops
+
+
+def main() -> int:
+    """Print the plan that the first argument asks for."""
+    request = msgspec.json.decode(sys.argv[1], type=PlanRequest)
+    return print_answer(lambda: plan_recipe(request))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The plan of a recipe: memory, traffic and speed at each number of workers. Values, and their words."""
+
+import re
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.field_checks import MOST_WORKERS
+from elastane.recipes.recipe import Recipe
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+DEVICES = re.compile(r"(\d{1,7})(?::(\d{1,6}(?:\.\d{1,3})?)([KMGT]?I?)B?)?", re.IGNORECASE)
+
+
+class DeviceGroup(msgspec.Struct, frozen=True):
+    """Equal devices, one for each worker.
+
+    Args:
+        count: the number of devices.
+        memory_bytes: of each; None: not given.
+    """
+
+    count: int
+    memory_bytes: int | None = None
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The question that a plan answers.
+
+    Args:
+        recipe: resolved and checked.
+        devices: at most as many workers are planned.
+        flops_per_s: the speed of one worker; None: measure a small model on this machine.
+        bandwidth_bytes_per_s: of one worker, to the others.
+    """
+
+    recipe: Recipe
+    devices: DeviceGroup
+    flops_per_s: float | None = None
+    bandwidth_bytes_per_s: float = 1.25e9
+
+
+class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run needs and gives at one number of workers.
+
+    Args:
+        workers: the number of workers.
+        microbatches: the most that a worker computes in a step.
+        parameters_bytes: the model, with frozen parts and the copy of it that preferences compare with.
+        gradients_bytes: partial sums, and the gradients of the pass that runs.
+        optimizer_bytes: the moments of AdamW in the blocks that a worker holds.
+        activations_bytes: of one microbatch, with its logits.
+        fits: the memory suffices; None: the memory of a device was not given.
+        traffic_bytes: of a step, between all workers.
+        largest_traffic_bytes: the most that one worker sends or receives in a step.
+        step_s: the expected time of a step.
+        tokens_per_s: the expected speed of the run.
+    """
+
+    workers: int
+    microbatches: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    fits: bool | None
+    traffic_bytes: int
+    largest_traffic_bytes: int
+    step_s: float
+    tokens_per_s: float
+
+    @property
+    def memory_bytes(self) -> int:
+        """All memory of a worker but that of Python and its libraries."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+
+
+class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
+    """The plan of a recipe.
+
+    Args:
+        parameters: of the model.
+        trained: those that the run trains.
+        tokens_per_step: of the global batch.
+        flops_per_token: of training.
+        flops_per_s: of one worker, given or measured.
+        is_measured: the speed was measured on this machine.
+        bandwidth_bytes_per_s: between two workers.
+        devices: that the plan is for.
+        sizes: the plan of each number of workers, ascending.
+    """
+
+    parameters: int
+    trained: int
+    tokens_per_step: int
+    flops_per_token: float
+    flops_per_s: float
+    is_measured: bool
+    bandwidth_bytes_per_s: float
+    devices: DeviceGroup
+    sizes: tuple[SizePlan, ...]
+
+
+HEADINGS = (
+    "workers", "microbatches", "model", "gradients", "optimizer", "activations", "memory", "traffic/step",
+    "step", "tokens/s",
+)  # fmt: skip
+
+
+def parse_devices(text: str) -> DeviceGroup:
+    """Return the devices of ``8`` or ``8:80GB``.
+
+    Raises:
+        BadInput: the text is something else.
+    """
+    match = DEVICES.fullmatch(text.strip())
+    unit = (match[3] or "").upper() if match else ""
+    if match is None or not 1 <= int(match[1]) <= MOST_WORKERS or unit not in UNITS:
+        raise BadInput(
+            f"invalid devices: {text!r}",
+            means="a plan is for a number of equal devices, each perhaps with its memory",
+            do="write --devices 8, or --devices 8:80GB",
+        )
+    return DeviceGroup(int(match[1]), int(float(match[2]) * UNITS[unit]) if match[2] else None)
+
+
+def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers of workers to plan: powers of two, and the largest that is possible.
+
+    Args:
+        devices: the number of devices.
+        virtual_ranks: the number of microbatches in a step, which is the most workers.
+        legal: the numbers of workers that the recipe allows; empty: all.
+    """
+    most = min(devices, virtual_ranks)
+    if legal:
+        return tuple(size for size in sorted(set(legal)) if size <= most)
+    powers = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    return tuple(sorted({*powers, most}))
+
+
+def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
+    """Return the cells of a table with `HEADINGS`, one row for each number of workers."""
+    words = {True: "", False: " (too much)", None: ""}
+    return [
+        (
+            str(size.workers),
+            str(size.microbatches),
+            format_bytes(size.parameters_bytes),
+            format_bytes(size.gradients_bytes),
+            format_bytes(size.optimizer_bytes),
+            format_bytes(size.activations_bytes),
+            format_bytes(size.memory_bytes) + words[size.fits],
+            format_bytes(size.traffic_bytes),
+            f"{size.step_s:,.3g} s",
+            f"{size.tokens_per_s:,.0f}",
+        )
+        for size in plan.sizes
+    ]
+
+
+def describe_plan(plan: RecipePlan) -> list[str]:
+    """Return sentences that say what the plan assumes."""
+    trained = "" if plan.trained == plan.parameters else f", {plan.trained:,} of them trained"
+    origin = "measured on this machine with a small model" if plan.is_measured else "as given"
+    network = format_bytes(int(plan.bandwidth_bytes_per_s))
+    return [
+        f"Model: {plan.parameters:,} parameters{trained}; {plan.flops_per_token:.3g} FLOPs per token.",
+        f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
+        f"Worker: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two workers.",
+        "Memory: of one worker, on its device and its host together, without Python and its libraries.",
+    ]
+
+
+def format_bytes(size: int) -> str:
+    """Return a size with three digits, as ``1.23 GB``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:  # noqa: PLR2004 - rounds to a thousand
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"  # noqa: PLR2004

@@ -1,0 +1,118 @@
+"""The bytes of a step between workers, and the partial sums that a worker holds; pure.
+
+Both follow from the decisions of the protocol, so a plan counts what a run does: each worker sends its
+partial sums of a block to the block's owner, the owner sends the sum to the other holders, and the new values
+to the workers that hold no copy. With ``--transport shared`` the workers read these bytes from shared memory.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from elastane.protocol.blocks import cut_blocks
+from elastane.protocol.ownership import choose_holders, spread_blocks
+from elastane.protocol.shares import assign_shares
+from elastane.protocol.tree import Span, cover, find_sibling
+
+
+class StepTraffic(msgspec.Struct, frozen=True):
+    """What the workers send to each other in one step.
+
+    Args:
+        partial_sums_bytes: of all workers together, to the owners of blocks.
+        sums_bytes: from the owners to the other holders.
+        published_bytes: new values, from the owners to workers without a copy.
+        largest_bytes: the most that one worker sends or receives.
+    """
+
+    partial_sums_bytes: int
+    sums_bytes: int
+    published_bytes: int
+    largest_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.partial_sums_bytes + self.sums_bytes + self.published_bytes
+
+
+def count_traffic(
+    sections: Sequence[tuple[int, int]], virtual_ranks: int, workers: int, copies: int | None
+) -> StepTraffic:
+    """Return the traffic of a step in which nothing else happens.
+
+    Args:
+        sections: of the flat state: the number of elements, and the bytes of each.
+        virtual_ranks: V, at least the number of workers.
+        workers: equally fast.
+        copies: of the optimizer state; None: all.
+    """
+    blocks = cut_blocks([elements for elements, _ in sections])
+    names = range(workers)
+    owners, holders = _assign_blocks(len(blocks), workers, copies)
+    parts = [len(cover(range(*share), virtual_ranks)) for share in divide_ranks(virtual_ranks, workers)]
+    sent, received = [0] * workers, [0] * workers
+    partial_sums = sums = published = 0
+    for number, block in enumerate(blocks):
+        size, owner = block.elements * sections[block.section][1], owners[number]
+        for worker in names:
+            if worker == owner:
+                continue
+            partial_sums += parts[worker] * size
+            sent[worker] += parts[worker] * size
+            received[owner] += parts[worker] * size
+            # A holder gets the sum, and any other worker the new value, which is as large.
+            sent[owner] += size
+            received[worker] += size
+            if worker in holders[number]:
+                sums += size
+            else:
+                published += size
+    return StepTraffic(partial_sums, sums, published, max(*sent, *received))
+
+
+def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: int | None) -> int:
+    """Return the bytes of values in the blocks of which one worker keeps the optimizer state, at most."""
+    blocks = cut_blocks([elements for elements, _ in sections])
+    held = [0] * workers
+    _, holders = _assign_blocks(len(blocks), workers, copies)
+    for block, chosen in zip(blocks, holders, strict=True):
+        for worker in chosen:
+            held[worker] += block.elements * sections[block.section][1]
+    return max(held)
+
+
+def _assign_blocks(
+    blocks: int, workers: int, copies: int | None
+) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
+    """Return the owner and the holders of each block, as in a run that starts with these workers."""
+    if copies is None:
+        return spread_blocks(blocks, range(workers)), [range(workers)] * blocks
+    holders = choose_holders(blocks, range(workers), copies, {})
+    return [chosen[0] for chosen in holders], holders
+
+
+def divide_ranks(virtual_ranks: int, workers: int) -> tuple[Span, ...]:
+    """Return the virtual ranks of equally fast workers."""
+    return assign_shares(virtual_ranks, (1.0,) * workers)
+
+
+def count_slots(share: Span, virtual_ranks: int) -> int:
+    """Return the most partial sums that a worker holds at once while it computes its share, in order."""
+    nodes: list[Span] = []
+    most = 0
+    rank, stop = share
+    while rank < stop:
+        node = (rank, rank + 1)
+        if rank + 1 < stop and find_sibling(node, virtual_ranks) == (rank + 1, rank + 2):
+            # Two siblings go into one slot together.
+            node = (rank, rank + 2)
+        rank = node[1]
+        if not nodes or find_sibling(node, virtual_ranks) != nodes[-1]:
+            nodes.append(node)
+            most = max(most, len(nodes))
+        else:
+            nodes[-1] = (nodes[-1][0], node[1])
+        while len(nodes) > 1 and find_sibling(nodes[-1], virtual_ranks) == nodes[-2]:
+            _, right_stop = nodes.pop()
+            nodes[-1] = (nodes[-1][0], right_stop)
+    return most

@@ -1,0 +1,93 @@
+"""The plan of traffic and of partial sums is what the protocol does."""
+
+from collections import Counter
+
+import pytest
+
+from elastane.protocol import messages
+from elastane.protocol.blocks import SMALLEST_BLOCK
+from elastane.recipes.traffic import count_held_bytes, count_slots, count_traffic, divide_ranks
+from elastane.runtime.state.gradient_slots import GradientSlots
+from tests.simulator.exchange import Exchange
+from tests.simulator.faults import HistoryPlan, build_layout
+from tests.simulator.history import History
+from tests.simulator.reference_run import Shape
+
+BLOCKS = 16
+ELEMENT = 4
+SECTIONS = ((BLOCKS * SMALLEST_BLOCK, ELEMENT),)
+BLOCK_BYTES = SMALLEST_BLOCK * ELEMENT
+
+
+def watch_frames(monkeypatch, workers, virtual_ranks, copies):
+    """Play a history; return the bytes of each kind of frame, by round, while all workers are members."""
+    frames, members = {}, {}
+    build = Exchange.build_payload
+
+    def record(exchange, message):
+        generation = exchange.member.generation
+        if isinstance(message, messages.PartialSumsReady | messages.SumsReady | messages.Published):
+            blocks = message.units if isinstance(message, messages.Published) else message.blocks
+            parts = len(message.parts) if isinstance(message, messages.PartialSumsReady) else 1
+            counts = frames.setdefault(message.round, Counter())
+            counts[type(message).__name__] += parts * len(blocks) * BLOCK_BYTES
+            members.setdefault(message.round, set()).add(len(generation.workers))
+        return build(exchange, message)
+
+    monkeypatch.setattr(Exchange, "build_payload", record)
+    shape = Shape(layout=build_layout(virtual_ranks, BLOCKS, copies), steps=12)
+    assert History(HistoryPlan(seed=1, shape=shape, start=workers, max_workers=workers)).play().code == 0
+    return [counts for round_, counts in frames.items() if members[round_] == {workers}]
+
+
+@pytest.mark.parametrize(
+    ("workers", "virtual_ranks", "copies"),
+    [(2, 4, None), (2, 4, 1), (4, 8, None), (4, 8, 2), (3, 3, None), (3, 3, 2)],
+)
+def test_the_planned_traffic_of_a_step_is_that_of_the_protocol(monkeypatch, workers, virtual_ranks, copies):
+    planned = count_traffic(SECTIONS, virtual_ranks, workers, copies)
+    expected = Counter(
+        {
+            "PartialSumsReady": planned.partial_sums_bytes,
+            "SumsReady": planned.sums_bytes,
+            "Published": planned.published_bytes,
+        }
+    )
+    found = watch_frames(monkeypatch, workers, virtual_ranks, copies)
+    assert +expected in found, found
+
+
+@pytest.mark.parametrize("copies", [None, 1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_the_whole_traffic_does_not_depend_on_copies(workers, copies):
+    planned = count_traffic(SECTIONS, 8, workers, copies)
+    assert planned.total_bytes == 2 * (workers - 1) * BLOCKS * BLOCK_BYTES
+    assert planned.largest_bytes <= planned.total_bytes
+    held = count_held_bytes(SECTIONS, workers, copies)
+    assert held == BLOCKS * BLOCK_BYTES * min(copies or workers, workers) // workers
+
+
+def test_ragged_shares_send_more_partial_sums():
+    even, ragged = (count_traffic(SECTIONS, ranks, 3, None) for ranks in (3, 8))
+    assert ragged.partial_sums_bytes > even.partial_sums_bytes
+    assert ragged.sums_bytes == even.sums_bytes
+
+
+class EmptyLayout:
+    sections = ()
+    parameters = ()
+
+
+@pytest.mark.parametrize("virtual_ranks", [1, 2, 3, 5, 8, 13, 16])
+def test_the_planned_partial_sums_are_the_slots_of_a_worker(virtual_ranks):
+    for workers in range(1, virtual_ranks + 1):
+        for start, stop in divide_ranks(virtual_ranks, workers):
+            slots = GradientSlots(EmptyLayout(), exact=True)
+            slots.begin_round(virtual_ranks)
+            rank = start
+            while rank < stop:
+                pair = slots.has_sibling(rank, rank + 1 if rank + 1 < stop else None)
+                rank += pair
+                slots.assign(rank, with_sibling=pair)
+                rank += 1
+            assert count_slots((start, stop), virtual_ranks) == len(slots.arenas)
