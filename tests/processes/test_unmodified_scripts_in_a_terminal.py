@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def start_run(stage, tmp_path):
-    """Return a function that starts ``elastane run`` with a script, and ends what is left of it."""
+    """Return a function that starts ``elastane run`` with a script, and ends it with the test."""
     started = []
 
     def start(text: str, *options: str, resume: bool = False) -> subprocess.Popen[str]:
