@@ -66,7 +66,7 @@ class ElasticTorchrun(TorchrunRun):
         # The first agent keeps the store of the rendezvous.
         agent = self._agents.pop()
         self.stop(agent)
-        # Its exit code is no failure of the run.
+        # Its exit code does not count as a failure of the run.
         self.processes.started.remove(agent)
 
 

@@ -1,4 +1,4 @@
-"""What is imported before a script's processes are forked, and what is left out."""
+"""The modules that are imported before a script's processes are forked."""
 
 import subprocess
 import sys

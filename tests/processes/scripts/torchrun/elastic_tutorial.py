@@ -1,6 +1,6 @@
 """The pattern of PyTorch's elastic tutorial: DDP, a snapshot after every epoch, and a resume from it.
 
-Each process appends to the journal what it was told, and rank 0 each epoch that it has completed. The file
+Each process appends its rank and size to the journal, and rank 0 each epoch that it has completed. The file
 ``hold`` in the folder makes an epoch wait, until a test has done what it wants.
 """
 
