@@ -92,7 +92,7 @@ class LoneTracking:
         )
 
     def add_step(self, line: LedgerLine) -> None:
-        """Add a step whose record is complete, with the evaluations that came before its end."""
+        """Add a step after the script has recorded all of its values."""
         self._put([make_step_row(line)])
 
     def add_evaluation(self, event: EventLine) -> None:

@@ -90,7 +90,7 @@ class StepReader:
         self._offset_bytes += len(fresh)
         *lines, self._torn = (self._torn + fresh).split(b"\n")
         if len(self._torn) > LONGEST_LINE_BYTES:
-            # Elastane writes no such line. What is left of it is broken, too.
+            # Elastane writes no such line. Its rest is broken, too.
             self._torn = b"?"
         return lines
 

@@ -94,7 +94,12 @@ class WandbStore:
             run.wandb.mkdir(exist_ok=True)
             self._wait_for_new_name()
             settings = wandb.Settings(
-                console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True
+                console="off",
+                silent=True,
+                reinit="create_new",
+                x_disable_stats=True,
+                disable_git=True,
+                disable_code=True,
             )
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -110,9 +115,12 @@ class WandbStore:
         return self._run
 
     def _abandon_run(self) -> None:
+        """End the client's process, which may be dead or hold back rows of an unknown number."""
         if self._run is not None:
-            run, self._run = self._run, None
-            run.finish(exit_code=1)
+            import wandb
+
+            self._run = None
+            wandb.teardown(exit_code=1)
 
     def _wait_for_writers(self) -> None:
         """Wait until no process writes to the files of the run: that of a killed client ends within moments.

@@ -1,7 +1,9 @@
 """TensorBoard, MLflow and Weights & Biases: each gets what it lacks after an interruption at any moment."""
 
+import gc
 import itertools
 import os
+import signal
 import socket
 import struct
 import threading
@@ -14,8 +16,9 @@ from elastane.trackers.feeding import Feed, Subject
 from elastane.trackers.metric_rows import MetricRow, make_step_row, select_missing
 from elastane.trackers.mlflow_store import MLflowStore
 from elastane.trackers.tensorboard_store import TensorBoardStore
-from elastane.trackers.wandb_files import find_record_files, read_wandb_records
+from elastane.trackers.wandb_files import find_record_files, find_writers, read_wandb_records
 from elastane.trackers.wandb_store import WandbStore
+from tests.processes.stage import wait_until
 
 from .conftest import collect, make_line
 from .readers import find_mlflow_run, read_mlflow, read_tensorboard, read_tensorboard_texts, read_wandb
@@ -193,7 +196,14 @@ def assert_refused(recorded):
 
 @pytest.fixture
 def offline(monkeypatch):
+    """Keep W&B on this machine, and end the process that its client starts."""
     monkeypatch.setenv("WANDB_MODE", "offline")
+    yield
+    import wandb
+
+    wandb.teardown()
+    # The client does not wait for the end of a process that was killed; Python warns of that.
+    gc.collect()
 
 
 def read_offline(recorded):
@@ -211,6 +221,24 @@ def test_wandb_has_each_point_once_over_all_processes(recorded, expected):
     recorded.add(make_line(5), make_line(6))
     feed_to_the_end(WandbStore(), recorded)
     assert read_offline(recorded) == expected(STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("offline")
+def test_wandb_has_each_point_once_after_the_death_of_its_own_process(recorded, expected):
+    ending, known = threading.Event(), (recorded.run_dir.trackers.wandb, recorded.tracked.id)
+    recorded.add(*map(make_line, range(1, 200)))
+    subject = Subject(lambda: recorded.tracked, recorded.open_source, lambda: "finished")
+    feed = Feed("wandb", WandbStore(), subject, ending, print)
+    threading.Thread(target=feed.run, daemon=True).start()
+    wait_until(lambda: feed.step == 199, "the client has all rows")
+    (writer,) = find_writers(*known)
+    os.kill(writer, signal.SIGKILL)
+    recorded.add(*map(make_line, range(200, 300)))
+    wait_until(lambda: feed.error or feed.step == 299, "the client notices it, or has the other rows")
+    ending.set()
+    wait_until(lambda: feed.done, "the feed is done")
+    assert read_wandb(*known) == expected(299)
 
 
 @pytest.mark.usefixtures("offline")
