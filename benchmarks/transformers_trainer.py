@@ -129,10 +129,10 @@ def main() -> None:
         print(f"accumulation {row['accumulation']}, {row['pairs']} pairs: losses and weights {equal}")
         for name in ("time", "processor_time"):
             found = row[name]
+            theirs, ours = (format_spread(found[who], "s", digits=3) for who in ("theirs_s", "ours_s"))
+            ratio = format_spread(found["speed_ratio"], digits=3)
             print(
-                f"  {name.replace('_', ' ')} of a step: transformers {format_spread(found['theirs_s'], 's')}, "
-                f"Elastane {format_spread(found['ours_s'], 's')}; "
-                f"speed ratio {format_spread(found['speed_ratio'], digits=3)}"
+                f"  {name.replace('_', ' ')} of a step: transformers {theirs}, Elastane {ours}; ratio {ratio}"
             )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

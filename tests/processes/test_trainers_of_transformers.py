@@ -142,6 +142,21 @@ def test_all_workers_stop_when_a_callback_does(play, play_reference):
     assert_trained_as(play("--kind=trainer", "--stop-early", start=3), reference)
 
 
+def test_a_checkpoint_with_the_optimizer_needs_all_of_it(play):
+    ended = play("--kind=trainer", copies=1)
+    assert ended.outcome.code == 1
+    assert "save_only_model=True" in ended.outcome.traceback
+
+
+@pytest.mark.long
+def test_workers_may_share_the_state_of_the_optimizer(play):
+    options = ("--kind=trainer", "--save-only-model")
+    reference = play(*options, copies=1)
+    ended = play(*options, "--paced-from=2", copies=2, start=2, disturb=add_kill_and_drain_workers)
+    assert reference.outcome.code == 0, reference.describe()
+    assert_trained_as(ended, reference)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora"])
 def test_workers_may_join_die_and_leave_in_other_trainings(play, play_reference, kind):

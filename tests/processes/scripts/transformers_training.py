@@ -29,6 +29,7 @@ parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
 parser.add_argument("--stop-early", action="store_true")
+parser.add_argument("--save-only-model", action="store_true")
 options = parser.parse_args()
 
 os.environ["CI"] = "1"  # trl sends nothing
@@ -96,6 +97,7 @@ arguments = {
     "logging_steps": 2,
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
+    "save_only_model": options.save_only_model,
     "save_total_limit": 2,
     "load_best_model_at_end": True,
     "metric_for_best_model": "loss",

@@ -10,7 +10,7 @@ from elastane.integrations.trl.trl_metrics import TrlMetrics
 
 
 class SFTTrainer(sft_trainer.SFTTrainer, ElasticTrainer):
-    """A ``trl.SFTTrainer`` that trains in a run, with the same bytes at any number of workers.
+    """An ``SFTTrainer`` of ``trl`` that trains in a run, with the same bytes at any number of workers.
 
     Raises:
         BadInput: an argument cannot be kept exactly.
@@ -22,7 +22,7 @@ class SFTTrainer(sft_trainer.SFTTrainer, ElasticTrainer):
 
 
 class DPOTrainer(dpo_trainer.DPOTrainer, ElasticTrainer):
-    """A ``trl.DPOTrainer`` that trains in a run, with the same bytes at any number of workers.
+    """A ``DPOTrainer`` of ``trl`` that trains in a run, with the same bytes at any number of workers.
 
     Raises:
         BadInput: an argument cannot be kept exactly.
