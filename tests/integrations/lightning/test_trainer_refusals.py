@@ -38,6 +38,7 @@ def refuse(**arguments):
         ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "by its norm"),
         ({"val_check_interval": HOUR, "check_val_every_n_epoch": None}, "the clock differs"),
         ({"max_time": HOUR}, "decides by the clock"),
+        ({"val_check_interval": 6}, "an epoch has 5 batches"),
         ({"max_epochs": -1}, "a run has a last step"),
         ({"devices": 2}, "has one device"),
     ],
@@ -151,6 +152,10 @@ def stop(module, batch, loss):
     module.trainer.should_stop = True
 
 
+def gather(module, batch, loss):
+    module.all_gather(loss)
+
+
 def save(module, batch, loss):
     module.trainer.save_checkpoint("never")
 
@@ -164,6 +169,7 @@ def save(module, batch, loss):
         (append, "added to self.outputs"),
         (stop, "set trainer.should_stop"),
         (save, "trainer.save_checkpoint was called inside a step"),
+        (gather, "all_gather was called inside a step"),
     ],
 )
 def test_training_steps_on_which_workers_would_differ_are_refused(action, meaning):

@@ -68,10 +68,11 @@ def test_a_worker_joins_after_an_epoch_and_another_is_killed(play, play_referenc
 
 
 def test_early_stopping_ends_a_run_of_two_workers_at_the_same_step(play, play_reference, assert_equal):
-    arguments = ("--epochs=40", "--patience=1")
+    arguments = ("--epochs=6", "--patience=1", "--min-delta=9")
     ended = play(SCRIPT, *arguments, start=2)
     assert_equal(ended, play_reference(SCRIPT, *arguments))
-    assert 24 < len(ended.run.ledger) < 40 * 24
+    # Two epochs: the second one is not better by 9.
+    assert len(ended.run.ledger) == 48
 
 
 def test_a_run_whose_processes_all_die_resumes(attempts, play_reference):

@@ -63,8 +63,19 @@ class EpochsOfRun(_FitLoop):
         super().on_run_start()
 
     def _choose_validation_interval(self, batches: int) -> int | float:
+        """Return the number of batches after which Lightning validates.
+
+        Raises:
+            BadInput: it is more than the batches of an epoch.
+        """
         every = self.trainer.val_check_interval
         if isinstance(every, int):
+            if every > batches and self.trainer.check_val_every_n_epoch is not None:
+                raise BadInput(
+                    f"Trainer(val_check_interval={every}): an epoch has {batches} batches",
+                    means="no validation would ever run",
+                    do="pass a smaller number; or check_val_every_n_epoch=None, which counts over epochs",
+                )
             return every
         return max(1, int(batches * float(every or 1.0)))
 

@@ -123,6 +123,17 @@ class ElastaneStrategy(SingleDeviceStrategy):
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None and run_dir is not None:
                 callback.dirpath = str(run_dir.root.resolve() / CHECKPOINTS)
 
+    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return a value that is the same on all workers already.
+
+        Raises:
+            BadInput: a step is under way, so it differs.
+        """
+        if self._training is not None:
+            self._training.check_between_steps("all_gather")
+        gathered: torch.Tensor = super().all_gather(tensor, *args, **kwargs)
+        return gathered
+
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(

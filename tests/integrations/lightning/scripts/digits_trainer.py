@@ -22,6 +22,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--plateau", action="store_true")
 parser.add_argument("--patience", type=int, default=10)
+parser.add_argument("--min-delta", type=float, default=0.0)
 parser.add_argument("--folder")
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
@@ -86,7 +87,11 @@ def main():
         gradient_clip_val=1.0,
         logger=False,
         enable_progress_bar=False,
-        callbacks=[EarlyStopping("val_loss", patience=options.patience), checkpoints, LearningRateMonitor()],
+        callbacks=[
+            EarlyStopping("val_loss", options.min_delta, options.patience),
+            checkpoints,
+            LearningRateMonitor(),
+        ],
     )
     trainer.fit(Classifier(), DataLoader(train, 64, shuffle=True), DataLoader(val, 100))
     best = {Path(path).name: float(score) for path, score in checkpoints.best_k_models.items()}
