@@ -30,7 +30,7 @@ def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path):
         "import hashlib, sys; from elastane.recipes.data.standard_library import write_standard_library as w;"
         "from elastane.recipes.data.tokenizer_training import train_tokenizer as t;"
         "text = w('pretrain').read_text();"
-        "t([text], 1000).save_pretrained(sys.argv[1]);"
+        "t([text[:200_000]], 1000).save_pretrained(sys.argv[1]);"
     )
     digests = set()
     for number in ("1", "2"):

@@ -17,7 +17,7 @@ from elastane.datasets.token_cache import find_cache, lock_for_one
 from elastane.recipes.data.spec import Task
 
 FORMAT = 1
-TEXT_BYTES, DOCUMENTED_BYTES = 2 << 20, 5 << 20
+TEXT_BYTES, DOCUMENTED_BYTES = 2 << 20, 3 << 20
 """The size of the sample of modules: of text, which is tokenised in two seconds, and of all other tasks."""
 LEFT_OUT = frozenset(
     {"antigravity", "distutils", "ensurepip", "idlelib", "lib2to3", "test", "this", "tkinter", "turtledemo"}
