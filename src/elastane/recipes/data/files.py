@@ -102,7 +102,7 @@ def _decide_format(spec: DataSpec, files: Sequence[Path], field: str) -> Format:
 
 
 def _find_arrow_files(spec: DataSpec, folder: Path) -> tuple[Path, ...]:
-    """Return the Arrow files of a folder that ``save_to_disk`` wrote; they must be in that folder."""
+    """Return the Arrow files of the folder of a saved dataset; they must be in that folder."""
     if (folder / PARTS).is_file():
         parts = _decode(folder / PARTS, _Parts).splits
         if spec.split not in parts:
