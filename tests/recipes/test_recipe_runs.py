@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from elastane.recipes.recipe_files import format_recipe
 from tests.processes.attempts import Attempts
 from tests.processes.stage import EndedRun
+from tests.processes.ways import OPPOSITE_WAYS, pair_with_ways
 
 from .rehearsed_runs import (
     PACED,
@@ -42,13 +43,15 @@ def play_reference(stage, tmp_path_factory):
     return play
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_disturbed_run_of_each_family_has_the_same_bits_and_loads(stage, play_reference, tmp_path, family):
+@pytest.mark.parametrize(("family", "way"), pair_with_ways(FAMILIES, OPPOSITE_WAYS))
+def test_a_disturbed_run_of_each_family_has_the_same_bits_and_loads(
+    stage, play_reference, tmp_path, family, way
+):
     recipe, reference = make_small_recipe(f"{family}-tiny"), play_reference(f"{family}-tiny")
     first, *_, last = (line.loss for line in reference.run.ledger)
     assert first > LOSS_BEFORE
     assert last < LOSS_AFTER
-    disturbed = play_recipe(stage, recipe, tmp_path, join_kill_and_drain)
+    disturbed = play_recipe(stage, recipe, tmp_path, join_kill_and_drain, **way)
     assert disturbed.find_subjects("worker.died") == ["worker 0"], disturbed.describe()
     assert disturbed.find_events("worker.left"), disturbed.describe()
     assert_equal_runs(disturbed, reference)

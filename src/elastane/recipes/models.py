@@ -50,7 +50,7 @@ def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
     """Return a model with random weights, drawn from the random numbers of torch."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(
+    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         build_model_config(spec, tokenizer), dtype=getattr(torch, spec.dtype)
     )
 

@@ -46,7 +46,7 @@ class LoraSpec(RecipePart, frozen=True, kw_only=True):
     """
 
     rank: Positive = 8
-    alpha: Annotated[float, msgspec.Meta(gt=0)] = 16.0
+    alpha: Positive = 16
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     layers: tuple[str, ...] = ()
 

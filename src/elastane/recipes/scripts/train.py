@@ -49,10 +49,10 @@ def main() -> None:
             step.backward(loss, weight=tokens)
 
         if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
-            loss = measure_loss(run, model, data, recipe)
-            run.print(format_perplexity(step.number, loss))
+            held_out_loss = measure_loss(run, model, data, recipe)
+            run.print(format_perplexity(step.number, held_out_loss))
             if recipe.checkpoints.keep_best:
-                run.checkpoint(eval_loss=loss)
+                run.checkpoint(eval_loss=held_out_loss)
             if recipe.evaluation.sample_tokens:
                 write_sample(run, model, tokenizer, recipe.evaluation, data.held_out[0])
 
