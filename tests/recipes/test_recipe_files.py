@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.errors import BadField, BadInput
-from elastane.recipes.optimization import count_steps, make_warmup_cosine
+from elastane.recipes.optimization import count_training_steps, make_warmup_cosine
 from elastane.recipes.overrides import parse_override
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import check_recipe
@@ -194,4 +194,4 @@ def test_the_learning_rate_rises_then_falls_along_a_cosine():
 
 def test_epochs_count_the_last_step_that_is_not_full():
     recipe = load_recipe("llama-tiny", ["training.steps=0", "training.epochs=2"], Path.cwd())
-    assert count_steps(recipe, 33) == 6
+    assert count_training_steps(recipe, 33) == 6

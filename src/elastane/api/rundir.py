@@ -4,6 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+RECIPE = "recipe.yaml"
+"""The complete recipe of a run of ``elastane recipe run``, in its directory; the script reads it."""
+
 
 class FinishedModelFiles(msgspec.Struct, frozen=True):
     """The files of a finished model, in the run directory ``root`` or in a directory of an export."""
@@ -110,11 +113,6 @@ class RunDir(msgspec.Struct, frozen=True):
     def artifacts(self) -> Path:
         """Files that the script has written through ``run.artifact``, in a folder for each step."""
         return self.root / "artifacts"
-
-    @property
-    def recipe(self) -> Path:
-        """The complete recipe of a run of ``elastane recipe run``; its script reads it."""
-        return self.root / "recipe.yaml"
 
     @property
     def metrics(self) -> Path:

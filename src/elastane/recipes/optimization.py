@@ -47,7 +47,7 @@ def make_warmup_cosine(warmup: int, steps: int, final: float) -> Callable[[int],
     return compute_factor
 
 
-def count_steps(recipe: Recipe, samples: int) -> int:
+def count_training_steps(recipe: Recipe, samples: int) -> int:
     """Return the number of steps of a run.
 
     Args:

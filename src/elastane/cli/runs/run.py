@@ -13,7 +13,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.extras import require
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import RECIPE, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.api.trackers import require_trackers
 from elastane.attempts.host_discovery import FollowedHosts, discover_capacity
@@ -163,7 +163,7 @@ def open_new_run(
     spec = _start_as_discovered(spec, console)
     with claim_run_directory(spec, options.run_dir, typed) as directory:
         if recipe:
-            replace_file(directory.recipe, recipe.encode(), durable=True)
+            replace_file(directory.root / RECIPE, recipe.encode(), durable=True)
         console.print(f"run {spec.name} in {directory.root}", markup=False)
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)

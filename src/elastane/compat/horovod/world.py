@@ -10,7 +10,7 @@ from elastane.api.errors import BadInput
 GLOO = "cpu:gloo"
 
 
-class World(NamedTuple):
+class HorovodWorld(NamedTuple):
     """The place of this process among all, as torchrun's environment variables say it.
 
     Args:
@@ -33,7 +33,7 @@ class World(NamedTuple):
 class _Process:
     """The state of this process: its world, and whether it opened the process group."""
 
-    world: World | None = None
+    world: HorovodWorld | None = None
     owns_group = False
 
 
@@ -65,7 +65,7 @@ def is_initialized() -> bool:
     return _Process.world is not None
 
 
-def get_world() -> World:
+def get_world() -> HorovodWorld:
     """Return the place of this process.
 
     Raises:
@@ -109,13 +109,13 @@ def is_homogeneous() -> bool:
     return True
 
 
-def _read_world() -> World:
+def _read_world() -> HorovodWorld:
     if "RANK" not in os.environ:
-        return World()
+        return HorovodWorld()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     texts = [os.environ.get(name, default) for name, default in zip(names, "010101", strict=True)]
     numbers = [int(text) if text.isdecimal() else -1 for text in texts]
-    world = World(*numbers)
+    world = HorovodWorld(*numbers)
     if not all(0 <= one < of for one, of in (world[0:2], world[2:4], world[4:6])):
         found = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
         raise BadInput(

@@ -10,7 +10,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
 from elastane.api.errors import BadInput
-from elastane.integrations.lightning.microbatch_values import TRAINING_STEP, MicrobatchValues
+from elastane.integrations.lightning.microbatch_metrics import TRAINING_STEP, MicrobatchMetrics
 from elastane.integrations.lightning.module_containers import ModuleContainers
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.runtime.step import TrainingStep
@@ -35,7 +35,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
         trainer: pl.Trainer,
         theirs: _TrainingEpochLoop,
         training: TrainingRun,
-        values: MicrobatchValues,
+        values: MicrobatchMetrics,
     ) -> None:
         super().__init__(trainer, theirs.min_steps, theirs.max_steps)
         self.val_loop = theirs.val_loop

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from elastane.api.errors import BadInput
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
-from elastane.integrations.lightning.microbatch_values import MicrobatchValues
+from elastane.integrations.lightning.microbatch_metrics import MicrobatchMetrics
 from elastane.integrations.lightning.trainer_state import TrainerState
 from elastane.integrations.lightning.training_data import (
     TrainingData,
@@ -36,7 +36,7 @@ class EpochsOfRun(_FitLoop):
         theirs = trainer.fit_loop
         super().__init__(trainer, theirs.min_epochs, theirs.max_epochs)
         self._training, self._files, self._asked = training, files, microbatch
-        self._values = MicrobatchValues(training.run)
+        self._values = MicrobatchMetrics(training.run)
         self._data: TrainingData | None = None
         self._data_source = theirs._data_source
         self.epoch_loop: StepsOfEpoch = StepsOfEpoch(trainer, theirs.epoch_loop, training, self._values)

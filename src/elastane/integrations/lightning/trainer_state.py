@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from elastane.api.errors import BadInput
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.epoch_results import describe_results, restore_results
-from elastane.integrations.lightning.microbatch_values import MicrobatchValues
+from elastane.integrations.lightning.microbatch_metrics import MicrobatchMetrics
 
 SCALAR = "lightning.scalar"
 """The key of a tensor of one element, described by its value, type and shape."""
@@ -33,7 +33,7 @@ class TrainerState:
         files: the checkpoints that exist for the run.
     """
 
-    def __init__(self, trainer: Any, values: MicrobatchValues, files: CheckpointNames) -> None:
+    def __init__(self, trainer: Any, values: MicrobatchMetrics, files: CheckpointNames) -> None:
         self._trainer, self._values, self._files = trainer, values, files
 
     def state_dict(self) -> dict[str, Any]:

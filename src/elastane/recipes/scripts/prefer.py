@@ -13,7 +13,7 @@ from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.evaluation import format_preference, measure_preference, move_batch
 from elastane.recipes.losses import preference_loss_sum
 from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_steps
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_training_steps
 from elastane.recipes.recipe_files import read_recipe
 from elastane.recipes.reference import ReferenceModel
 from elastane.recipes.samples import write_sample
@@ -28,7 +28,7 @@ def main() -> None:
     data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     model = build_model(recipe, tokenizer).to(device)
     reference = ReferenceModel(model)
-    steps = count_steps(recipe, len(data.train))
+    steps = count_training_steps(recipe, len(data.train))
     optimizer = build_optimizer(model, recipe.training)
     scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
     clip = recipe.training.clip_grad_norm

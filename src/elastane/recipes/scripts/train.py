@@ -13,7 +13,7 @@ from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.evaluation import format_perplexity, measure_loss, move_batch
 from elastane.recipes.losses import causal_loss_sum
 from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_steps
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_training_steps
 from elastane.recipes.recipe_files import read_recipe
 from elastane.recipes.samples import write_sample
 
@@ -26,7 +26,7 @@ def main() -> None:
     tokenizer = load_tokenizer(recipe.data, recipe.task)
     data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     model = build_model(recipe, tokenizer).to(device)
-    steps = count_steps(recipe, len(data.train))
+    steps = count_training_steps(recipe, len(data.train))
     optimizer = build_optimizer(model, recipe.training)
     scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
     clip = recipe.training.clip_grad_norm

@@ -15,7 +15,7 @@ LogOptions = tuple[str, bool, bool, bool, bool]
 """The name as the module gave it, and ``prog_bar``, ``logger``, ``on_step`` and ``on_epoch``."""
 
 
-class MicrobatchValues:
+class MicrobatchMetrics:
     """Stands in for Lightning's results while microbatches are computed, which differ on each worker.
 
     Args:
