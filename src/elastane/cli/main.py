@@ -34,6 +34,7 @@ from elastane.cli.operators.usage import usage
 from elastane.cli.recipes.recipe import recipe
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
+from elastane.cli.runs.launch import launch
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
 from elastane.cli.runs.report import report
@@ -62,6 +63,11 @@ the script and changes the number of workers while it trains.
   $ elastane events demo -f     [dim]show each change, its reason and its cost[/dim]
   $ elastane verify demo        [dim]prove that each sample was trained on once[/dim]
   $ elastane verify demo other  [dim]prove that two runs are equal, bit for bit[/dim]
+
+[bold]Train without changing code[/bold]
+
+  $ elastane recipe run llama-tiny             [dim]train a model of the hub[/dim]
+  $ elastane run --contract torchrun train.py  [dim]run a script of torchrun[/dim]
 
 [bold]After a power cut[/bold]
 
@@ -126,6 +132,9 @@ def elastane(
 
 # All arguments after SCRIPT belong to the script, options too.
 app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(wrap_command(run))
+app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False}, name="launch")(
+    wrap_command(launch)
+)
 app.command(rich_help_panel=TRAIN)(wrap_command(resize))
 app.command(rich_help_panel=TRAIN)(wrap_command(drain))
 app.command(rich_help_panel=TRAIN)(wrap_command(stop))

@@ -1,7 +1,7 @@
 """``elastane run``: start a run, show it, and end it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,6 +134,7 @@ def open_new_run(
     *,
     preload: tuple[str, ...] = (),
     recipe: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[RunDir, RunRecord]]:
     """Make and lock the directory of a new run.
 
@@ -145,6 +146,7 @@ def open_new_run(
         console: for messages.
         preload: modules that all workers need, for the fork server.
         recipe: the content of ``recipe.yaml`` in the directory; empty: there is none.
+        environment: further variables of each process of an unmodified script.
 
     Raises:
         BadInput: the error names the option to change; nothing was written.
@@ -156,6 +158,9 @@ def open_new_run(
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
     spec = msgspec.structs.replace(spec, preload=preload)
+    if spec.contract is not None and environment:
+        contract = msgspec.structs.replace(spec.contract, environment=dict(environment))
+        spec = msgspec.structs.replace(spec, contract=contract)
     if spec.checkpoints is not None and "://" in spec.checkpoints.url:
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)

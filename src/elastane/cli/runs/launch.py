@@ -1,0 +1,81 @@
+"""``elastane launch``: run a script of Accelerate, as ``accelerate launch`` does, at every size."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.extras import require
+from elastane.cli.command import AsJson, open_console
+from elastane.cli.options import expand_options, list_explicit_options
+from elastane.cli.runs.accelerate_settings import (
+    AccelerateOptions,
+    build_accelerate_environment,
+    choose_worker_range,
+    read_accelerate_file,
+)
+from elastane.cli.runs.run import open_new_run, train_to_end
+
+OF_OTHER_SCRIPTS = (
+    "contract",
+    "nproc_per_node",
+    "copies",
+    "virtual_ranks",
+    "convergence",
+    "seed",
+    "checkpoint_every",
+    "checkpoint_at",
+    "checkpoint_dir",
+    "keep_last",
+    "keep_every",
+    "keep_best",
+    "log",
+    "transport",
+    "resume",
+    "accept_changes",
+    "digest_every",
+    "save_optimizer",
+    "max_shard_size",
+    "debug",
+)
+"""Options of ``elastane run`` that a script of Accelerate has no use for."""
+
+
+def launch_script(
+    context: typer.Context,
+    script: Annotated[
+        Path, typer.Argument(metavar="SCRIPT", help="A script that uses Accelerate.", show_default=False)
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="Arguments of the script: all words after SCRIPT."),
+    ] = None,
+    *,
+    options: AccelerateOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Run a script of Accelerate elastically, in place of accelerate launch.
+
+    It restarts at each new size from its own snapshot, as with
+    elastane run --contract torchrun. Options come before SCRIPT.
+
+      $ elastane launch --workers 1:4 --mixed_precision bf16 train.py --lr 3e-4
+      $ elastane launch --config_file accelerate.yaml train.py
+    """
+    console = open_console(as_json=as_json)
+    require("torch", "training needs torch")
+    file = read_accelerate_file(options.config_file)
+    workers = options.workers or choose_worker_range(options, file)
+    opened = open_new_run(
+        script,
+        tuple(args or ()),
+        msgspec.structs.replace(options, workers=workers, contract="torchrun"),
+        list_explicit_options(context, left_out=("module",)),
+        console,
+        environment=build_accelerate_environment(options, file),
+    )
+    train_to_end(opened, console, as_json=as_json)
+
+
+launch = expand_options(launch_script, left_out=OF_OTHER_SCRIPTS)
