@@ -19,7 +19,6 @@ from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import RunSpec
 from elastane.api.untrusted_data import Malformed
-from elastane.client.coordinator_request import ask_coordinator
 
 EVERY_S = 1.0
 """The script runs this often, as under Horovod."""
@@ -164,6 +163,9 @@ class FollowedHosts:
             self._remark(remark)
         if capacity.workers == self._workers:
             return
+        # The command line loads this module, and must not load sockets.
+        from elastane.client.coordinator_request import ask_coordinator
+
         answer = ask_coordinator(self._run_dir, AskResize(workers=capacity.workers))
         if answer.ok:
             self._workers = capacity.workers
