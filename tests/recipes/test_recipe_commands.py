@@ -133,7 +133,7 @@ def test_an_ejected_recipe_trains_the_same_bytes(stage, home, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text(OWN)
     elastane = stage.build_command("elastane.cli.main")
-    run_command([*elastane, "recipe", "run", "own.yaml", "--name", "whole", "--seed", "5"])
+    run_command([*elastane, "recipe", "run", "own.yaml", "--name", "from-recipe", "--seed", "5"])
     run_command([*elastane, "recipe", "eject", "own.yaml", "mine"])
     options = ("--name", "ejected", "--seed", "5", "--workers", "1")
     run_command(
@@ -145,7 +145,7 @@ def test_an_ejected_recipe_trains_the_same_bytes(stage, home, tmp_path, monkeypa
             str(tmp_path / "mine" / "recipe.yaml"),
         ]
     )
-    whole, ejected = home / "runs" / "whole", home / "runs" / "ejected"
+    whole, ejected = home / "runs" / "from-recipe", home / "runs" / "ejected"
     for name in ("model.safetensors", "tokenizer.json", "config.json", "artifacts/step-4/sample.txt"):
         assert (whole / name).read_bytes() == (ejected / name).read_bytes()
     assert (whole / "recipe.yaml").read_text() == Path("mine/recipe.yaml").read_text()
