@@ -80,6 +80,15 @@ def test_weights_and_metrics_are_those_of_lightning_in_the_same_order(options):
         assert found == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_loader_that_does_not_shuffle_is_read_in_its_order():
+    module, other = make_module(), make_module()
+    loader = DataLoader(Points(44), 8, shuffle=False)
+    fit(module, loader, microbatch=8)
+    fit(other, loader, strategy="auto")
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
+
+
 def test_the_weights_do_not_depend_on_the_sizes_of_parts_that_workers_share():
     modules = [make_module() for _ in range(2)]
     for module in modules:

@@ -92,7 +92,6 @@ def test_manual_optimization_is_refused():
 @pytest.mark.parametrize(
     ("make", "meaning"),
     [
-        (lambda: make_loader(shuffle=False), "the training loader does not shuffle"),
         (
             lambda: make_loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 40, 40)),
             "sampler of its own",

@@ -4,10 +4,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning.fabric.utilities.seed import pl_worker_init_function
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from elastane.api.errors import BadInput
 from elastane.runtime.data.batch_sources import Collate, MapDataset
+from elastane.runtime.data.epoch_order import Order
 from elastane.runtime.values import describe_value
 
 MOST_DEFAULT_RANKS = 8
@@ -25,6 +33,7 @@ class TrainingData:
         collate: makes a batch of a list of samples; None: PyTorch's default.
         loaders: the number of loader processes of each worker.
         prefetch: the batches that each loader process loads ahead.
+        order: the order of each epoch; None: the run shuffles it.
     """
 
     dataset: MapDataset
@@ -33,6 +42,7 @@ class TrainingData:
     collate: Collate | None
     loaders: int
     prefetch: int
+    order: Order | None = None
 
     @property
     def batches(self) -> int:
@@ -79,7 +89,8 @@ def read_training_loader(loader: object) -> TrainingData:
         )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     prefetch = loader.prefetch_factor or 2
-    return TrainingData(dataset, length, batch, collate, loader.num_workers, prefetch)
+    order = (lambda _epoch: range(length)) if type(loader.sampler) is SequentialSampler else None
+    return TrainingData(dataset, length, batch, collate, loader.num_workers, prefetch, order)
 
 
 def _check_order(loader: DataLoader[Any]) -> None:
@@ -90,14 +101,13 @@ def _check_order(loader: DataLoader[Any]) -> None:
             means="the run chooses the samples of each step, so that they do not depend on its workers",
             do="pass DataLoader(dataset, batch_size=..., shuffle=True)",
         )
+    if type(sampler) is SequentialSampler:
+        return
     if type(sampler) is not RandomSampler or sampler.replacement or len(sampler) != len(sampler.data_source):
-        plain = type(sampler).__name__ == "SequentialSampler"
         raise BadInput(
-            "the training loader does not shuffle"
-            if plain
-            else f"the training loader has a sampler of its own ({type(sampler).__name__})",
-            means="a run reads the dataset in an order of its own, shuffled anew in each epoch by its seed",
-            do="pass shuffle=True, without a sampler",
+            f"the training loader has a sampler of its own ({type(sampler).__name__})",
+            means="a run reads each sample once per epoch, shuffled or in the order of the dataset",
+            do="pass shuffle=True or shuffle=False, without a sampler",
         )
 
 

@@ -61,6 +61,7 @@ class TrainingRun:
             collate=data.collate,
             loaders=data.loaders,
             prefetch=data.prefetch,
+            order=data.order,
         )
 
     def take(self) -> TrainingStep | None:
