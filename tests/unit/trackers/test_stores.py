@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import threading
 from zlib import crc32
 
@@ -202,7 +203,9 @@ def offline(monkeypatch):
     import wandb
 
     wandb.teardown()
-    # The client does not wait for the end of a process that was killed; Python warns of that.
+    # The client does not wait for the end of a process that was killed, and Python warns of that later.
+    for started in [one for one in gc.get_objects() if isinstance(one, subprocess.Popen)]:
+        started.poll()
     gc.collect()
 
 
