@@ -37,8 +37,9 @@ def main() -> None:
 def train_in_loop(recipe: Recipe, data: RecipeData, model: nn.Module) -> list[float]:
     optimizer = build_optimizer(model, recipe.training)
     schedule = build_learning_rate_schedule(optimizer, recipe.training, recipe.training.steps)
-    loader = DataLoader(
-        data.train, recipe.batch.microbatch, shuffle=True, drop_last=True, collate_fn=data.collate
+    samples: Any = data.train
+    loader: DataLoader[Any] = DataLoader(
+        samples, recipe.batch.microbatch, shuffle=True, drop_last=True, collate_fn=data.collate
     )
     batches, ends = iter(loader), []
     for _ in range(recipe.training.steps):
@@ -66,9 +67,7 @@ class TimedSteps(TrainerCallback):
 class RecipeTrainer(Trainer):
     """The ``Trainer`` with the loss of the recipe."""
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, torch.Tensor], **_options: Any
-    ) -> torch.Tensor:
+    def compute_loss(self, model: nn.Module, inputs: Any, *_args: Any, **_options: Any) -> Any:
         loss, tokens = causal_loss_sum(model, inputs)
         return loss / tokens
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import machine
-import ticks
 from elastane_run import ELASTANE
 from job import HERE, Job
 from processes import exit_on_sigterm, wait_until
@@ -34,22 +34,6 @@ EVENTS = ("join", "kill", "leave")
 TITLES = {"join": "1 to 2 workers", "kill": "kill -9", "leave": "2 to 1 workers"}
 VIRTUAL_RANKS = 4
 CALM_STEPS = 15
-
-
-class Contestant(Protocol):
-    """A run that can be disturbed."""
-
-    def read_ticks(self) -> list[ticks.Tick]: ...
-
-    def find_last_step(self) -> int: ...
-
-    def wait_for_step(self, step: int) -> float: ...
-
-    def find_newest_pids(self, workers: int) -> list[int]: ...
-
-    def join(self) -> None: ...
-
-    def leave(self) -> None: ...
 
 
 class ElasticTorchrun(TorchrunRun):
@@ -89,6 +73,14 @@ class ScriptRun(TorchrunRun):
         return self.processes.start(self.network.wrap_command([*ELASTANE, *words]), ELASTANE_HOME=self._home)
 
 
+Contestant: TypeAlias = ElasticTorchrun | ScriptRun
+
+
+def has_new_processes(run: Contestant, before: set[int], number: int) -> bool:
+    """Return whether this many processes have made a step, beside those of before."""
+    return len({tick.pid for tick in run.read_ticks()} - before) >= number
+
+
 def measure(run: Contestant) -> dict[str, float]:
     """Disturb a run three times and return the pauses in seconds, and the steps that were done again."""
     run.wait_for_step(CALM_STEPS)
@@ -100,12 +92,8 @@ def measure(run: Contestant) -> dict[str, float]:
             os.kill(run.find_newest_pids(2)[1], signal.SIGKILL)
         else:
             getattr(run, event)()
-        new = 1 if event == "leave" else 2
-        wait_until(
-            lambda before=before, new=new: len({tick.pid for tick in run.read_ticks()} - before) >= new,
-            f"steps after {event}",
-            180,
-        )
+        arrived = partial(has_new_processes, run, before, 1 if event == "leave" else 2)
+        wait_until(arrived, f"steps after {event}", 180)
         run.wait_for_step(run.find_last_step() + CALM_STEPS)
         end_s = time.monotonic()
         found[event] = find_longest_stall_s(run, begin_s, end_s)
