@@ -32,7 +32,8 @@ def train(state):
             os.kill(os.getpid(), 9)
         if state.batch == stop_at:
             open(os.environ["ELASTANE_RUN_DIR"] + f"/reached-{hvd.rank()}", "w").close()
-            time.sleep(3)  # until the test has sent SIGTERM
+            while not state._handover.stop_announced:
+                time.sleep(0.01)
         batch = [next(order) for _ in range(4)]
         seen.extend(batch)
         optimizer.zero_grad()

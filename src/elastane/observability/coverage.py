@@ -110,7 +110,7 @@ def check_coverage(
 
 
 def read_checksum(text: str) -> int:
-    """Return the number of a recorded checksum; -1 if the text is none."""
+    """Return the number of a recorded checksum; -1 if the text is not a number."""
     try:
         return int(text, 16)
     except ValueError:

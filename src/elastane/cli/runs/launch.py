@@ -8,6 +8,7 @@ import typer
 
 from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console
+from elastane.cli.contract_options import NOT_WITH_CONTRACT
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.runs.accelerate_settings import (
     AccelerateOptions,
@@ -17,28 +18,7 @@ from elastane.cli.runs.accelerate_settings import (
 )
 from elastane.cli.runs.run import open_new_run, train_to_end
 
-OF_OTHER_SCRIPTS = (
-    "contract",
-    "nproc_per_node",
-    "copies",
-    "virtual_ranks",
-    "convergence",
-    "seed",
-    "checkpoint_every",
-    "checkpoint_at",
-    "checkpoint_dir",
-    "keep_last",
-    "keep_every",
-    "keep_best",
-    "log",
-    "transport",
-    "resume",
-    "accept_changes",
-    "digest_every",
-    "save_optimizer",
-    "max_shard_size",
-    "debug",
-)
+OF_OTHER_SCRIPTS = (*NOT_WITH_CONTRACT, "contract", "nproc_per_node", "resume")
 """Options of ``elastane run`` that a script of Accelerate has no use for."""
 
 

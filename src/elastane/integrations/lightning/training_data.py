@@ -19,7 +19,7 @@ from elastane.runtime.data.epoch_order import Order
 from elastane.runtime.values import describe_value
 
 MOST_DEFAULT_RANKS = 8
-"""The most virtual ranks of a step whose microbatch nobody has chosen."""
+"""The most virtual ranks of a step if the script chooses no microbatch."""
 
 
 @dataclass(frozen=True)
