@@ -1,8 +1,11 @@
 """The loss counts the tokens that the assistant writes, and no other token."""
 
+import json
+
 import pytest
 
-from elastane.recipes.data.conversation import DATE, BadSample, encode_conversation
+from elastane.recipes.data.conversation import DATE, encode_conversation
+from elastane.recipes.data.messages import BadSample
 from elastane.recipes.data.samples import encode_sample
 from elastane.recipes.data.spec import FieldNames
 
@@ -19,6 +22,14 @@ THOUGHTFUL = (
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 """A template that writes more into the last answer, and cuts earlier ones, as Qwen's."""
+TOOLED = (
+    "{% if tools %}[tools]{% for t in tools %}{{ t['function']['name'] }}{% endfor %}\n{% endif %}"
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}<{{ c['function']['name'] }}>{% endfor %}"
+    "{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+"""A template with tools."""
+CLOCK = [{"type": "function", "function": {"name": "clock"}}]
 
 
 def speak(*contents):
@@ -105,6 +116,57 @@ def test_a_template_cannot_run_code(with_template):
         encode_conversation(tokenizer, speak("a", "b"))
 
 
+def call_clock():
+    (question,) = speak("when?")
+    answer = {"role": "tool", "content": "noon"}
+    return [question, {"role": "assistant", "tool_calls": CLOCK}, answer, *speak("", "At noon.")[1:]]
+
+
+@pytest.mark.parametrize("tools", [CLOCK, json.dumps(CLOCK)])
+def test_the_chat_template_gets_the_tools_and_the_model_learns_their_calls(with_template, tools):
+    tokenizer = with_template(TOOLED)
+    (sequence,) = encode(tokenizer, "finetune", messages=call_clock(), tools=tools)
+    assert show(tokenizer, sequence) == (
+        f"[tools]clock[user]when?{END}\n[assistant]{{<clock>{END}}}\n[tool]noon{END}\n"
+        f"[assistant]{{At noon.{END}}}\n"
+    )
+
+
+def test_a_pair_of_answers_has_its_tools(with_template):
+    tokenizer = with_template(TOOLED)
+    row = {"prompt": "when?", "chosen": speak("", "b")[1:], "rejected": speak("", "c")[1:], "tools": CLOCK}
+    for sequence in encode(tokenizer, "preference", **row):
+        assert show(tokenizer, sequence).startswith("[tools]clock[user]when?")
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "words"),
+    [
+        (
+            PLAIN,
+            {"messages": speak("a", "b"), "tools": CLOCK},
+            "it has tools, which the chat template ignores",
+        ),
+        (PLAIN, {"messages": call_clock()}, "it has tool_calls, which the chat template ignores"),
+        (TOOLED, {"messages": speak("a", "b"), "tools": "{"}, "'tools' is not a list of tools"),
+        (TOOLED, {"messages": speak("a", "b"), "tools": ["clock"]}, "'tools' is not a list of tools"),
+        (TOOLED, {"prompt": "a", "completion": "b", "tools": CLOCK}, "which no chat template sees"),
+    ],
+)
+def test_tools_that_the_model_would_not_see_are_a_bad_sample(with_template, template, row, words):
+    with pytest.raises(BadSample, match=words):
+        encode(with_template(template), "finetune", **row)
+
+
+def test_a_misspelt_role_is_a_bad_sample_unless_the_template_knows_it(with_template):
+    messages = [*speak("a"), {"role": "asistant", "content": "b"}]
+    with pytest.raises(BadSample, match="message 2 has the unknown role 'asistant'; it may be 'assistant'"):
+        encode_conversation(with_template(PLAIN), messages)
+    known = "{% if m['role'] == 'asistant' %}!{% endif %}"
+    tokenizer = with_template("{% for m in messages %}" + known + "{% endfor %}" + PLAIN)
+    assert not any(encode_conversation(tokenizer, messages).learned)
+
+
 def encode(tokenizer, task, **row):
     return encode_sample(tokenizer, task, FieldNames(), row)
 
@@ -149,6 +211,12 @@ def test_a_pair_of_texts_is_as_it_is(tokenizer):
         ("finetune", {"messages": "a"}, "'messages' is not a list of messages"),
         ("finetune", {"messages": [{"role": "user"}]}, "message 1 of 'messages' has no text"),
         ("finetune", {"messages": [{"role": "user", "content": 3}]}, "message 1 of 'messages' has no text"),
+        (
+            "finetune",
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "a list of parts as its content; a recipe trains on text only",
+        ),
+        ("finetune", {"messages": [{"role": "gpt", "content": "a"}]}, "unknown role 'gpt'; the roles are"),
         ("finetune", {"messages": [3]}, "message 1 of 'messages' has no text"),
         ("finetune", {"messages": speak("a")}, "no answer that the model could learn"),
         ("finetune", {"prompt": "a", "completion": ""}, "no answer that the model could learn"),

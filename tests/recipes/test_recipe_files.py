@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.errors import BadField, BadInput
-from elastane.recipes.optimization import count_training_steps, make_warmup_cosine
+from elastane.recipes.optimization import make_warmup_cosine
 from elastane.recipes.overrides import parse_override
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import check_recipe
@@ -21,6 +21,7 @@ from elastane.recipes.recipe_files import (
     read_recipe,
 )
 from elastane.recipes.resolution import SCRIPTS, load_recipe, resolve_recipe
+from elastane.recipes.training_length import count_training_steps
 
 TINY = [name for name in list_recipes() if "-tiny" in name]
 

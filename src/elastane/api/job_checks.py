@@ -109,11 +109,15 @@ def _check_program(spec: JobSpec) -> None:
     if len(given) != 1:
         wrong = f"cannot be combined with {given[0]}" if given else "is missing, as are module and command"
         raise make_field_error(given[1] if given else "script", wrong, f"write one of {', '.join(fields)}")
-    if spec.module and not all(name.isidentifier() for name in spec.module.split(".")):
-        wrong = f"{spec.module!r} is not the name of a Python module"
-        raise make_field_error("module", wrong, "write it as for python -m: package.train")
+    if spec.module:
+        _check_module("module", spec.module, "write it as for python -m: package.train")
     if spec.command and spec.args:
         raise make_field_error("args", "cannot be combined with command", "write the arguments in command")
+
+
+def _check_module(field: str, name: str, write: str) -> None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise make_field_error(field, f"{name!r} is not the name of a Python module", write)
 
 
 def _check_contract(spec: JobSpec) -> None:
@@ -130,6 +134,13 @@ def _check_contract(spec: JobSpec) -> None:
                     "requires contract: torchrun, which is missing",
                     "write contract: torchrun, or remove it",
                 )
+    elif spec.training.preload:
+        raise make_field_error(
+            "training.preload",
+            "cannot be combined with contract: torchrun",
+            "remove it",
+            means="the imports of an unmodified script are loaded before its workers start anyway",
+        )
     elif spec.target.loss is not None or spec.target.throughput is not None:
         raise make_field_error(
             "target",
@@ -185,6 +196,8 @@ def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
     if training.copies != "all":
         check_minimum("training.copies", training.copies, 1)
     parse_checkpoint_policy(training.checkpoints)
+    for number, name in enumerate(training.preload):
+        _check_module(f"training.preload[{number}]", name, "write it as in an import: package.module")
 
 
 def _check_values(policy: ElasticPolicy) -> None:

@@ -154,6 +154,8 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
         copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
         checkpoints: when it saves checkpoints.
         log: the trackers that receive the metrics of each step.
+        preload: installed modules that every worker imports. They are loaded once, before the workers are
+            forked from that process, so their import must start no thread.
     """
 
     seed: int = 0
@@ -163,6 +165,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     copies: int | Literal["all"] = "all"
     checkpoints: JobCheckpoints = JobCheckpoints()
     log: tuple[Tracker, ...] = ()
+    preload: tuple[str, ...] = ()
 
 
 class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):

@@ -61,5 +61,5 @@ def _build_no_text_error(path: Path, field: str, why: str) -> BadInput:
     return BadInput(
         f"{path} has no text under {field!r}: {why}",
         means="the training would miss the document",
-        do="name the field of the text with field=..., or correct the file",
+        do="name the field of the text with field=... (in a recipe data.fields.text), or correct the file",
     )

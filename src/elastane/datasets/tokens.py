@@ -55,7 +55,7 @@ class TokenFile:
             raise BadInput(
                 f"{source or self.path} has {self.tokens} tokens",
                 means=f"a window takes {length}, and its last target one more",
-                do="choose a smaller length, or a file with more tokens",
+                do="choose a smaller length (in a recipe batch.context), or a file with more tokens",
             )
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastane.recipes.recipe import Recipe, TrainingSpec
+from elastane.recipes.recipe import TrainingSpec
 
 
 def build_optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
@@ -45,14 +45,3 @@ def make_warmup_cosine(warmup: int, steps: int, final: float) -> Callable[[int],
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
 
     return compute_factor
-
-
-def count_training_steps(recipe: Recipe, samples: int) -> int:
-    """Return the number of steps of a run.
-
-    Args:
-        recipe: the recipe.
-        samples: the number of training samples.
-    """
-    training = recipe.training
-    return training.steps or training.epochs * math.ceil(samples / recipe.batch.size)

@@ -14,6 +14,7 @@ import selectors
 import signal
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ import msgspec
 from elastane.agent.presence import hold_presence
 from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Decoder
 from elastane.observability.run_files import read_record
 from elastane.runtime.worker_log import open_worker_log
@@ -182,6 +184,15 @@ def _run_forked(run_dir: Path, worker: int, lifeline: int) -> int:
     return run_worker(run_dir, worker, lifeline)
 
 
+def preload_modules(names: Iterable[str]) -> None:
+    """Import what the workers need; a worker that needs a missing module fails with its own traceback."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            sys.stderr.write(f"not loaded before the workers start: {name}: {escape_line(str(error))}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -193,8 +204,9 @@ def main() -> None:
     server = ForkServerLoop(options.run_dir, options.lifeline, streams)
     # The import of NumPy starts threads of its BLAS, before any fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    for module in (*MODULES, *read_record(RunDir(options.run_dir)).spec.preload):
+    for module in MODULES:
         importlib.import_module(module)
+    preload_modules(read_record(RunDir(options.run_dir)).spec.preload)
     # All workers share the imported memory; a garbage collection would touch, and so copy, every page.
     gc.collect()
     gc.freeze()

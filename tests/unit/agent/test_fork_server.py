@@ -20,10 +20,13 @@ WAIT_S = 60
 @pytest.fixture
 def warm(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text("import os\nprint('hello from the script', flush=True)\nos._exit(7)\n")
+    script.write_text(
+        "import os, sys\nprint('hello from the script', 'colorsys' in sys.modules, flush=True)\nos._exit(7)\n"
+    )
     run_dir = RunDir(tmp_path)
     run_dir.logs.mkdir()
-    record = RunRecord(spec=RunSpec(name="n", script=str(script)), created="2026-01-01T00:00:00Z")
+    spec = RunSpec(name="n", script=str(script), preload=("no_such.module", "colorsys"))
+    record = RunRecord(spec=spec, created="2026-01-01T00:00:00Z")
     run_dir.run.write_bytes(msgspec.json.encode(record))
     lifeline, end = os.pipe()
     options = ("--run-dir", str(tmp_path), "--lifeline", str(lifeline))
@@ -54,6 +57,7 @@ def test_the_fork_server_forks_workers_logs_their_output_and_reports_exit_codes(
     assert started["started"] == 3
     ended = json.loads(process.stdout.readline())
     assert ended == {"exited": 3, "pid": started["pid"], "code": 7}
-    assert "hello from the script" in run_dir.log("worker-3").read_text()
+    # A module of ``preload`` that is missing stops nothing.
+    assert "hello from the script True" in run_dir.log("worker-3").read_text()
     process.stdin.close()
     assert process.wait(WAIT_S) == 0

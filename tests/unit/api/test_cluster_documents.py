@@ -129,6 +129,12 @@ def test_discrete_values_need_no_limits_beside_them():
         ({"training": {"convergence": "fats"}}, "training.convergence:", "write exact or fast"),
         ({"training": {"copies": 0}}, "training.copies:", "write 1 or more"),
         ({"training": {"copies": "some"}}, "training.copies:", "write a number or all"),
+        ({"training": {"preload": ["a/b"]}}, "training.preload[0]: 'a/b' is not", "package.module"),
+        (
+            {"contract": "torchrun", "training": {"preload": ["torch"]}},
+            "training.preload: cannot be combined with contract: torchrun",
+            "remove it",
+        ),
         (
             {"training": {"virtualRanks": 4}, "elasticPolicy": {"maxReplicas": 8}},
             "training.virtualRanks:",

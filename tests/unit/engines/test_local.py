@@ -68,10 +68,17 @@ def test_a_run_has_the_limits_and_arguments_of_its_job() -> None:
 def test_a_run_has_the_training_settings_of_its_job() -> None:
     checkpoints = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
     training = JobTraining(
-        seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=checkpoints
+        seed=7,
+        threads=2,
+        virtual_ranks=12,
+        convergence="fast",
+        copies=2,
+        checkpoints=checkpoints,
+        preload=("numpy", "json"),
     )
     run = make_run_spec("j", msgspec.structs.replace(SPEC, training=training), PYTHON)
     assert (run.seed, run.threads, run.virtual_ranks, run.convergence, run.copies) == (7, 2, 12, "fast", 2)
+    assert run.preload == ("numpy", "json")
     assert run.checkpoints == CheckpointPolicy(
         every_steps=500, each_epoch=True, keep_last=4, keep_best=("eval_loss", "min")
     )

@@ -10,6 +10,7 @@ from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, resolve_typed_recipe
+from elastane.cli.recipes.preparation import prepare_for_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.run import open_new_run, train_to_end
 from elastane.cli.runs.run_options import RunOptions
@@ -32,8 +33,9 @@ def run_recipe(
 ) -> None:
     """Train a recipe elastically, in the foreground, until the run is over.
 
-    The options of elastane run win over the fields of the recipe. The complete
-    recipe is stored in the run directory as recipe.yaml.
+    The options of elastane run win over the fields of the recipe. All data is
+    read before the run begins. The complete recipe is stored in the run
+    directory as recipe.yaml.
 
       $ elastane recipe run llama-tiny
       $ elastane recipe run llama-tiny --set training.steps=500 --workers 2:4
@@ -54,6 +56,7 @@ def run_recipe(
         console,
         preload=list_preloaded(recipe),
         recipe=format_recipe(recipe),
+        prepare=lambda: prepare_for_run(recipe, console),
     )
     train_to_end(opened, console, as_json=as_json)
 

@@ -2,18 +2,19 @@
 
 from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
-from elastane.cli.command import AsJson
+from elastane.cli.command import AsJson, open_console
 from elastane.cli.jobs.job_file import anchor_paths
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.submission import apply_options
 from elastane.cli.jobs.submit import describe_invocation, find_job_team, submit_job
 from elastane.cli.options import expand_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, resolve_typed_recipe
+from elastane.cli.recipes.preparation import prepare_for_job
 from elastane.cli.run_names import generate_name
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import describe_checkpoints
 from elastane.recipes.recipe_files import format_inline
-from elastane.recipes.resolution import SCRIPTS
+from elastane.recipes.resolution import SCRIPTS, list_preloaded
 
 
 def submit_recipe(
@@ -27,7 +28,7 @@ def submit_recipe(
 
     The options of elastane submit win over the fields of the recipe. The job
     contains the complete recipe; the nodes need its data and models at the same
-    paths.
+    paths. All data is read before the job is submitted; --dry-run reads none.
 
       $ elastane recipe submit llama-tiny --workers 1:4
       $ elastane recipe submit llama-tiny --dry-run > job.yaml
@@ -46,10 +47,14 @@ def submit_recipe(
             virtual_ranks=recipe.batch.virtual_ranks,
             copies=recipe.workers.copies,
             checkpoints=describe_checkpoints(recipe.checkpoints),
+            preload=list_preloaded(recipe),
         ),
     )
     spec = anchor_paths(apply_options(written, options, invocation), invocation.directory)
-    submit_job(check_job_spec(spec), options, invocation, as_json=as_json)
+    check_job_spec(spec)
+    if not options.dry_run:
+        prepare_for_job(recipe, open_console(as_json=as_json))
+    submit_job(spec, options, invocation, as_json=as_json)
 
 
 def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:

@@ -135,6 +135,7 @@ def open_new_run(
     preload: tuple[str, ...] = (),
     recipe: str = "",
     environment: Mapping[str, str] | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> Iterator[tuple[RunDir, RunRecord]]:
     """Make and lock the directory of a new run.
 
@@ -147,6 +148,7 @@ def open_new_run(
         preload: modules that all workers need, for the fork server.
         recipe: the content of ``recipe.yaml`` in the directory; empty: there is none.
         environment: further variables of each process of an unmodified script.
+        prepare: the last and longest check, called when all options are valid and nothing is written.
 
     Raises:
         BadInput: the error names the option to change; nothing was written.
@@ -166,6 +168,8 @@ def open_new_run(
         open_storage(spec.checkpoints.url)
     require_trackers(spec.log, "--log")
     spec = _start_as_discovered(spec, console)
+    if prepare is not None:
+        prepare()
     with claim_run_directory(spec, options.run_dir, typed) as directory:
         if recipe:
             replace_file(directory.root / RECIPE, recipe.encode(), durable=True)

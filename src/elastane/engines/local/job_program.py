@@ -60,6 +60,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
         checkpoints=None if contract else parse_checkpoint_policy(training.checkpoints),
         contract=contract,
         log=training.log,
+        preload=training.preload,
     )
 
 

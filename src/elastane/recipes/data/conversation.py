@@ -3,22 +3,28 @@
 The chat template of the tokenizer turns messages into text. A template that marks the answers itself, with
 ``{% generation %}``, decides which tokens are learned. For any other template the answers are found in the
 text: each begins where the template would ask the model to write, and ends with the end-of-turn token after
-its content.
+its content. Calls of tools are learned up to the end of their message.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from elastane.api.safe_text import fold_text
+from elastane.recipes.data.messages import (
+    ASSISTANT,
+    BadSample,
+    check_roles,
+    check_tool_support,
+    has_calls,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-ASSISTANT = "assistant"
 DATE = "2026-01-01"
 """The date of today in templates that mention it: tokens must not depend on the day of the run."""
 FIXED_CLOCK = "{% macro strftime_now(format) %}" + DATE + "{% endmacro %}"
@@ -38,10 +44,6 @@ SIMPLE_TEMPLATE = (
 """The template of tokenizers without one: an answer ends with the token that ends a text."""
 
 
-class BadSample(ValueError):
-    """A row is not a sample of its task; the message gives the reason."""
-
-
 class TokenSequence(msgspec.Struct, frozen=True):
     """Tokens, and for each whether the model learns to write it."""
 
@@ -58,23 +60,11 @@ class TokenSequence(msgspec.Struct, frozen=True):
         return sum(self.learned[1:])
 
 
-def check_messages(messages: object, field: str) -> list[dict[str, Any]]:
-    """Return the messages of a conversation.
-
-    Raises:
-        BadSample: they are something else.
-    """
-    if not isinstance(messages, list) or not messages:
-        raise BadSample(f"{field!r} is not a list of messages")
-    for number, message in enumerate(messages, start=1):
-        texts = [message.get(key) for key in ("role", "content")] if isinstance(message, Mapping) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise BadSample(f"message {number} of {field!r} has no text under 'role' and 'content'")
-    return messages
-
-
 def encode_conversation(
-    tokenizer: "PreTrainedTokenizerFast", messages: Sequence[dict[str, Any]], first: int = 0
+    tokenizer: "PreTrainedTokenizerFast",
+    messages: Sequence[dict[str, Any]],
+    first: int = 0,
+    tools: list[Any] | None = None,
 ) -> TokenSequence:
     """Return the tokens of a conversation; the model learns the messages of the assistant.
 
@@ -82,34 +72,51 @@ def encode_conversation(
         tokenizer: has a chat template.
         messages: of the conversation.
         first: the position of the first message that is learned.
+        tools: that the assistant may call; None: there are none.
 
     Raises:
         BadSample: the template refuses the messages, or the answers cannot be found in its text.
     """
+    rendering = _Rendering(tokenizer, tools)
+    check_roles(messages, rendering.template)
+    check_tool_support(messages, tools, rendering.template)
     # The marks of a template mark all answers.
-    if MARK.search(tokenizer.get_chat_template()) and first == 0:
-        encoded = _render(
-            tokenizer, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    if MARK.search(rendering.template) and first == 0:
+        encoded = rendering.render(
+            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
         )
         return TokenSequence(tuple(encoded["input_ids"]), tuple(map(bool, encoded["assistant_masks"])))
-    text = _render(tokenizer, messages, tokenize=False)
-    return _mark_answers(tokenizer, text, _find_answers(tokenizer, text, messages, first))
+    text = rendering.render(messages)
+    return _mark_answers(tokenizer, text, _find_answers(rendering, text, messages, first))
 
 
-def _render(tokenizer: "PreTrainedTokenizerFast", messages: Sequence[dict[str, Any]], **options: Any) -> Any:
-    from jinja2 import TemplateError
+class _Rendering:
+    """Turns messages into text, or tokens, with the template for these tools."""
 
-    try:
-        template = FIXED_CLOCK + tokenizer.get_chat_template()
-        return tokenizer.apply_chat_template(
-            list(messages), chat_template=template, date_string=DATE, **options
-        )
-    except (TemplateError, TypeError, ValueError) as error:
-        raise BadSample(f"the chat template refuses the messages: {fold_text(str(error), 200)}") from error
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", tools: list[Any] | None) -> None:
+        self._tokenizer, self._tools = tokenizer, tools
+        self.template = tokenizer.get_chat_template(tools=tools)
+
+    def render(self, messages: Sequence[dict[str, Any]], *, tokenize: bool = False, **options: Any) -> Any:
+        from jinja2 import TemplateError
+
+        try:
+            return self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=self._tools,
+                chat_template=FIXED_CLOCK + self.template,
+                date_string=DATE,
+                tokenize=tokenize,
+                **options,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise BadSample(
+                f"the chat template refuses the messages: {fold_text(str(error), 200)}"
+            ) from error
 
 
 def _find_answers(
-    tokenizer: "PreTrainedTokenizerFast", text: str, messages: Sequence[dict[str, Any]], first: int
+    rendering: _Rendering, text: str, messages: Sequence[dict[str, Any]], first: int
 ) -> list[tuple[int, int]]:
     """Return the positions of the answers in the text, from where the model begins to write."""
     answers: list[tuple[int, int]] = []
@@ -117,14 +124,33 @@ def _find_answers(
     for number in reversed(range(first, len(messages))):
         if messages[number]["role"] != ASSISTANT:
             continue
-        before = _render(tokenizer, messages[:number], tokenize=False, add_generation_prompt=True)
-        content = messages[number]["content"].strip()
-        found = text.find(content, len(before), limit) if text.startswith(before) else -1
-        if found < 0:
+        before = rendering.render(messages[:number], add_generation_prompt=True)
+        end = -1
+        if text.startswith(before):
+            end = _find_end(rendering, text, messages[: number + 1], range(len(before), limit))
+        if end < 0:
             raise BadSample(f"the chat template rewrites message {number + 1}, so its tokens cannot be found")
-        answers.append((len(before), found + len(content)))
+        answers.append((len(before), end))
         limit = len(before)
     return answers[::-1]
+
+
+def _find_end(rendering: _Rendering, text: str, messages: Sequence[dict[str, Any]], place: range) -> int:
+    """Return where the last message ends in the text; negative: it is not there.
+
+    Args:
+        rendering: of the conversation.
+        text: the whole conversation.
+        messages: up to the one that ends.
+        place: the positions of the text in which it may be.
+    """
+    if has_calls(messages[-1]):
+        # The template writes the calls in a way of its own, so take all of the message.
+        upto = rendering.render(messages).rstrip()
+        return len(upto) if text.startswith(upto) and len(upto) in place[1:] else -1
+    content = messages[-1]["content"].strip()
+    found = text.find(content, place.start, place.stop)
+    return found + len(content) if found >= 0 else -1
 
 
 def _mark_answers(

@@ -12,8 +12,9 @@ from elastane.api.errors import BadInput
 from elastane.datasets.rows import BadRow, read_rows
 from elastane.datasets.token_cache import find_cache, lock_for_one
 from elastane.datasets.tokenizers import digest_tokenizer
-from elastane.recipes.data.conversation import DATE, BadSample, TokenSequence
+from elastane.recipes.data.conversation import DATE, TokenSequence
 from elastane.recipes.data.files import DataFiles
+from elastane.recipes.data.messages import BadSample
 from elastane.recipes.data.sample_file import SampleCounts, SampleFile, write_counts, write_samples
 from elastane.recipes.data.samples import encode_sample
 from elastane.recipes.data.spec import DataSpec, Task
@@ -21,7 +22,7 @@ from elastane.recipes.data.spec import DataSpec, Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-FORMAT = 1
+FORMAT = 2
 
 
 def open_encoded_samples(

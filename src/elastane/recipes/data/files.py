@@ -82,7 +82,7 @@ def find_files(spec: DataSpec, path: str, field: str = "data.path") -> DataFiles
         raise make_field_error(
             field,
             f"{path} has no files",
-            "write a file, a pattern such as data/*.jsonl, or a folder with files",
+            "write a file, a pattern such as data/*.jsonl, or a folder with files, not folders, in it",
         )
     return DataFiles(_decide_format(spec, files, field), files)
 

@@ -5,12 +5,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from elastane.api.safe_text import escape_line
-from elastane.recipes.data.conversation import (
-    BadSample,
-    TokenSequence,
-    check_messages,
-    encode_conversation,
-)
+from elastane.recipes.data.conversation import TokenSequence, encode_conversation
+from elastane.recipes.data.messages import BadSample, check_messages, read_tools
 from elastane.recipes.data.spec import FieldNames, Task
 
 if TYPE_CHECKING:
@@ -43,11 +39,14 @@ def encode_sample(
 def _encode_answer(
     tokenizer: "PreTrainedTokenizerFast", names: FieldNames, row: Mapping[str, Any]
 ) -> TokenSequence:
+    tools = read_tools(row.get(names.tools), names.tools)
     if row.get(names.messages) is not None:
-        return encode_conversation(tokenizer, check_messages(row[names.messages], names.messages))
+        messages = check_messages(row[names.messages], names.messages)
+        return encode_conversation(tokenizer, messages, tools=tools)
     if row.get(names.prompt) is None or row.get(names.completion) is None:
         raise _build_fields_error(row, (names.messages, names.prompt, names.completion), FINETUNE_FIELDS)
-    return _join(tokenizer, row[names.prompt], row[names.completion], (names.prompt, names.completion))
+    fields = (names.prompt, names.completion)
+    return _join(tokenizer, row[names.prompt], row[names.completion], fields, tools)
 
 
 def _encode_pair(
@@ -64,9 +63,10 @@ def _encode_pair(
             prompt = [{"role": "user", "content": prompt}]
     elif prompt is None:
         raise _build_fields_error(row, (names.prompt,), PREFERENCE_FIELDS)
+    tools = read_tools(row.get(names.tools), names.tools)
     return (
-        _join(tokenizer, prompt, chosen, (names.prompt, names.chosen)),
-        _join(tokenizer, prompt, rejected, (names.prompt, names.rejected)),
+        _join(tokenizer, prompt, chosen, (names.prompt, names.chosen), tools),
+        _join(tokenizer, prompt, rejected, (names.prompt, names.rejected), tools),
     )
 
 
@@ -79,17 +79,23 @@ def _split_common_messages(chosen: list[Any], rejected: list[Any]) -> tuple[list
 
 
 def _join(
-    tokenizer: "PreTrainedTokenizerFast", prompt: object, answer: object, fields: tuple[str, str]
+    tokenizer: "PreTrainedTokenizerFast",
+    prompt: object,
+    answer: object,
+    fields: tuple[str, str],
+    tools: list[Any] | None,
 ) -> TokenSequence:
     """Return the tokens of a prompt and of the answer, which is learned."""
     if isinstance(prompt, str) and isinstance(answer, str):
+        if tools:
+            raise BadSample("it has tools, but texts in place of messages, which no chat template sees")
         return _join_texts(tokenizer, prompt, answer)
     if isinstance(prompt, list) and isinstance(answer, list):
         messages = [
             *(check_messages(prompt, fields[0]) if prompt else []),
             *check_messages(answer, fields[1]),
         ]
-        return encode_conversation(tokenizer, messages, first=len(prompt))
+        return encode_conversation(tokenizer, messages, first=len(prompt), tools=tools)
     raise BadSample(f"{fields[0]!r} and {fields[1]!r} are neither two texts nor two lists of messages")
 
 

@@ -26,6 +26,7 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         completion: what the model learns to write after the prompt.
         chosen: the better answer of a preference pair.
         rejected: the worse one.
+        tools: the tools of a conversation, which its chat template describes to the model.
     """
 
     text: str = "text"
@@ -34,6 +35,7 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     completion: str = "completion"
     chosen: str = "chosen"
     rejected: str = "rejected"
+    tools: str = "tools"
 
 
 class DataSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,10 +13,11 @@ from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.evaluation import format_preference, measure_preference, move_batch
 from elastane.recipes.losses import preference_loss_sum
 from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_training_steps
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
 from elastane.recipes.recipe_files import read_recipe
 from elastane.recipes.reference import ReferenceModel
 from elastane.recipes.samples import write_sample
+from elastane.recipes.training_length import count_training_steps
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.evaluation import format_perplexity, measure_loss, move_batch
 from elastane.recipes.losses import causal_loss_sum
 from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer, count_training_steps
+from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
 from elastane.recipes.recipe_files import read_recipe
 from elastane.recipes.samples import write_sample
+from elastane.recipes.training_length import count_training_steps
 
 
 def main() -> None:
