@@ -1,11 +1,11 @@
 """The data of a recipe is read before its run or job exists, and encoded once."""
 
-import json
 import subprocess
 import sys
 
 import msgspec
 import pytest
+import transformers
 from typer.testing import CliRunner
 
 from elastane.api.errors import BadInput
@@ -14,6 +14,7 @@ from elastane.recipes.data import encoded_samples, open_data
 from elastane.recipes.data.tokenizer_training import train_tokenizer
 from elastane.recipes.data_preparation import check_vocabulary, prepare_data
 from elastane.recipes.prepared_data import PreparedData
+from elastane.recipes.pretrained_files import INDEX, check_pretrained_files
 from elastane.recipes.resolution import load_recipe
 
 CHAT = [
@@ -107,9 +108,42 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder, tokenize
     check_vocabulary(sized, 280)
     with pytest.raises(BadInput, match=r"data\.tokenizer: has 281 tokens, and the model has 280"):
         check_vocabulary(sized, 281)
-    (folder / "config.json").write_text(json.dumps({"vocab_size": 100}))
-    (folder / "model.safetensors").write_bytes(b"")
+    save_model(folder)
     train_tokenizer(["abc"], 259).save_pretrained(folder)
     pretrained = load(folder, "llama-tiny", f"model.from={folder}", f"data.tokenizer={folder}")
     with pytest.raises(BadInput, match=r"data\.tokenizer: has 259 tokens, and the model has 100"):
         prepare_data(pretrained)
+
+
+def save_model(folder):
+    """Save a model of 100 tokens in several files."""
+    config = transformers.LlamaConfig(
+        vocab_size=100, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="2KB")
+
+
+def cut_last_shard(folder):
+    *_, last = sorted(folder.glob("*.safetensors"))
+    last.write_bytes(last.read_bytes()[:-8])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (cut_last_shard, r"model-\d+-of-\d+.safetensors cannot be read: .*incomplete"),
+        (lambda folder: min(folder.glob("*.safetensors")).unlink(), "has no file model-00001-of-"),
+        (lambda folder: (folder / INDEX).write_text("[]"), "index.json cannot be read: it is not an object"),
+        (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "index.json has no weight_map"),
+        (
+            lambda folder: (folder / "config.json").write_text('{"model_type": "secret"}'),
+            "config.json describes no model that transformers knows: .*secret",
+        ),
+    ],
+)
+def test_a_damaged_model_is_refused_before_the_run_exists(folder, damage, words):
+    save_model(folder)
+    check_pretrained_files(folder)
+    damage(folder)
+    with pytest.raises(BadInput, match=words):
+        check_pretrained_files(folder)

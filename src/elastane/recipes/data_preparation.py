@@ -3,7 +3,8 @@
     python -m elastane.recipes.data_preparation RECIPE
 
 RECIPE is a complete recipe in JSON. The program reads every row, so a bad one is found while nothing of the
-run exists, and leaves the tokens in the cache for the workers. It prints a `PreparedData` in JSON.
+run exists, and leaves the tokens in the cache for the workers. It also checks the files of a pretrained
+model. It prints a `PreparedData` in JSON.
 """
 
 import os
@@ -16,6 +17,7 @@ from elastane.api.field_checks import make_field_error
 from elastane.recipes.data.divided_samples import load_tokenizer, open_samples
 from elastane.recipes.model_source import read_pretrained_config
 from elastane.recipes.prepared_data import PreparedData
+from elastane.recipes.pretrained_files import check_pretrained_files
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.training_length import count_training_steps
 from elastane.runtime.json_answer import print_answer
@@ -25,8 +27,10 @@ def prepare_data(recipe: Recipe) -> PreparedData:
     """Read and encode all data of a recipe, as its workers will.
 
     Raises:
-        BadInput: the data or the tokenizer cannot be used; the error names the file and the row.
+        BadInput: the data, the tokenizer or the model cannot be used; the error names the file and the row.
     """
+    if recipe.model.source:
+        check_pretrained_files(Path(recipe.model.source))
     tokenizer = load_tokenizer(recipe.data, recipe.task)
     check_vocabulary(recipe, len(tokenizer))
     samples = open_samples(recipe.data, tokenizer, recipe.task, recipe.batch.context)
