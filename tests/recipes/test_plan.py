@@ -9,8 +9,10 @@ import msgspec
 import pytest
 import torch
 from torch.nn import functional
+from typer.testing import CliRunner
 
 from elastane.api.errors import BadInput
+from elastane.cli.main import app
 from elastane.recipes.activations import count_flops, count_saved_bytes, estimate_activations
 from elastane.recipes.memory_plan import plan_recipe
 from elastane.recipes.model_measures import measure_model, read_shape
@@ -170,7 +172,7 @@ def test_a_published_size_is_planned_without_its_memory(name, published):
     found = plan(load(name), "16:80GB", flops_per_s=4e14)
     assert found.parameters == pytest.approx(published, rel=0.01)
     assert [size.workers for size in found.sizes] == [1, 2, 4, 8, 16]
-    assert all(size.fits is (size.memory_bytes <= 80e9) for size in found.sizes)
+    assert all(size.fits is (size.gpu_bytes <= 80e9) for size in found.sizes)
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 
 
@@ -215,10 +217,44 @@ def test_the_speed_of_a_worker_is_measured_if_it_is_not_given():
 
 
 def test_a_table_has_a_row_for_each_size():
-    rows = build_plan_rows(plan(load("llama-tiny"), "4:20MB"))
+    rows = build_plan_rows(plan(load("llama-tiny"), "4:5MB"))
     assert all(len(row) == len(HEADINGS) for row in rows)
     assert [row[0] for row in rows] == ["1", "2", "4"]
-    assert rows[0][6].endswith("(too much)")
+    assert rows[0][HEADINGS.index("on a GPU")].endswith("(too much)")
+
+
+def test_a_plan_says_if_no_number_of_workers_fits():
+    sentences = {memory: describe_plan(plan(load("llama-tiny"), f"4:{memory}")) for memory in ("5MB", "5GB")}
+    assert "No number of workers fits" in sentences["5MB"][-1]
+    assert not any("fits" in sentence for sentence in sentences["5GB"])
+
+
+def test_a_gpu_has_no_partial_sums_and_its_host_has_no_activations():
+    size = plan(load("llama-tiny"), "1").sizes[0]
+    trained = size.parameters_bytes
+    assert size.gpu_bytes == trained + trained + size.largest_bytes + 2 * trained + size.activations_bytes
+    assert size.host_bytes == size.gradients_bytes + trained
+
+
+def test_the_command_prints_its_plan(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    typed = ["recipe", "plan", "llama-tiny", "--devices", "2:5MB", "--flops", "1e12", "--bandwidth", "2GB"]
+    page = CliRunner().invoke(app, typed, env={"COLUMNS": "200"})
+    assert page.exit_code == 0, page.output
+    headings, *rows = [line.split() for line in page.stdout.splitlines()]
+    assert headings[:2] == ["workers", "microbatches"]
+    assert [row[:2] for row in rows[:2]] == [["1", "8"], ["2", "4"]]
+    text = " ".join(page.stdout.split())
+    planned = plan(load("llama-tiny"), "2:5MB", flops_per_s=1e12, bandwidth_bytes_per_s=2e9)
+    for sentence in describe_plan(planned):
+        assert sentence in text
+    for row in build_plan_rows(planned):
+        assert " ".join(row) in text
+    as_json = CliRunner().invoke(app, [*typed, "--json"])
+    assert msgspec.json.decode(as_json.stdout, type=type(planned)) == planned
+    refused = CliRunner().invoke(app, ["recipe", "plan", "llama-tiny", "--devices", "many"])
+    assert refused.exit_code == 2
+    assert "invalid devices: 'many'" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
     """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
 
     Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
-    a microbatch. Traffic follows from the protocol. The time of a step is ``microbatches * tokens * FLOPs per
+    a microbatch; with a GPU, the partial sums are on its host. Traffic follows from the protocol. The time of a step is ``microbatches * tokens * FLOPs per
     token / speed + traffic of the busiest worker / bandwidth``; both of its parts are upper bounds, as a real
     step overlaps them.
 
@@ -100,6 +100,8 @@ def plan_size(  # noqa: PLR0917 - all that a size depends on
         gradients_bytes=slots * trained_bytes + waiting,
         optimizer_bytes=MOMENTS * count_held_bytes(measures.sections, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),
+        sums_bytes=trained_bytes,
+        largest_bytes=measures.largest_bytes,
         fits=None,
         traffic_bytes=traffic.total_bytes,
         largest_traffic_bytes=traffic.largest_bytes,
@@ -108,7 +110,7 @@ def plan_size(  # noqa: PLR0917 - all that a size depends on
     )
     if devices.memory_bytes is None:
         return plan
-    return msgspec.structs.replace(plan, fits=plan.memory_bytes <= devices.memory_bytes)
+    return msgspec.structs.replace(plan, fits=plan.gpu_bytes <= devices.memory_bytes)
 
 
 def _count_activations(recipe: Recipe, measures: ModelMeasures) -> int:

@@ -17,7 +17,7 @@ class DeviceGroup(msgspec.Struct, frozen=True):
 
     Args:
         count: the number of devices.
-        memory_bytes: of each; None: not given.
+        memory_bytes: of each GPU; None: not given.
     """
 
     count: int
@@ -50,7 +50,9 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         gradients_bytes: partial sums, and the gradients of the pass that runs.
         optimizer_bytes: the moments of AdamW in the blocks that a worker holds.
         activations_bytes: of one microbatch, with its logits.
-        fits: the memory suffices; None: the memory of a device was not given.
+        sums_bytes: the complete sums of gradients, which a GPU has beside those of its host.
+        largest_bytes: the largest gradient, which waits on a GPU for its copy to the host.
+        fits: the memory of a GPU suffices; None: it was not given.
         traffic_bytes: of a step, between all workers.
         largest_traffic_bytes: the most that one worker sends or receives in a step.
         step_s: the expected time of a step.
@@ -63,6 +65,8 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     gradients_bytes: int
     optimizer_bytes: int
     activations_bytes: int
+    sums_bytes: int
+    largest_bytes: int
     fits: bool | None
     traffic_bytes: int
     largest_traffic_bytes: int
@@ -71,8 +75,19 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int:
-        """All memory of a worker but that of Python and its libraries."""
+        """All memory of a worker on a CPU but that of Python and its libraries."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+
+    @property
+    def gpu_bytes(self) -> int:
+        """The memory on the GPU of a worker that has one."""
+        gradients = self.sums_bytes + self.largest_bytes
+        return self.parameters_bytes + gradients + self.optimizer_bytes + self.activations_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """The memory beside a GPU: the partial sums, and the mirror of the trained parameters."""
+        return self.gradients_bytes + self.sums_bytes
 
 
 class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
@@ -102,8 +117,8 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 HEADINGS = (
-    "workers", "microbatches", "model", "gradients", "optimizer", "activations", "memory", "traffic/step",
-    "step", "tokens/s",
+    "workers", "microbatches", "model", "gradients", "optimizer", "activations", "on a CPU", "on a GPU",
+    "its host", "traffic/step", "step", "tokens/s",
 )  # fmt: skip
 
 
@@ -150,7 +165,9 @@ def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
             format_bytes(size.gradients_bytes),
             format_bytes(size.optimizer_bytes),
             format_bytes(size.activations_bytes),
-            format_bytes(size.memory_bytes) + words[size.fits],
+            format_bytes(size.memory_bytes),
+            format_bytes(size.gpu_bytes) + words[size.fits],
+            format_bytes(size.host_bytes),
             format_bytes(size.traffic_bytes),
             f"{size.step_s:,.3g} s",
             f"{size.tokens_per_s:,.0f}",
@@ -164,12 +181,19 @@ def describe_plan(plan: RecipePlan) -> list[str]:
     trained = "" if plan.trained == plan.parameters else f", {plan.trained:,} of them trained"
     origin = "measured on this machine with a small model" if plan.is_measured else "as given"
     network = format_bytes(int(plan.bandwidth_bytes_per_s))
-    return [
+    sentences = [
         f"Model: {plan.parameters:,} parameters{trained}; {plan.flops_per_token:.3g} FLOPs per token.",
         f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
         f"Worker: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two workers.",
-        "Memory: of one worker, on its device and its host together, without Python and its libraries.",
+        "Memory: of one worker, without Python and its libraries. A worker on a CPU has all of it there; beside "
+        "a GPU, the host has the partial sums of gradients and a mirror of the trained weights.",
     ]
+    if all(size.fits is False for size in plan.sizes):
+        sentences.append(
+            "No number of workers fits: each worker has the whole model. Larger devices, a smaller batch.context, "
+            "an adapter (lora) or, for the optimizer, workers.copies: 2 need less on each."
+        )
+    return sentences
 
 
 def format_bytes(size: int) -> str:
