@@ -51,8 +51,7 @@ def play_recipe(stage: Stage, recipe: Recipe, folder: Path, disturb=do_nothing, 
         script=PACED,
         disturb=disturb,
         max_workers=recipe.batch.virtual_ranks,
-        digest_every=EVERY_STEP,
-        **options,
+        **({"digest_every": EVERY_STEP} | options),
     )
     assert ended.outcome.code == 0, ended.describe()
     assert ended.verdict.problems == (), ended.describe()

@@ -149,6 +149,10 @@ def test_an_ejected_recipe_trains_the_same_bytes(stage, home, tmp_path, monkeypa
     for name in ("model.safetensors", "tokenizer.json", "config.json", "artifacts/step-4/sample.txt"):
         assert (whole / name).read_bytes() == (ejected / name).read_bytes()
     assert (whole / "recipe.yaml").read_text() == Path("mine/recipe.yaml").read_text()
+    # A checkpoint has the tokenizer, too.
+    run_command([*elastane, "checkpoint", "export", "ejected", "--format", "hf", "--out", "exported"])
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "exported" / name).read_bytes() == (ejected / name).read_bytes()
 
 
 def run_command(command: list[str]) -> str:

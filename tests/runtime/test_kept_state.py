@@ -193,6 +193,20 @@ def test_an_export_of_the_last_checkpoint_has_the_bytes_of_the_finished_model(tm
         assert (tmp_path / "hf" / name).read_bytes() == (files.root / name).read_bytes(), name
 
 
+def test_a_checkpoint_has_the_text_files_of_the_tokenizer_and_no_other_name(learned, tmp_path):
+    state = learned.run._trainer.state
+    files = {"tokenizer.json": b"{}", "tokenizer.model": b"\xff", "../escaped.json": b"{}"}
+    described = describe_model(state, None, files)
+    assert described.texts["tokenizer.json"] == "{}"
+    assert "tokenizer.model" not in described.texts
+    manifest = write_checkpoint(Catalog(LocalStorage(tmp_path / "checkpoints")), state)
+    manifest.plain[KEY] = msgspec.to_builtins(described)
+    with CheckpointReader(LocalStorage(tmp_path / "checkpoints"), manifest) as reader:
+        found = read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=False)
+    assert set(found.texts) <= {"config.json", "generation_config.json", "tokenizer.json"}
+    assert found.texts["tokenizer.json"] == b"{}"
+
+
 def test_a_checkpoint_of_another_program_is_refused(kept):
     catalog, manifest = kept
     foreign = msgspec.structs.replace(manifest, plain={})

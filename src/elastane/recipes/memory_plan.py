@@ -27,9 +27,9 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
     """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
 
     Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
-    a microbatch; with a GPU, the partial sums are on its host. Traffic follows from the protocol. The time of a step is ``microbatches * tokens * FLOPs per
-    token / speed + traffic of the busiest worker / bandwidth``; both of its parts are upper bounds, as a real
-    step overlaps them.
+    a microbatch; with a GPU, the partial sums are on its host. Traffic follows from the protocol. The time of
+    a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the busiest worker / bandwidth``;
+    both of its parts are upper bounds, as a real step overlaps them.
 
     Raises:
         BadInput: the recipe allows no number of workers that the devices suffice for.

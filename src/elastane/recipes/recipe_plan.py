@@ -185,13 +185,13 @@ def describe_plan(plan: RecipePlan) -> list[str]:
         f"Model: {plan.parameters:,} parameters{trained}; {plan.flops_per_token:.3g} FLOPs per token.",
         f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
         f"Worker: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two workers.",
-        "Memory: of one worker, without Python and its libraries. A worker on a CPU has all of it there; beside "
-        "a GPU, the host has the partial sums of gradients and a mirror of the trained weights.",
+        "Memory: of one worker, without Python and its libraries.",
+        "GPU: the partial sums of gradients and a mirror of the trained weights are on its host.",
     ]
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
-            "No number of workers fits: each worker has the whole model. Larger devices, a smaller batch.context, "
-            "an adapter (lora) or, for the optimizer, workers.copies: 2 need less on each."
+            "No number of workers fits, because each has the whole model. A smaller batch.context needs less, and "
+            "so does an adapter (lora) or workers.copies: 2; or take larger GPUs."
         )
     return sentences
 

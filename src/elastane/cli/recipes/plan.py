@@ -32,7 +32,7 @@ def plan_sizes(
         str | None,
         typer.Option(
             metavar="N[:MEMORY]",
-            help="Number of devices, and the memory of each GPU: 8 or 8:80GB. Default: those of this machine.",
+            help="Number of devices, and the memory of each GPU: 8 or 8:80GB. Default: those here.",
         ),
     ] = None,
     flops: Annotated[

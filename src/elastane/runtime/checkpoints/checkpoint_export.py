@@ -10,8 +10,10 @@ from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.checkpoints.state_reader import read_replicated_state
 from elastane.runtime.checkpoints.tensor_keys import MODEL, OPTIMIZER_STATE
 from elastane.runtime.finished.formats import TrainedModel
+from elastane.runtime.finished.model_texts import TEXTS
 from elastane.runtime.finished.named_tensors import RenamedTensors, TensorDescription, strip_compiled
 from elastane.runtime.finished.optimizer_state import PREFIX, OptimizerState
+from elastane.runtime.finished.tokenizer_files import TOKENIZER_FILES
 
 
 def read_trained_model(
@@ -34,7 +36,12 @@ def read_trained_model(
         model=model,
         max_shard_bytes=max_shard_bytes,
         optimizer=_read_optimizer(reader, manifest, description) if optimizer else None,
-        texts={name: text.encode() for name, text in description.texts.items()},
+        # No other name of a manifest becomes that of a file.
+        texts={
+            name: text.encode()
+            for name, text in description.texts.items()
+            if name in {*TEXTS, *TOKENIZER_FILES}
+        },
         adapter=RenamedTensors(model, description.adapter, tied=False) if description.adapter else None,
         adapter_problem=description.adapter_problem,
     )

@@ -1,5 +1,7 @@
 """The description of model and optimizer in a checkpoint, which makes it usable without the script."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,7 +28,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
         carried: the names that training changes: parameters and buffers in the order of the flat state.
         groups: the names of the parameters in each group of the optimizer, in its order, with frozen ones.
         optimizer: the class of the optimizer.
-        texts: the configuration files from which other libraries build the model.
+        texts: the configuration files from which other libraries build the model, and those of its tokenizer.
         adapter: for a model with an adapter of ``peft``, each key in the adapter's file with its name,
             without the prefix that ``torch.compile`` adds.
         adapter_problem: why ``adapter`` is empty although the model has an adapter.
@@ -46,12 +48,16 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(self.carried) & frozenset(name for group in self.groups for name in group)
 
 
-def describe_model(state: TrainingState, adapter: Adapter | None) -> ModelDescription:
+def describe_model(
+    state: TrainingState, adapter: Adapter | None, tokenizer: Mapping[str, bytes] | None = None
+) -> ModelDescription:
     """Describe a model in training.
 
     Args:
         state: the training state, with the model.
         adapter: the adapter of the model, see `describe_adapter`.
+        tokenizer: the files of its tokenizer, by name. The description has those in UTF-8, which are all but
+            the old binary ones: a ``tokenizer.json`` beside them has the same content.
     """
     names = {parameter: name for name, parameter in state.model.named_parameters()}
     layout = state.layout
@@ -63,10 +69,18 @@ def describe_model(state: TrainingState, adapter: Adapter | None) -> ModelDescri
             for group in state.optimizer.param_groups
         ),
         optimizer=type(state.optimizer).__name__,
-        texts={name: text.decode() for name, text in read_model_texts(state.model, adapter).items()},
+        texts=_decode_texts(read_model_texts(state.model, adapter)) | _decode_texts(tokenizer or {}),
         adapter={} if adapter is None else dict(adapter.names),
         adapter_problem="" if adapter is None else adapter.problem,
     )
+
+
+def _decode_texts(files: Mapping[str, bytes]) -> dict[str, str]:
+    texts = {}
+    for name, content in files.items():
+        with suppress(UnicodeDecodeError):
+            texts[name] = content.decode()
+    return texts
 
 
 def read_model_description(manifest: Manifest) -> ModelDescription:

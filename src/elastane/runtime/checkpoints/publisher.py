@@ -17,6 +17,7 @@ from elastane.runtime.checkpoints.part_record import PartRecord, name_record
 from elastane.runtime.checkpoints.state_slices import find_aliases
 from elastane.runtime.checkpoints.tensor_keys import MODEL
 from elastane.runtime.finished.adapters import describe_adapter
+from elastane.runtime.finished.tokenizer_files import read_tokenizer_texts
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import LARGEST_MANIFEST_BYTES, Catalog
@@ -51,6 +52,7 @@ class CheckpointPublisher:
         self._worker, self._state, self._catalog = worker, state, catalog
         # Described here, because publication runs beside the training.
         self._adapter = describe_adapter(state.model)
+        self._tokenizer = read_tokenizer_texts(state.tokenizer)
         self._resumed, self._retention = resumed, retention
         self._measure_age_s, self._report = measure_age_s, report
 
@@ -87,7 +89,7 @@ class CheckpointPublisher:
             plain={
                 **plain,
                 "scalars": scalars,
-                KEY: msgspec.to_builtins(describe_model(self._state, self._adapter)),
+                KEY: msgspec.to_builtins(describe_model(self._state, self._adapter, self._tokenizer)),
             },
         )
         groups = json.loads(plain["rest"])["groups"]
