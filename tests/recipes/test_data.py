@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import pickle
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -85,6 +86,26 @@ def test_tokens_of_a_file_are_taken_as_they_are(tmp_path, tokenizer):
     np.save(tmp_path / "b.npy", tokens.astype(np.int32))
     for name in ("a.bin", "b.npy"):
         assert read_windows(open_rows(tmp_path / name, tokenizer, "pretrain", 16).train) == list(range(192))
+
+
+def test_several_files_of_tokens_follow_each_other(tmp_path, tokenizer):
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    for name, first in (("b.bin", 100), ("a.bin", 0)):
+        np.arange(first, first + 100, dtype=np.uint16).tofile(folder / name)
+    data = open_rows(folder, tokenizer, "pretrain", 16)
+    assert read_windows(data.train) == [*range(96), *range(100, 196)]
+    one = open_rows(folder / "a.bin", tokenizer, "pretrain", 16)
+    assert data.train.fingerprint() != one.train.fingerprint()
+    assert (
+        open_rows(f"{folder}/*.bin", tokenizer, "pretrain", 16).train.fingerprint()
+        == data.train.fingerprint()
+    )
+    with pytest.raises(IndexError):
+        data.train[12]
+    np.full(100, 9999, np.uint16).tofile(folder / "c.bin")
+    with pytest.raises(BadInput, match=r"c.bin has the token 9999"):
+        open_rows(folder, tokenizer, "pretrain", 16)
 
 
 def test_a_batch_of_windows_has_no_mask(tokenizer, write_rows):
@@ -271,6 +292,11 @@ def test_data_of_the_standard_library_is_the_same_in_every_process(monkeypatch, 
         digests.add((path.name, path.read_bytes()))
     assert len(digests) == 1
     row = json.loads(path.read_text().splitlines()[0])
+    # Another version of the module that makes the data makes it again.
+    copy = tmp_path / "standard_library.py"
+    copy.write_text(Path(standard_library.__file__).read_text() + "\n")
+    monkeypatch.setattr(standard_library, "__file__", str(copy))
+    assert standard_library.write_standard_library("preference").name != path.name
     assert sorted(row["chosen"][0]["content"].split()) == sorted(row["rejected"][0]["content"].split())
 
 

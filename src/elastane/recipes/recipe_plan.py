@@ -190,8 +190,8 @@ def describe_plan(plan: RecipePlan) -> list[str]:
     ]
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
-            "No number of workers fits, because each has the whole model. A smaller batch.context needs less, and "
-            "so does an adapter (lora) or workers.copies: 2; or take larger GPUs."
+            "No number of workers fits, because each has the whole model. It takes less memory with a "
+            "smaller batch.context, with an adapter (lora), or with workers.copies: 2."
         )
     return sentences
 

@@ -16,6 +16,7 @@ from elastane.datasets.rows import BadRow, read_rows
 from elastane.recipes.data.encoded_samples import open_encoded_samples
 from elastane.recipes.data.files import DataFiles, find_files
 from elastane.recipes.data.held_out import SampleSource, hold_out
+from elastane.recipes.data.joined_samples import JoinedSamples
 from elastane.recipes.data.sample_file import SampleFile
 from elastane.recipes.data.spec import ROWS, DataSpec, Task, check_data
 from elastane.recipes.data.standard_library import write_standard_library
@@ -111,16 +112,12 @@ def _open_source(
     )
 
 
-def _open_tokens(spec: DataSpec, files: DataFiles, vocabulary: int, context: int) -> TokenFile:
-    if len(files.files) > 1:
-        raise BadInput(
-            f"{len(files.files)} files of tokens, such as {files.files[1]}",
-            means="a recipe reads one file of tokens",
-            do="join them: cat a.bin b.bin > all.bin",
-        )
-    windows = TokenFile(files.files[0], context, dtype=spec.dtype)
-    check_token_range(windows, vocabulary)
-    return windows
+def _open_tokens(spec: DataSpec, files: DataFiles, vocabulary: int, context: int) -> SampleSource:
+    """Return the windows of all files; no window has tokens of two files."""
+    parts = [TokenFile(file, context, dtype=spec.dtype) for file in files.files]
+    for part in parts:
+        check_token_range(part, vocabulary)
+    return parts[0] if len(parts) == 1 else JoinedSamples(parts)
 
 
 def _read_texts(spec: DataSpec, files: DataFiles, task: Task) -> Iterator[str]:

@@ -16,7 +16,6 @@ from elastane.api.errors import BadInput
 from elastane.datasets.token_cache import find_cache, lock_for_one
 from elastane.recipes.data.spec import Task
 
-FORMAT = 1
 TEXT_BYTES, DOCUMENTED_BYTES = 2 << 20, 3 << 20
 """The size of the sample of modules: of text, which is tokenised in two seconds, and of all other tasks."""
 LEFT_OUT = frozenset(
@@ -31,7 +30,7 @@ def write_standard_library(task: Task) -> Path:
     """Return a jsonl file with the data of a task, which is in the cache from the first call on.
 
     The file has ``text`` for pretraining, ``messages`` for fine-tuning, and ``prompt``, ``chosen`` and
-    ``rejected`` for preferences. It depends on the version of Python and on nothing else.
+    ``rejected`` for preferences. It depends on the version of Python and on this module alone.
 
     Raises:
         BadInput: this Python has no source files.
@@ -40,7 +39,9 @@ def write_standard_library(task: Task) -> Path:
         (path.name, path.read_bytes().decode(errors="replace"))
         for path in _choose_modules(TEXT_BYTES if task == "pretrain" else DOCUMENTED_BYTES)
     ]
-    source = hashlib.sha256(f"{FORMAT} {task} {json.dumps(modules)}".encode()).hexdigest()
+    # With this module itself: the file that another version has made of the same text is not used.
+    maker = Path(__file__).read_text(encoding="utf-8")
+    source = hashlib.sha256(f"{maker} {task} {json.dumps(modules)}".encode()).hexdigest()
     folder = find_cache("recipes")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"standard-library-{task}-{source[:16]}.jsonl"
