@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from elastane.api.errors import BadInput
 from elastane.cli.main import app
+from elastane.cli.recipes.plan import describe_model_only
 from elastane.recipes.activations import count_flops, count_saved_bytes, estimate_activations
 from elastane.recipes.memory_plan import plan_recipe
 from elastane.recipes.model_measures import measure_model, read_shape
@@ -174,6 +175,27 @@ def test_a_published_size_is_planned_without_its_memory(name, published):
     assert [size.workers for size in found.sizes] == [1, 2, 4, 8, 16]
     assert all(size.fits is (size.gpu_bytes <= 80e9) for size in found.sizes)
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+
+@ignore_peft
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("llama-3.2-1b", "80GB"),
+        ("llama-3.1-8b", "80GB"),
+        ("llama-3.1-8b-chat", "80GB"),
+        ("llama-3.1-8b-lora", "80GB"),
+        pytest.param("qwen3-8b", "80GB", marks=pytest.mark.long),
+        pytest.param("gpt-oss-20b", "141GB", marks=pytest.mark.long),
+        pytest.param("gpt-oss-20b-dpo", "80GB", marks=pytest.mark.long),
+        pytest.param("llama-3.1-70b-lora", "192GB", marks=pytest.mark.long),
+    ],
+)
+def test_a_published_recipe_fits_the_documented_gpus_from_its_fewest_workers_on(name, memory):
+    recipe = describe_model_only(load(name))
+    fitting = {size.workers: size.fits for size in plan(recipe, f"16:{memory}", flops_per_s=4e14).sizes}
+    assert recipe.workers.min in fitting
+    assert all(fits for workers, fits in fitting.items() if workers >= recipe.workers.min), fitting
 
 
 def test_a_token_of_gpt_oss_passes_through_its_active_parameters_only():
