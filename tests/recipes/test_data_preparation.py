@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from elastane.api.errors import BadInput
 from elastane.cli.main import app
-from elastane.recipes.data import encoded_samples, open_data
+from elastane.recipes import data_preparation
+from elastane.recipes.data import encoded_samples, files, open_data
 from elastane.recipes.data.tokenizer_training import train_tokenizer
 from elastane.recipes.data_preparation import check_vocabulary, prepare_data
 from elastane.recipes.prepared_data import PreparedData
@@ -147,3 +148,38 @@ def test_a_damaged_model_is_refused_before_the_run_exists(folder, damage, words)
     damage(folder)
     with pytest.raises(BadInput, match=words):
         check_pretrained_files(folder)
+
+
+def test_much_data_is_announced(folder, write_rows, monkeypatch, capsys):
+    recipe = load(folder, "llama-tiny-chat", f"data.path={write_rows(*CHAT)}")
+    prepare_data(recipe)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(data_preparation, "MUCH_BYTES", 1000)
+    prepare_data(recipe)
+    assert capsys.readouterr().err == "reading 2.74 kB of data; its tokens stay in the cache\n"
+
+
+def test_files_without_text_are_named(folder):
+    (folder / "empty.txt").write_text("")
+    (folder / "blank.txt").write_text("\n")
+    for path, named in (("empty.txt", "empty.txt"), ("*.txt", r"blank.txt \(and 1 more\)")):
+        with pytest.raises(BadInput, match=f"{named} has no text to train a tokenizer on"):
+            prepare_data(load(folder, "llama-tiny", f"data.path={path}"))
+
+
+def test_a_cache_that_cannot_be_written_and_data_that_cannot_be_read_are_named(
+    folder, write_rows, monkeypatch
+):
+    recipe = load(folder, "llama-tiny-chat", f"data.path={write_rows(*CHAT)}")
+
+    def refuse(file, _cache):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(files, "digest_content", refuse)
+    with pytest.raises(BadInput, match=r"cannot be prepared: .*rows.jsonl: Permission denied"):
+        prepare_data(recipe)
+    (folder / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "file"))
+    with pytest.raises(BadInput, match=r"file/elastane/recipes: Not a directory") as caught:
+        prepare_data(recipe)
+    assert "XDG_CACHE_HOME" in caught.value.do

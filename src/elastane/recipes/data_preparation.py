@@ -9,18 +9,27 @@ model. It prints a `PreparedData` in JSON.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from elastane.api.errors import BadInput
 from elastane.api.field_checks import make_field_error
+from elastane.datasets.token_cache import find_cache
 from elastane.recipes.data.divided_samples import load_tokenizer, open_samples
+from elastane.recipes.data.files import find_files
+from elastane.recipes.data.spec import DataSpec
 from elastane.recipes.model_source import read_pretrained_config
 from elastane.recipes.prepared_data import PreparedData
 from elastane.recipes.pretrained_files import check_pretrained_files
 from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe_plan import format_bytes
 from elastane.recipes.training_length import count_training_steps
 from elastane.runtime.json_answer import print_answer
+
+MUCH_BYTES = 50_000_000
 
 
 def prepare_data(recipe: Recipe) -> PreparedData:
@@ -31,15 +40,48 @@ def prepare_data(recipe: Recipe) -> PreparedData:
     """
     if recipe.model.source:
         check_pretrained_files(Path(recipe.model.source))
-    tokenizer = load_tokenizer(recipe.data, recipe.task)
-    check_vocabulary(recipe, len(tokenizer))
-    samples = open_samples(recipe.data, tokenizer, recipe.task, recipe.batch.context)
+    announce_much_data(recipe.data)
+    with explain_file_errors():
+        tokenizer = load_tokenizer(recipe.data, recipe.task)
+        check_vocabulary(recipe, len(tokenizer))
+        samples = open_samples(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     check_warmup(recipe, len(samples.train))
     return PreparedData(
         train=len(samples.train),
         held_out=0 if samples.held_out is None else len(samples.held_out),
         summary=samples.summary,
     )
+
+
+@contextmanager
+def explain_file_errors() -> Iterator[None]:
+    """Turn an error of a data file, or of the cache, into one that names the file.
+
+    Raises:
+        BadInput: a file cannot be read or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        cache = find_cache("recipes")
+        raise BadInput(
+            f"the data cannot be prepared: {error.filename or cache}: {error.strerror or error}",
+            means=f"the tokens of the data files go into the cache, {cache}",
+            do="make the files readable; for the cache free some space, or set XDG_CACHE_HOME",
+        ) from error
+
+
+def announce_much_data(spec: DataSpec) -> None:
+    """Say on stderr that the data will take a while, if it is large.
+
+    Raises:
+        BadField: there is no such data.
+    """
+    paths = [path for path in (spec.path, spec.held_out) if isinstance(path, str) and path]
+    size = sum(file.stat().st_size for path in paths for file in find_files(spec, path).files)
+    if size >= MUCH_BYTES:
+        sys.stderr.write(f"reading {format_bytes(size)} of data; its tokens stay in the cache\n")
+        sys.stderr.flush()
 
 
 def check_vocabulary(recipe: Recipe, tokens: int) -> None:

@@ -62,7 +62,7 @@ def load_tokenizer(spec: DataSpec, task: Task) -> "PreTrainedTokenizerFast":
                 means="the model could not be used without the tokenizer that made them",
                 do="name the folder of that tokenizer: data.tokenizer",
             )
-        tokenizer = train_tokenizer(_read_texts(spec, files, task), spec.vocabulary)
+        tokenizer = train_tokenizer(_read_texts(spec, files, task), spec.vocabulary, files.describe())
     complete_tokenizer(tokenizer, spec, task)
     return tokenizer
 

@@ -42,6 +42,11 @@ class DataFiles(msgspec.Struct, frozen=True):
     format: Format
     files: tuple[Path, ...]
 
+    def describe(self) -> str:
+        """Return the first file, and the number of the others."""
+        first, *others = self.files
+        return f"{first} (and {len(others)} more)" if others else str(first)
+
     def digest(self, cache: Path) -> str:
         """Return a digest of the content of all files; their names and their folder do not matter."""
         digests = " ".join(digest_content(file, cache) for file in self.files)

@@ -29,12 +29,15 @@ LONG_WORD = re.compile(r"\S{100}")
 PARALLEL = "TOKENIZERS_PARALLELISM"
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "PreTrainedTokenizerFast":
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int, source: str = "the data"
+) -> "PreTrainedTokenizerFast":
     """Return a tokenizer for texts, from the cache if it has it; see `MOST_CHARACTERS`.
 
     Args:
         texts: read until there are enough.
         vocabulary: the most tokens; a short text has fewer.
+        source: names the texts in errors.
 
     Raises:
         BadInput: the texts are empty.
@@ -44,7 +47,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "PreTrainedTokeniz
     sample = list(_take_beginning(texts))
     if not any(text.strip() for text in sample):
         raise BadInput(
-            "the data has no text to train a tokenizer on",
+            f"{source} has no text to train a tokenizer on",
             means="the text cannot be turned into tokens",
             do="check data.path and the names of its fields, or name a folder: data.tokenizer",
         )
