@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ WORKERS = (1, 2)
 WARMUP_STEPS = 2
 EVERY_S = 0.1
 SIZES = ("hidden_size=384", "intermediate_size=1024", "num_hidden_layers=6")
+RETURNED_AT_ONCE = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
 NEGLIGIBLE = ("hidden_size=8", "intermediate_size=8", "num_hidden_layers=1")
 
 
@@ -34,13 +35,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--bandwidth", default="5GB", help="of the memory that workers share, per second")
+    parser.add_argument(
+        "--trim", action="store_true", help="the C library returns freed memory at once: what tensors need"
+    )
     options = parser.parse_args()
     if options.steps < WARMUP_STEPS + 2:
         parser.error(f"--steps: write {WARMUP_STEPS + 2} or more")
     memory: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     speed: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.steps)
+        bench = Bench(Path(folder), options.steps, RETURNED_AT_ONCE if options.trim else {})
         libraries = bench.train(1, NEGLIGIBLE)[0]
         for _ in range(options.repetitions):
             plan = bench.plan(options.bandwidth)
@@ -67,11 +71,13 @@ class Bench:
     Args:
         work: the folder.
         steps: of each run.
+        variables: of the environment of each run.
     """
 
-    def __init__(self, work: Path, steps: int) -> None:
+    def __init__(self, work: Path, steps: int, variables: Mapping[str, str]) -> None:
         self._work, self._steps, self._runs = work, steps, 0
-        self._environment = os.environ | {"ELASTANE_HOME": str(work / "home"), "OMP_NUM_THREADS": "1"}
+        own = {"ELASTANE_HOME": str(work / "home"), "OMP_NUM_THREADS": "1"}
+        self._environment = os.environ | own | dict(variables)
 
     def plan(self, bandwidth: str) -> Any:
         options = ("--devices", str(WORKERS[-1]), "--bandwidth", bandwidth, "--json")

@@ -1,6 +1,7 @@
 """Plans of recipes are compared with what models and runs really need."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -312,7 +313,7 @@ def test_sizes_have_three_digits():
 
 
 @pytest.mark.long
-def test_the_planned_memory_is_within_a_quarter_of_that_of_a_run(tmp_path):
+def test_the_planned_memory_is_within_a_sixth_of_that_of_a_run(tmp_path):
     changes = [
         "model.config.hidden_size=384",
         "model.config.intermediate_size=1024",
@@ -324,6 +325,10 @@ def test_the_planned_memory_is_within_a_quarter_of_that_of_a_run(tmp_path):
     ]
     planned = plan(load("llama-tiny", *changes), "1").sizes[0]
     program = [sys.executable, str(Path(__file__).parent / "measured_memory.py"), *changes]
-    process = subprocess.run(program, cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=200)
+    # The C library returns freed memory at once: its reserve is not the plan's.
+    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    process = subprocess.run(
+        program, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True, timeout=200
+    )
     measured = json.loads(process.stdout.splitlines()[-1])
-    assert planned.memory_bytes == pytest.approx(measured, rel=0.25)
+    assert planned.memory_bytes == pytest.approx(measured, rel=1 / 6)
