@@ -56,10 +56,10 @@ def test_an_attempt_whose_files_were_not_read_yet_forgets_no_measurement() -> No
 
 def test_the_explanation_says_what_a_resize_costs_and_that_the_speed_is_unknown() -> None:
     _, cost, speed = explain_size(JOB).sentences
-    assert "counts as 31.0 s: 1.0 s from the announced stop to the new start, assumed" in cost
+    assert "counts as 31.0 s: 1.00 s from the announced stop to the new start, assumed" in cost
     assert "Its speed is unknown" in speed
     _, cost, _ = explain_size(observe(JOB, JobProgress(resize_s=4.5))).sentences
-    assert "counts as 34.5 s: 4.5 s from the announced stop to the new start, as measured" in cost
+    assert "counts as 34.5 s: 4.50 s from the announced stop to the new start, as measured" in cost
 
 
 def test_the_explanation_of_other_jobs_and_of_a_stopping_one_says_nothing_about_restarts() -> None:

@@ -26,7 +26,7 @@ def describe_restarts(job: StoredJob) -> Iterator[str]:
     source = "assumed until one was measured" if stop_s == UNMEASURED_RESIZE_S else "as measured"
     yield (
         f"Each change of its size restarts its script, and counts as {compute_resize_cost_s(job):.1f} s: "
-        f"{stop_s:.1f} s from the announced stop to the new start, {source}, and {RESTART_S:g} s to load its "
+        f"{stop_s:.2f} s from the announced stop to the new start, {source}, and {RESTART_S:g} s to load its "
         "snapshot and repeat steps, which only the script could measure."
     )
     times = build_speed_model((), EXAMPLE).compute_speed(EXAMPLE)
