@@ -171,7 +171,7 @@ def test_the_oldest_worker_keeps_rank_0_and_the_newest_leave_first(sizes, first)
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_the_environment_numbers_all_processes_once(workers, processes):
     world = start_machine(workers=workers, processes=processes).world
-    address = WorldAddress("run", 1234, restarts=0)
+    address = WorldAddress("run", restarts=0)
     found = [build_rank_environment(world, rank, address, {}) for rank in world.ranks]
     assert [int(one["RANK"]) for one in found] == list(range(workers * processes))
     assert {one["WORLD_SIZE"] for one in found} == {str(workers * processes)}

@@ -1,7 +1,6 @@
 """Requests to an unmodified script, its failures, and the ports of its worlds."""
 
 import json
-import socket
 
 import pytest
 
@@ -9,7 +8,6 @@ from elastane.api.control import AskCheckpoint, AskDrain, AskEvict, AskResize, A
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec, TorchrunContract
 from elastane.attempts.worlds.failure_report import find_error_file, read_failure
-from elastane.attempts.worlds.free_port import FIRST, find_free_port
 from elastane.attempts.worlds.requests import build_world_status, describe_world, find_world_refusal
 from elastane.protocol.worlds.decisions import advance
 from elastane.protocol.worlds.messages import RankExited, ResizeRequest, ServerReady, StopRequest, WorldGone
@@ -104,10 +102,3 @@ def test_a_damaged_error_file_costs_only_itself(files, content):
     files.log("worker-0").write_text("no traceback\n\x1b[2J here\n")
     find_error_file(files, "worker-0", 1).write_text(content)
     assert read_failure(files, "worker-0", 1) == "no traceback\n\\x1b[2J here"
-
-
-def test_a_port_is_free_new_and_not_ephemeral():
-    port = find_free_port()
-    assert FIRST <= port < 32_768
-    with socket.create_server(("", port)):
-        assert find_free_port(avoid=port) != port
