@@ -35,7 +35,7 @@ class WorldFacts(msgspec.Struct, frozen=True, kw_only=True):
         workers: fewest and most; None before the first start.
         starts: number of worlds.
         deaths: processes that were ended from outside.
-        failures: processes whose script failed.
+        failures: processes that failed by themselves.
         longest_stop_s: the longest time from an announced stop to the next start; None without a restart.
         stopped_s: the sum of these times.
     """

@@ -43,7 +43,7 @@ def list_(as_json: AsJson = False) -> None:
 
 
 def _format_step(row: dict[str, str | int | float | None]) -> str:
-    """Return the last step of a run; empty for an unmodified script, whose steps are unknown."""
+    """Return the last step of a run; empty for an unmodified script, which reports no steps."""
     if row["contract"] == "torchrun":
         return ""
     return f"{row['step']}" + (f"/{row['steps']}" if row["steps"] else "")

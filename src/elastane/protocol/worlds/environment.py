@@ -35,9 +35,9 @@ class WorldAddress:
 def build_rank_environment(
     world: World, rank: LocalRank, address: WorldAddress, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one process of a world, with those that torchrun sets except ``MASTER_PORT``.
+    """Return the variables of one process of a world, with those that torchrun sets except the port.
 
-    The fork server adds that, because it opens the port.
+    The fork server adds the port, because it opens it.
 
     Args:
         world: the newest one.
