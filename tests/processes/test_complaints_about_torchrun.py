@@ -206,6 +206,29 @@ def test_a_rank_that_gets_sigterm_from_outside_has_not_failed(stage, tmp_path, w
     assert not ended.find_events("worker.failed")
 
 
+def test_a_script_that_stalls_is_restarted_with_a_limit_for_its_silence(stage, tmp_path, write_script):
+    script = write_script("""
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if count == 0:
+            if rank == 1:
+                for number in range(12):
+                    print("works", flush=True)
+                    time.sleep(0.1)
+                note("stalls")
+                time.sleep(1000)
+        dist.barrier()
+        note("done")
+    """)
+    ended = play_script(stage, tmp_path, script, start=2, stall_s=1.0, max_restarts=1)
+    assert ended.outcome.code == 0, ended.describe()
+    # While one process prints, the others may be silent.
+    assert ended.notes.index("stalls") < ended.notes.index("done")
+    [hung] = ended.find_events("worker.hung")
+    assert hung.why == "no process has printed anything for 1 s (--stall-timeout)"
+    assert hung.workers == (0, 1)
+
+
 def test_a_planned_change_announces_the_stop_and_leaves_time_to_save(stage, tmp_path, write_script):
     script = write_script("""
         def save(*_):
