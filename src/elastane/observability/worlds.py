@@ -9,6 +9,7 @@ from elastane.api.records import OUTCOMES, EventLine
 from elastane.observability.attempts import RESUMED
 
 STARTED = "generation.started"
+FAILURES = frozenset({"worker.failed", "worker.hung"})
 ENDS = frozenset({"stop.announced", *OUTCOMES})
 
 
@@ -35,7 +36,7 @@ class WorldFacts(msgspec.Struct, frozen=True, kw_only=True):
         workers: fewest and most; None before the first start.
         starts: number of worlds.
         deaths: processes that were ended from outside.
-        failures: processes that failed by themselves.
+        failures: of the script; of several processes that fail, each counts.
         longest_stop_s: the longest time from an announced stop to the next start; None without a restart.
         stopped_s: the sum of these times.
     """
@@ -77,7 +78,7 @@ def collect_world_facts(events: Sequence[EventLine]) -> WorldFacts:
         workers=(min(sizes), max(sizes)) if sizes else None,
         starts=len(worlds),
         deaths=sum(event.kind == "worker.died" for event in events),
-        failures=sum(event.kind == "worker.failed" for event in events),
+        failures=sum(event.kind in FAILURES for event in events),
         longest_stop_s=max(stops_s, default=None),
         stopped_s=sum(stops_s),
     )
