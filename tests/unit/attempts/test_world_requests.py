@@ -73,13 +73,13 @@ def test_the_status_counts_workers_by_their_first_process():
 
 def test_the_state_of_a_run_is_one_word():
     world = start_world()
-    assert describe_world(World(WorldRules(), target=1)) == "starting"
+    assert describe_world(World(WorldRules(), target=1), ()) == "starting"
     finishing, _ = advance(world, [RankExited(1, LocalRank(0, 0), 0)], 1.0)
-    assert describe_world(finishing) == "finishing"
+    assert describe_world(finishing, finishing.ranks) == "finishing"
     changing, _ = advance(world, [ResizeRequest(3, by_hand=True)], 1.0)
-    assert describe_world(changing) == "changing"
+    assert describe_world(changing, changing.ranks) == "changing"
     stopping, _ = advance(world, [StopRequest("user")], 1.0)
-    assert describe_world(stopping) == "stopping"
+    assert describe_world(stopping, stopping.ranks) == "stopping"
 
 
 @pytest.fixture
@@ -102,3 +102,11 @@ def test_a_damaged_error_file_costs_only_itself(files, content):
     files.log("worker-0").write_text("no traceback\n\x1b[2J here\n")
     find_error_file(files, "worker-0", 1).write_text(content)
     assert read_failure(files, "worker-0", 1) == "no traceback\n\\x1b[2J here"
+
+
+def test_a_world_trains_once_all_of_its_processes_run():
+    world = start_world()
+    pids = {rank: 100 + number for number, rank in enumerate(world.ranks)}
+    assert build_world_status(world, SPEC, pids, ()).state == "training"
+    pids.popitem()
+    assert build_world_status(world, SPEC, pids, ()).state == "changing"

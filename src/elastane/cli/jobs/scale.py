@@ -44,8 +44,8 @@ def scale(
 
     The cluster resizes the job as soon as it can, while the job trains. The
     trained bytes do not depend on its size. An unmodified script restarts at each
-    new size. If the job has a list of sizes,
-    MIN:MAX keeps the sizes within these limits; --sizes sets a new list.
+    new size. If the job has a list of sizes, MIN:MAX keeps the sizes within these
+    limits; --sizes sets a new list.
 
       $ elastane scale digits 2:8
       $ elastane scale digits --max 4

@@ -22,8 +22,8 @@ def drain(
 ) -> None:
     """Let WORKER leave RUN at a commit, without losing any of its work.
 
-    The run then continues with one worker fewer. An unmodified script gets SIGTERM
-    and has time to save; then the others restart without WORKER.
+    The run then continues with one worker fewer. An unmodified script gets
+    SIGTERM and has time to save; then the others restart without WORKER.
     """
     run_dir = find_own_run(
         run,
