@@ -3,17 +3,20 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.processes.stage import Stage
 
-def start_world(script: str, size: int, run_dir: Path, *arguments: str) -> list[subprocess.Popen]:
+
+def start_world(
+    stage: Stage, script: str, size: int, run_dir: Path, *arguments: str
+) -> list[subprocess.Popen]:
     """Start all ranks of a script."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return [
         subprocess.Popen(
-            [sys.executable, "-c", script, *arguments],
+            [*stage.warm_client, "python", script, *arguments],
             env=os.environ
             | {
                 "RANK": str(rank),

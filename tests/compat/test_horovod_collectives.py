@@ -56,8 +56,8 @@ hvd.shutdown()
 
 
 @pytest.mark.processes
-def test_two_processes_exchange_what_horovod_would(tmp_path):
-    ended = wait_for_all(start_world(EXCHANGES, 2, tmp_path))
+def test_two_processes_exchange_what_horovod_would(stage, tmp_path):
+    ended = wait_for_all(start_world(stage, EXCHANGES, 2, tmp_path))
     assert [code for code, _, _ in ended] == [0, 0], ended
     first, second = (json.loads(output) for _, output, _ in ended)
     assert (first.pop("cross"), second.pop("cross")) == ([0, 2], [1, 2])

@@ -65,15 +65,15 @@ print(json.dumps({"batch": state.batch, "resets": resets, "seen": len(seen), "we
 
 
 @pytest.mark.processes
-def test_an_announced_stop_hands_the_common_commit_to_one_process(tmp_path):
-    two = start_world(TRAINING, 2, tmp_path, "5", "-1")
+def test_an_announced_stop_hands_the_common_commit_to_one_process(stage, tmp_path):
+    two = start_world(stage, TRAINING, 2, tmp_path, "5", "-1")
     reached = [tmp_path / f"reached-{rank}" for rank in range(2)]
     wait_until(lambda: all(path.exists() for path in reached), "both have made five batches")
     for process in two:
         process.send_signal(signal.SIGTERM)
     ended = wait_for_all(two)
     assert [code for code, _, _ in ended] == [143, 143], ended
-    [(code, output, errors)] = wait_for_all(start_world(TRAINING, 1, tmp_path, "-1", "-1"))
+    [(code, output, errors)] = wait_for_all(start_world(stage, TRAINING, 1, tmp_path, "-1", "-1"))
     assert code == 0, errors
     # Both had made six batches of four: none of the 48 samples comes again, and 24 of the rest came.
     assert '"batch": 12, "resets": [1], "seen": 24' in output
@@ -82,14 +82,14 @@ def test_an_announced_stop_hands_the_common_commit_to_one_process(tmp_path):
 
 
 @pytest.mark.processes
-def test_a_killed_process_loses_no_commit_and_no_sample_of_it(tmp_path):
-    two = start_world(TRAINING, 2, tmp_path, "-1", "7")
+def test_a_killed_process_loses_no_commit_and_no_sample_of_it(stage, tmp_path):
+    two = start_world(stage, TRAINING, 2, tmp_path, "-1", "7")
     two[1].wait(timeout=60)
     # The agent announces the stop to the survivor, which may be waiting for the dead process.
     two[0].send_signal(signal.SIGTERM)
     ended = wait_for_all(two)
     assert [code for code, _, _ in ended] == [143, -9], ended
-    [(code, output, errors)] = wait_for_all(start_world(TRAINING, 1, tmp_path, "-1", "-1"))
+    [(code, output, errors)] = wait_for_all(start_world(stage, TRAINING, 1, tmp_path, "-1", "-1"))
     assert code == 0, errors
     # Seven batches of two processes were committed: 56 samples, those of the dead one included.
     assert '"seen": 20' in output

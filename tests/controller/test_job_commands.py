@@ -436,7 +436,7 @@ def test_bounds_of_a_job_are_set_and_removed(elastane, cluster, submitted):
 def test_a_job_is_paused_resumed_and_cancelled(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
-    assert "pauses at its next commit" in elastane("pause", "digits").stdout
+    assert "pauses at the next commit" in elastane("pause", "digits").stdout
     assert "pausing" in elastane("jobs").stdout
     meanwhile(lambda: cluster.job("digits").state == "paused")
     assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
@@ -494,7 +494,7 @@ def test_a_waiting_command_prints_the_state_that_it_waits_for_and_its_changes(
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
     meanwhile(lambda: cluster.job("digits").state == "paused")
-    assert "pauses at its next commit and keeps its state" in elastane("pause", "digits", "--wait").stderr
+    assert "pauses at the next commit, and keeps its state" in elastane("pause", "digits", "--wait").stderr
     submitted("wide", "--workers", "4:4")
     cluster.until(lambda: cluster.workers("wide") == 4)
 
@@ -799,3 +799,18 @@ def test_login_sends_no_token_over_an_unencrypted_connection(elastane, address):
     answer = elastane("login", address, "--token-stdin", input="ela_x\n")
     assert answer.exit_code == 2
     assert "https://" in answer.stderr
+
+
+def test_the_words_about_an_unmodified_script_are_those_of_its_restarts(
+    elastane, cluster, submitted, meanwhile
+):
+    submitted("script", "--contract", "torchrun")
+    cluster.until(lambda: cluster.workers("script") == 2)
+    page = elastane("explain", "script").stdout
+    assert "restarts its script, and counts as 31.0 s" in page
+    assert "Its speed is unknown" in page
+    assert "pauses once it has saved, within 1 min, and keeps its state" in elastane("pause", "script").stdout
+    assert "Its workers leave once it has saved, within 1 min." in elastane("explain", "script").stdout
+    meanwhile(lambda: cluster.job("script").state == "paused")
+    elastane("pause", "script", "--wait")
+    assert "commit" not in elastane("cancel", "script").stdout

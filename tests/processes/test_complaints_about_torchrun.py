@@ -128,7 +128,105 @@ def test_a_worker_is_added_with_the_default_store_and_a_new_port(stage, tmp_path
     ports = [note.split()[1] for note in ended.notes if note.startswith("port")]
     assert len(ports) == 6
     assert len(set(ports)) == 3
-    assert all(note.endswith("store False") for note in ended.notes if note.startswith("port"))
+    assert all(note.endswith("store True") for note in ended.notes if note.startswith("port"))
+
+
+def test_no_other_program_can_take_the_port_before_the_script_uses_it(stage, tmp_path, write_script):
+    script = write_script("""
+        import socket
+        port = int(os.environ["MASTER_PORT"])
+        for host in ("127.0.0.1", ""):
+            for option in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                thief = socket.socket()
+                if option:
+                    thief.setsockopt(socket.SOL_SOCKET, option, 1)
+                try:
+                    thief.bind((host, port))
+                except OSError as error:
+                    note(f"refused {error.errno}")
+                else:
+                    note("stolen")
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if rank == 0:
+            lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+            found = [line.split()[1] for line in lines.splitlines() if line.split()[3] == "0A"]
+            note(f"listens {[place for place in found if place.endswith(f':{port:04X}')]}")
+    """)
+    ended = play_script(stage, tmp_path, script, start=2)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.notes.count("refused 98") == 12
+    assert "stolen" not in ended.notes
+    [listens] = [note for note in ended.notes if note.startswith("listens")]
+    # On the loopback address only: the store accepts every command of every client.
+    assert listens.startswith("listens ['0100007F:")
+    assert listens.count(":") == 1
+
+
+def test_the_death_of_the_store_is_no_failure_of_the_script(stage, tmp_path, write_script):
+    script = write_script("""
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if count == 0 and rank == 0:
+            own = os.getppid()
+            children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+            # The store is the oldest process of its world.
+            os.kill(min(map(int, children)), signal.SIGKILL)
+            time.sleep(1000)
+        dist.barrier()
+        note("done")
+    """)
+    ended = play_script(stage, tmp_path, script, start=2)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.notes.count("done") == 2
+    assert not ended.find_events("worker.failed")
+
+
+@pytest.mark.parametrize("how", ["without a handler", "with a handler that ends with 143"])
+def test_a_rank_that_gets_sigterm_from_outside_has_not_failed(stage, tmp_path, write_script, how):
+    script = write_script(f"""
+        import torch.distributed as dist
+        if {how != "without a handler"}:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        dist.init_process_group("gloo")
+        note("runs")
+        if count == 0:
+            time.sleep(1000)
+        dist.barrier()
+    """)
+
+    async def preempt(run: LiveScript) -> None:
+        await run.wait_for_note("runs", 2)
+        await run.kill(1, signal.SIGTERM)
+
+    ended = play_script(stage, tmp_path, script, disturb=preempt, start=2)
+    assert ended.outcome.code == 0, ended.describe()
+    assert "SIGTERM" in ended.find_events("worker.died")[0].why
+    assert not ended.find_events("worker.failed")
+
+
+def test_a_script_that_stalls_is_restarted_with_a_limit_for_its_silence(stage, tmp_path, write_script):
+    script = write_script("""
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if count == 0:
+            if rank == 1:
+                for number in range(12):
+                    print("works", flush=True)
+                    time.sleep(0.1)
+                note("stalls")
+                time.sleep(1000)
+        dist.barrier()
+        note("done")
+    """)
+    ended = play_script(stage, tmp_path, script, start=2, stall_s=1.0, max_restarts=1)
+    assert ended.outcome.code == 0, ended.describe()
+    # While one process prints, the others may be silent.
+    assert ended.notes.index("stalls") < ended.notes.index("done")
+    [hung] = ended.find_events("worker.hung")
+    assert hung.why == "no process has printed anything for 1 s (--stall-timeout)"
+    assert hung.workers == (0, 1)
 
 
 def test_a_planned_change_announces_the_stop_and_leaves_time_to_save(stage, tmp_path, write_script):

@@ -1,40 +1,28 @@
 """Jobs from the command line to their last step: real store, scheduler, loop, API, engine and workers."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-import elastane
+from elastane.agent.presence import list_present_processes
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
+from tests.unit.trackers.readers import read_tensorboard
 
-from .live_cluster import open_cluster
-from .stage import SCRIPTS, wait_until
+from .small_cluster import SOURCES, TRAINING, open_cluster, read_json, submit_training
+from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
-
-SOURCES = Path(elastane.__file__).parents[1]
-TRAINING = str(SCRIPTS / "training.py")
 
 
 @pytest.fixture
 def run_elastane(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
-    """Start a cluster of six devices and return a function that runs a command there."""
     with open_cluster(stage, tmp_path, monkeypatch) as run:
         yield run
-
-
-def read_json(run_elastane, *words):
-    return json.loads(run_elastane(*words, "--json").stdout)
-
-
-def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
-    # The package may not be installed, so the job needs its path.
-    where = ("--env", f"PYTHONPATH={SOURCES}")
-    run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)
 
 
 def find_trained_sizes(run_elastane, name: str) -> set[int]:
@@ -106,3 +94,23 @@ def test_a_job_fails_with_the_error_of_its_script(run_elastane):
     wait_until(lambda: read_json(run_elastane, "describe", "wrong")["state"] == "failed", "it has failed")
     assert "unrecognized arguments: --no-such-option" in run_elastane("logs", "wrong", "--job").stdout
     assert "SystemExit(2)" in run_elastane("explain", "wrong").stdout
+
+
+def test_a_job_logs_each_step_once_over_a_resize_and_the_death_of_all(run_elastane, tmp_path):
+    options = ("--workers", "1:2", "--log", "tensorboard", "--checkpoint-every", "10 steps")
+    submit_training(run_elastane, "logged", *options, args=("--seconds=0.03", "--steps=120"))
+    wait_until(lambda: 2 in find_trained_sizes(run_elastane, "logged"), "2 workers train")
+    run_elastane("scale", "logged", "3")
+    wait_until(lambda: 3 in find_trained_sizes(run_elastane, "logged"), "3 workers train")
+    run_dir = EngineDirectories(tmp_path / "home").get_run_dir("logged")
+    wait_until(lambda: read_run(run_dir).events[-1].kind == "checkpoint.saved", "a checkpoint is saved")
+    for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: read_json(run_elastane, "describe", "logged")["state"] == "finished", "it is over")
+    run = read_run(run_dir)
+    assert [event.kind for event in run.events].count("run.resumed") == 1
+    series = read_tensorboard(run_dir.trackers.tensorboard)
+    for name in ("train/loss", "train/workers"):
+        assert [step for step, _ in series[name]] == [line.step for line in run.ledger] == [*range(1, 121)]
+    # Each resize is visible.
+    assert {2.0, 3.0} <= {workers for _, workers in series["train/workers"]}

@@ -18,11 +18,13 @@ from contextlib import suppress
 
 DESCRIPTOR_OPTIONS = ("--fd", "--lifeline", "--streams")
 PID_BYTES = 8
+COMMANDS = ("elastane", "python")
+"""Programs with the environment of this process."""
 
 
 def main() -> None:
     path, program, *arguments = sys.argv[1:]
-    is_command = program == "elastane"
+    is_command = program in COMMANDS
     inherited = [] if is_command else list(find_descriptors(arguments))
     request = {
         "program": program,
@@ -50,6 +52,10 @@ def main() -> None:
     with suppress(ProcessLookupError):
         ended = os.pidfd_open(pid)
         select.select((ended,), (), ())
+    if program == "python" and (code := int(connection.recv(64))) < 0:
+        os.kill(os.getpid(), -code)
+    elif program == "python":
+        os._exit(code)
     # The program has sent its exit code unless it was killed.
     with suppress(BlockingIOError):
         if code := connection.recv(64, socket.MSG_DONTWAIT):

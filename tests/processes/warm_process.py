@@ -27,7 +27,9 @@ PROGRAMS = {
     "fork-server": "elastane.runtime.fork_server",
     "script-server": "elastane.runtime.script_server",
     "elastane": "elastane.cli.main",
+    "python": "tests.processes.warm_python",
 }
+COMMANDS = ("elastane", "python")
 FORK_SERVERS = ("fork-server", "script-server")
 ALSO_IMPORTED = (
     "elastane.attempts.results",
@@ -48,6 +50,8 @@ MOST_BYTES = 1 << 20
 def main() -> None:
     # As the fork server does before it imports NumPy.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # The folder of the tests.
+    sys.path.append(str(Path(__file__).parents[2]))
     for module in (*MODULES, *PROGRAMS.values(), *ALSO_IMPORTED):
         importlib.import_module(module)
     # Each run asks for it at its end.
@@ -94,11 +98,14 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
         return
     listener.close()
     text, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_DESCRIPTORS)
-    connection.sendall(f"{os.getpid():08}".encode())
     request = json.loads(text)
-    if request["program"] == "elastane":
+    if request["program"] == "python":
+        wait_for_copy(connection)
+    connection.sendall(f"{os.getpid():08}".encode())
+    if request["program"] in COMMANDS:
         os.environ.clear()
         os.chdir(request["folder"])
+    if request["program"] == "elastane":
         client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), sys.argv[1])
         agent.Commands = lambda: Commands((*client, "coordinator"), (*client, "fork-server"))
         rank_server.COMMAND = (*client, "script-server")
@@ -110,8 +117,19 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
         os._exit(code)
     end_with(request["client"])
     code = run_program(request["program"], request["arguments"], descriptors)
-    connection.sendall(str(code).encode())
+    if request["program"] != "python":
+        connection.sendall(str(code).encode())
     os._exit(code)
+
+
+def wait_for_copy(connection: socket.socket) -> None:
+    """Go on in a forked process; this one reports its exit code, however it ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
 
 
 def end_with(client: int) -> None:

@@ -19,6 +19,7 @@ from elastane.protocol.worlds.messages import (
     EndRun,
     KillRequest,
     KillWorld,
+    OutputSeen,
     RankExited,
     ResizeRequest,
     ServerLost,
@@ -103,8 +104,15 @@ steps = st.lists(
 )
 
 
-def start_machine(*, workers: int = 1, processes: int = 1, restarts: int = 0, ready: bool = True) -> Machine:
-    machine = Machine(World(WorldRules(processes, GRACE_S, restarts), target=workers))
+def start_machine(
+    *,
+    workers: int = 1,
+    processes: int = 1,
+    restarts: int = 0,
+    ready: bool = True,
+    stall_s: float | None = None,
+) -> Machine:
+    machine = Machine(World(WorldRules(processes, GRACE_S, restarts, stall_s), target=workers))
     if ready:
         machine.feed(ServerReady())
     return machine
@@ -171,12 +179,38 @@ def test_the_oldest_worker_keeps_rank_0_and_the_newest_leave_first(sizes, first)
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_the_environment_numbers_all_processes_once(workers, processes):
     world = start_machine(workers=workers, processes=processes).world
-    address = WorldAddress("run", 1234, restarts=0)
+    address = WorldAddress("run", restarts=0)
     found = [build_rank_environment(world, rank, address, {}) for rank in world.ranks]
     assert [int(one["RANK"]) for one in found] == list(range(workers * processes))
     assert {one["WORLD_SIZE"] for one in found} == {str(workers * processes)}
     places = [(int(one["GROUP_RANK"]), int(one["LOCAL_RANK"])) for one in found]
     assert places == [(group, local) for group in range(workers) for local in range(processes)]
+
+
+def test_a_world_that_prints_nothing_has_failed_and_one_that_prints_has_not():
+    machine = start_machine(workers=2, restarts=1, stall_s=60)
+    for _ in range(3):
+        machine.pass_time(50)
+        machine.feed(OutputSeen(machine.world.generation))
+    assert machine.starts == [(0, 1)]
+    machine.pass_time(59)
+    assert machine.announced_s is None
+    machine.pass_time(5)
+    assert machine.starts == [(0, 1)] * 2
+    # Output of the earlier world is none of this one.
+    machine.feed(OutputSeen(1))
+    machine.pass_time(64)
+    assert machine.over is not None
+    assert machine.over.kind == "run.failed"
+    assert machine.over.why == (
+        "no process has printed anything for 60 s (--stall-timeout), after 1 restart (--max-restarts)"
+    )
+
+
+def test_without_a_limit_a_world_may_be_silent_for_ever():
+    machine = start_machine()
+    machine.pass_time(1e7)
+    assert machine.starts == [(0,)]
 
 
 def test_several_changes_within_one_stop_are_one_restart():

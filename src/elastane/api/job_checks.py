@@ -123,10 +123,12 @@ def _check_module(field: str, name: str, write: str) -> None:
 def _check_contract(spec: JobSpec) -> None:
     check_bounded_count("nprocPerNode", spec.nproc_per_node, 1)
     check_minimum("maxRestarts", spec.max_restarts, 0)
+    check_positive("stallTimeoutSeconds", spec.stall_timeout_seconds)
     if spec.contract == "elastane":
         for field, value, usual in (
             ("nprocPerNode", spec.nproc_per_node, 1),
             ("maxRestarts", spec.max_restarts, 0),
+            ("stallTimeoutSeconds", spec.stall_timeout_seconds, None),
         ):
             if value != usual:
                 raise make_field_error(

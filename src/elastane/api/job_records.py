@@ -16,6 +16,10 @@ Wanted: TypeAlias = Literal["run", "pause", "cancel", "finish", "fail"]
 own rules set the last two: it has reached its target, or its time is up."""
 
 
+UNMEASURED_RESIZE_S = 1.0
+"""Stands for the cost of a resize until one was observed."""
+
+
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
@@ -87,7 +91,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     speeds: tuple[tuple[Count, Amount], ...] = ()
     weights: tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...] = ()
     prior: tuple[tuple[Count, Amount], ...] = ()
-    resize_s: Duration = 1.0
+    resize_s: Duration = UNMEASURED_RESIZE_S
     unsaved_s: Duration = 0.0
     trained: Samples = 0.0
     remaining: Samples | None = None

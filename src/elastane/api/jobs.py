@@ -183,6 +183,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
             size from its own snapshot; ``elastane``: it calls `elastane.join`.
         nproc_per_node: processes of each worker of an unmodified script.
         max_restarts: restarts after failures of an unmodified script.
+        stall_timeout_seconds: an unmodified script that prints nothing for this long has failed; None: never.
         working_dir: absolute path of the directory in which its processes start; empty: the directory of the
             script's or the module's file.
         env: additional environment variables.
@@ -210,6 +211,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     contract: Literal["elastane", "torchrun"] = "elastane"
     nproc_per_node: int = 1
     max_restarts: int = 0
+    stall_timeout_seconds: float | None = None
     working_dir: str = ""
     env: dict[str, str] = {}
     team: str

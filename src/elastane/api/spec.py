@@ -51,12 +51,14 @@ class TorchrunContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         grace_s: seconds between the announcement of a stop (SIGTERM) and its enforcement (SIGKILL).
         max_restarts: restarts after failures of the script itself. A resize, and a death from outside, do not
             count.
+        stall_s: seconds without any output of any process after which the script has failed; None: never.
         environment: further variables of each process, for example those of Accelerate.
     """
 
     processes: int = 1
     grace_s: float = 30.0
     max_restarts: int = 0
+    stall_s: float | None = None
     environment: dict[str, str] = {}
 
 

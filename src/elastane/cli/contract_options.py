@@ -5,7 +5,7 @@ from elastane.api.spec import TorchrunContract
 from elastane.cli.option_values import check_at_least, read_duration_s
 from elastane.cli.train_options import TrainOptions
 
-ONLY_WITH_CONTRACT = ("nproc_per_node", "max_restarts", "grace")
+ONLY_WITH_CONTRACT = ("nproc_per_node", "max_restarts", "stall_timeout", "grace")
 NOT_WITH_CONTRACT = (
     "copies",
     "virtual_ranks",
@@ -54,7 +54,23 @@ def build_contract(options: TrainOptions) -> TorchrunContract | None:
     check_at_least("--nproc-per-node", processes, 1)
     check_at_least("--max-restarts", restarts, 0)
     grace_s = defaults.grace_s if options.grace is None else read_duration_s("--grace", options.grace)
-    return TorchrunContract(processes=processes, max_restarts=restarts, grace_s=grace_s)
+    return TorchrunContract(
+        processes=processes, max_restarts=restarts, grace_s=grace_s, stall_s=read_stall_timeout_s(options)
+    )
+
+
+def read_stall_timeout_s(options: TrainOptions) -> float | None:
+    """Return the longest silence of a script; None: there is no limit.
+
+    Raises:
+        BadInput: the option is not a duration, or is zero.
+    """
+    if options.stall_timeout is None:
+        return None
+    stall_s = read_duration_s("--stall-timeout", options.stall_timeout)
+    if not stall_s:
+        raise BadInput("--stall-timeout 0 leaves no time for anything", do="write for example 10min")
+    return stall_s
 
 
 def list_typed(options: TrainOptions, names: tuple[str, ...]) -> list[str]:

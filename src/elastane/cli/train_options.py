@@ -55,6 +55,14 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
             rich_help_panel=CONTRACT,
         ),
     ] = None
+    stall_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="A script of which no process prints anything for this long has failed. Default: never.",
+            rich_help_panel=CONTRACT,
+        ),
+    ] = None
     grace: Annotated[
         str | None,
         typer.Option(

@@ -312,3 +312,15 @@ def draw_marks(marks: Sequence[Mark], bottom: float) -> Iterable[str]:
             f'<g class="mark {mark.style.colour}" transform="translate({mark.x} {y})" '
             f'data-text="{escape(mark.text)}"><circle r="10"/><path d="{mark.style.glyph}"/></g>'
         )
+
+
+def draw_glyph(style: MarkStyle | None) -> str:
+    if style is None:
+        return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
+    return f'<svg class="glyph {style.colour}" viewBox="-9 -9 18 18"><path d="{style.glyph}"/></svg>'
+
+
+def draw_legend(styles: Iterable[MarkStyle]) -> str:
+    """Return the entries of the legend, one for each label."""
+    unique = {style.label: style for style in styles}.values()
+    return "".join(f"<span>{draw_glyph(style)}{style.label}</span>" for style in unique)

@@ -1,7 +1,7 @@
 """``report.html``: a whole run on one page, which needs only a browser."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
-from elastane.observability.chart import MARKS, Chart, MarkStyle, build_chart
+from elastane.observability.chart import MARKS, Chart, build_chart, draw_glyph, draw_legend
 from elastane.observability.curves import build_series, write_curve_cards
 from elastane.observability.drawing import format_number
 from elastane.observability.evaluations import read_evaluation_means
@@ -26,6 +26,7 @@ from elastane.observability.report_attempts import (
     render_checkpoint_table,
 )
 from elastane.observability.report_texts import render_text_artifacts
+from elastane.observability.report_worlds import Tile, list_world_tiles, render_worlds_card
 from elastane.observability.run_events import describe_event_details, format_event_value, name_event_source
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import find_step
@@ -58,23 +59,22 @@ def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
     facts = collect_facts(run)
     pinned = run.record.pinned
     chart = build_chart(run.ledger, run.events, pinned.virtual_ranks if pinned else 1) if run.ledger else None
+    contract = run.record.spec.contract
     own = files("elastane.observability")
     body = [
         *render_heading(run, facts),
-        *render_tiles(facts),
-        *(render_chart_card(chart) if chart else ['<p class="soft">No step has committed.</p>']),
+        *render_tiles(
+            list_tiles(facts) if contract is None else list_world_tiles(facts, contract, run.events),
+            digest="" if facts.digest is None else facts.digest[0],
+        ),
+        *(render_steps_card(chart) if contract is None else render_worlds_card(run.events)),
         *render_curves(run),
         *render_event_table(run),
         *render_evaluation_table(run),
         *render_text_artifacts(run),
         *render_attempts_table(run),
         *render_checkpoint_table(run),
-        '<div class="columns"><section>',
-        *render_phase_bar(facts),
-        *render_proof(verdict),
-        "</section><section>",
-        *render_choices(run),
-        "</section></div>",
+        *render_columns([*render_phase_bar(facts), *render_proof(verdict)], [*render_choices(run)]),
         render_footer(run),
     ]
     hover = render_script_json(chart.hover) if chart else "null"
@@ -91,6 +91,14 @@ def render_report(run: Recorded, verdict: Verdict | None = None) -> str:
             "",
         ]
     )
+
+
+def render_columns(*columns: Sequence[str]) -> Iterable[str]:
+    """Yield the columns that are not empty, side by side."""
+    yield '<div class="columns">'
+    for column in filter(None, columns):
+        yield from ("<section>", *column, "</section>")
+    yield "</div>"
 
 
 def render_script_json(value: object) -> str:
@@ -168,7 +176,7 @@ def list_checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[tuple[s
         yield "--keep-best", ":".join(policy.keep_best)
 
 
-def render_tiles(facts: Facts) -> Iterable[str]:
+def list_tiles(facts: Facts) -> list[Tile]:
     rows = [
         ("steps", f"{facts.steps:,}", f"of {facts.planned_steps:,}" if facts.planned_steps else ""),
         (
@@ -186,9 +194,13 @@ def render_tiles(facts: Facts) -> Iterable[str]:
         rows.append(("digest", "-", "none recorded"))
     else:
         rows.append(("digest", facts.digest[0][:12], f"parameters, step {facts.digest[1]:,}"))
+    return rows
+
+
+def render_tiles(rows: Iterable[Tile], digest: str) -> Iterable[str]:
     yield '<section class="card tiles">'
     for name, value, below in rows:
-        hint = f' title="{escape(facts.digest[0])}"' if name == "digest" and facts.digest else ""
+        hint = f' title="{escape(digest)}"' if name == "digest" and digest else ""
         style = ' class="mono"' if name == "digest" else ""
         yield f'<div class="tile"{hint}><span class="name">{name}</span><b{style}>{escape(value)}</b>'
         yield f"<span>{escape(below) or '&nbsp;'}</span></div>"
@@ -210,10 +222,11 @@ def build_pause_tile(facts: Facts) -> tuple[str, str]:
     return format_ms(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
 
 
-def draw_glyph(style: MarkStyle | None) -> str:
-    if style is None:
-        return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
-    return f'<svg class="glyph {style.colour}" viewBox="-9 -9 18 18"><path d="{style.glyph}"/></svg>'
+def render_steps_card(chart: Chart | None) -> Iterable[str]:
+    if chart is None:
+        yield '<p class="soft">No step has committed.</p>'
+        return
+    yield from render_chart_card(chart)
 
 
 def render_chart_card(chart: Chart) -> Iterable[str]:
@@ -226,8 +239,7 @@ def render_chart_card(chart: Chart) -> Iterable[str]:
         yield f'<label for="view-{view.name}">{view.label}</label>'
     yield chart.svg
     if styles:
-        unique = {style.label: style for style in styles}.values()
-        entries = "".join(f"<span>{draw_glyph(style)}{style.label}</span>" for style in unique)
+        entries = draw_legend(styles)
         if 'class="again"' in chart.svg:
             entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
@@ -245,19 +257,22 @@ def render_event_table(run: Recorded) -> Iterable[str]:
     yield f"<h2>Events</h2>{'' if run.events else '<p class=soft>None.</p>'}"
     if not run.events:
         return
-    started = run.events[0].time
-    yield '<div class="card scroll"><table><thead><tr><th class="n">time</th><th class="n">step</th>'
-    yield "<th>event</th><th>process</th><th>reason</th><th>pause of healthy workers</th></tr></thead><tbody>"
+    started, has_steps = run.events[0].time, run.record.spec.contract is None
+    yield '<div class="card scroll"><table><thead><tr><th class="n">time</th>'
+    yield '<th class="n">step</th>' if has_steps else ""
+    yield "<th>event</th><th>process</th><th>reason</th>"
+    yield f"{'<th>pause of healthy workers</th>' if has_steps else ''}</tr></thead><tbody>"
     for event in run.events[:MOST_ROWS]:
         style = MARKS.get(event.kind)
         step = find_step(event, run.ledger)
         yield '<tr class="quiet">' if style is None else "<tr>"
         yield f'<td class="n">{event.time - started:,.2f} s</td>'
-        yield f'<td class="n">{f"{step:,}" if step else ""}</td>'
+        if has_steps:
+            yield f'<td class="n">{f"{step:,}" if step else ""}</td>'
         yield f'<td class="k">{draw_glyph(style)}{escape(event.kind)}</td>'
         yield f'<td class="t">{escape(name_event_source(event))}</td>'
         yield f'<td class="w">{escape(describe_event_reason(event))}</td>'
-        yield f"<td>{render_pauses(event)}</td></tr>"
+        yield f"{f'<td>{render_pauses(event)}</td>' if has_steps else ''}</tr>"
     yield "</tbody></table></div>"
     if len(run.events) > MOST_ROWS:
         yield f'<p class="soft">{len(run.events) - MOST_ROWS:,} more are in events.jsonl.</p>'
@@ -344,6 +359,13 @@ def render_choices(run: Recorded) -> Iterable[str]:
     spec, pinned = run.record.spec, run.record.pinned
     rows: list[tuple[str, str]] = [("script", " ".join(spec.program))]
     rows.append(("requested workers", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
+    if spec.contract is not None:
+        rows += [
+            ("processes per worker", str(spec.contract.processes)),
+            ("time to save before a stop", format_duration(spec.contract.grace_s)),
+            ("restarts after failures", str(spec.contract.max_restarts)),
+            ("threads per process", str(spec.threads)),
+        ]
     if pinned:
         rows += [
             ("virtual ranks", f"{pinned.virtual_ranks:,} with {pinned.microbatch:,} samples each"),
@@ -360,15 +382,18 @@ def render_choices(run: Recorded) -> Iterable[str]:
             *sorted(pinned.versions.items()),
         ]
     entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    yield f'<h2>Pinned choices</h2><dl class="card">{entries}</dl>'
+    title = "Pinned choices" if spec.contract is None else "Choices"
+    yield f'<h2>{title}</h2><dl class="card">{entries}</dl>'
 
 
 def render_footer(run: Recorded) -> str:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     name = escape(run.record.spec.name)
+    started = f"<footer>Started {escape(run.record.created)}. Drawn {now} from"
+    again = f"<code>elastane report {name}</code> draws it again"
+    if run.record.spec.contract is not None:
+        return f"{started} events.jsonl; {again}.</footer>"
     return (
-        f"<footer>Started {escape(run.record.created)}. Drawn {now} from ledger.jsonl and events.jsonl; "
-        f"<code>elastane report {name}</code> draws it again, <code>elastane verify {name}</code> verifies "
-        "the run."
-        "</footer>"
+        f"{started} ledger.jsonl and events.jsonl; {again}, "
+        f"<code>elastane verify {name}</code> verifies the run.</footer>"
     )

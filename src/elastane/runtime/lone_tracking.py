@@ -19,19 +19,46 @@ from elastane.trackers.stores import make_store
 from elastane.trackers.tracker import Outcome, TrackedRun
 
 GRACE_S = 30.0
+MOST_ROWS = 100_000
+"""The most rows that wait for one tracker: some tens of megabytes."""
 
 
 class RowQueue:
-    """The rows of this process that one tracker does not have yet; two threads use it."""
+    """The rows of this process that one tracker does not have yet; two threads use it.
 
-    def __init__(self) -> None:
+    A tracker that takes nothing for long loses the oldest rows, so that memory stays bounded.
+
+    Args:
+        name: of the tracker.
+        say: takes a line for the user when rows are dropped; once, until the tracker takes rows again.
+    """
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name = name
+        self._say = say
         self._lock = threading.Lock()
         self._rows: list[MetricRow] = []
         self._given = 0
+        self._dropping = False
+        self.dropped = 0
 
     def put(self, rows: Iterable[MetricRow]) -> None:
+        """Add rows; beyond `MOST_ROWS`, drop the oldest sixteenth."""
         with self._lock:
             self._rows += rows
+            if len(self._rows) <= MOST_ROWS:
+                return
+            excess = len(self._rows) - MOST_ROWS + MOST_ROWS // 16
+            last = self._rows[excess - 1].step
+            del self._rows[:excess]
+            self._given = max(0, self._given - excess)
+            self.dropped += excess
+            first_time, self._dropping = not self._dropping, True
+        if first_time:
+            self._say(
+                f"{self._name} has taken no metrics for {MOST_ROWS:,} steps: those up to step {last} are "
+                "dropped, and more until it works again; training goes on"
+            )
 
     def rewind(self) -> "RowQueue":
         """Return this queue, which gives again what was not confirmed."""
@@ -49,6 +76,7 @@ class RowQueue:
         with self._lock:
             del self._rows[: self._given]
             self._given = 0
+            self._dropping = False
 
 
 class LoneTracking:
@@ -67,7 +95,7 @@ class LoneTracking:
         self._queues: list[RowQueue] = []
         self._feeds: list[Feed] = []
         for name in names:
-            queue = RowQueue()
+            queue = RowQueue(name, _print_line)
             subject = Subject(self._describe, lambda _, queue=queue: queue.rewind(), self._find_outcome)  # type: ignore[misc]
             feed = Feed(name, make_store(name), subject, self._ending, _print_line)
             self._queues.append(queue)
@@ -118,6 +146,9 @@ class LoneTracking:
         self._ending.set()
         for feed in wait_for_feeds(self._feeds, GRACE_S):
             _print_line(f"{feed.name} has nothing after step {feed.step}: {feed.error}")
+        for feed, queue in zip(self._feeds, self._queues, strict=True):
+            if queue.dropped:
+                _print_line(f"{feed.name} lacks {queue.dropped:,} steps, which were dropped")
 
 
 def _print_line(line: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import runpy
-import signal
 import sys
 import types
 from pathlib import Path
@@ -12,40 +11,34 @@ from elastane.agent.rank_requests import RankStart
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.attempts.script_modules import find_package_root
-from elastane.runtime.descendants import end_with_parent
 from elastane.runtime.state.gpu_assignment import VISIBLE
 from elastane.runtime.worker_log import open_worker_log
+from elastane.runtime.world_store import detach_process
 
 OWN_FRAMES = 2
 """Frames of a traceback between the uncaught exception and the script."""
 
 
-def prepare_process(run_dir: RunDir, start: RankStart, server: int) -> None:
+def prepare_process(run_dir: RunDir, start: RankStart, server: int, port: int) -> None:
     """Give a forked process its own session, signals, output and environment.
 
     Args:
         run_dir: of the run.
         start: the request for this process.
         server: the process id of the fork server.
+        port: of the store of its world.
 
     Raises:
         OSError: the log cannot be opened.
     """
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    end_with_parent(server)
+    detach_process(server)
     log = os.open(run_dir.log(start.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((empty, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    for fd in (log, empty):
-        os.close(fd)
+    for target in (1, 2):
+        os.dup2(log, target)
+    os.close(log)
     sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc, assignment]
-    os.environ.update(start.environment)
+    os.environ.update(start.environment, MASTER_PORT=str(port))
     if (numpy := sys.modules.get("numpy")) is not None:
         # Python seeds `random` anew after a fork, but NumPy does not seed its own generator.
         numpy.random.seed()

@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from elastane.runtime.descendants import adopt_orphans, kill_descendants, list_d
 from elastane.runtime.script_imports import find_imports
 from elastane.runtime.script_preloading import ALWAYS, preload_imports
 from elastane.runtime.script_process import prepare_process, run_program, show_gpus
+from elastane.runtime.world_store import WorldStore, start_store
 
 READ_BYTES = 65536
 SWEEP_S = 0.005
@@ -60,6 +62,7 @@ class ScriptServerLoop:
         self._generation = 0
         self._living: dict[int, RankStart] = {}
         self._sweeping = False
+        self._store = WorldStore(0, 0)
         adopt_orphans()
 
     def serve(self, left_out: frozenset[str]) -> None:
@@ -100,8 +103,7 @@ class ScriptServerLoop:
             while kill_descendants():
                 self._reap()
             self._generation = request.generation
-            for start in request.start:
-                self._start(start)
+            self._start_world(request.start)
         elif request.signal == signal.SIGKILL:
             kill_descendants()
         elif request.signal:
@@ -109,15 +111,28 @@ class ScriptServerLoop:
             for pid in self._living:
                 os.kill(pid, request.signal)
 
+    def _start_world(self, starts: Sequence[RankStart]) -> None:
+        try:
+            self._store = start_store((*self._own, self._lifeline))
+        except OSError as error:
+            for start in starts:
+                self._refuse(start, error)
+            return
+        for start in starts:
+            self._start(start)
+
+    def _refuse(self, start: RankStart, error: OSError) -> None:
+        sys.stderr.write(f"cannot start a process of worker {start.worker}: {error}; {THREADS.do}\n")
+        sys.stderr.flush()
+        self._answer(self._describe("exited", start, code=THREADS.exit_code))
+        self._sweeping = not self._living
+
     def _start(self, start: RankStart) -> None:
         server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            sys.stderr.write(f"cannot start a process of worker {start.worker}: {error}; {THREADS.do}\n")
-            sys.stderr.flush()
-            self._answer(self._describe("exited", start, code=THREADS.exit_code))
-            self._sweeping = not self._living
+            self._refuse(start, error)
             return
         if pid == 0:
             self._become(start, server)
@@ -133,7 +148,7 @@ class ScriptServerLoop:
         for fd in self._own:
             os.close(fd)
         os.close(self._lifeline)
-        prepare_process(self._run_dir, start, server)
+        prepare_process(self._run_dir, start, server, self._store.port)
         show_gpus(start, self._contract.processes)
         run_program(self._spec)
         raise SystemExit(0)
@@ -150,6 +165,10 @@ class ScriptServerLoop:
             if (start := self._living.pop(pid, None)) is not None:
                 self._answer(self._describe("exited", start, pid=pid, code=os.waitstatus_to_exitcode(status)))
                 self._sweeping = not self._living
+            elif pid == self._store.pid and self._living:
+                sys.stderr.write("the store of the world died, so all its processes are killed\n")
+                sys.stderr.flush()
+                kill_descendants()
 
     def _sweep(self) -> None:
         """Kill what the ended processes have left behind, and report when nothing is left."""

@@ -92,7 +92,7 @@ class Feed:
         recorded = self._store.open(run)
         if not self._shown:
             self._shown = True
-            self._say(f"{self.name}: {self._store.describe_view()}")
+            self._say(f"{self.name}: {PASSWORD.sub('//', self._store.describe_view())}")
         # The row of the last step may be incomplete.
         source = self._subject.open_source(max(1, recorded.get(LOSS, 0)))
         while True:

@@ -32,6 +32,8 @@ ENVIRONMENT = {
     # MLflow prefers a database, but MLFLOW_TRACKING_URI may name a folder.
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # The run prints the address once, at its start.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 """Settings of `mlflow`, unless the user has set them."""
 
@@ -74,6 +76,9 @@ class MLflowStore:
         return {metric.key: metric.step for metric in self._get_data().metrics}
 
     def describe_view(self) -> str:
+        if self._uri.startswith(("http://", "https://")):
+            experiment = self._client.get_run(self._run_id).info.experiment_id
+            return f"{self._uri.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
         return f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
 
     def _get_data(self) -> Any:

@@ -31,7 +31,7 @@ class WandbStore:
     """The run in W&B that has our id.
 
     The client gives rows to a process of its own, which writes them to a file of each process that has fed
-    it. Only what that file has counts as recorded.
+    it. Only what that file has counts as recorded; online, only the rows of it that the server has too.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,9 @@ class WandbStore:
         self._tracked = run
         self._abandon_run()
         self._wait_for_writers()
-        recorded = self.read_last_steps()
+        # A killed client may not have uploaded all of its file.
+        below = self._begin_run().starting_step if _choose_mode() == "online" else None
+        recorded = self._read_last_steps(below)
         self._row = recorded.pop(ROW, -1)
         return recorded
 
@@ -62,7 +64,14 @@ class WandbStore:
             self._wait_for_writers()
 
     def read_last_steps(self) -> dict[str, int]:
-        """Return the last step of each name; that of the row is its number."""
+        return self._read_last_steps(None)
+
+    def _read_last_steps(self, below: int | None) -> dict[str, int]:
+        """Return the last step of each name; that of the row is its number.
+
+        Args:
+            below: leave out rows of this number and more; None: none.
+        """
         from wandb.proto.wandb_internal_pb2 import Record
 
         assert self._tracked is not None, "the store is open"
@@ -74,15 +83,16 @@ class WandbStore:
                 except DecodeError:
                     continue
                 values = {item.key or ".".join(item.nested_key): item.value_json for item in items}
-                if (step := _read_number(values.get(STEP, ""))) is not None:
+                step, row = _read_number(values.get(STEP, "")), _read_number(values.get(ROW, "")) or 0
+                if step is not None and (below is None or row < below):
                     last |= {name: max(step, last.get(name, step)) for name in values}
-                    last[ROW] = max(last.get(ROW, -1), _read_number(values.get(ROW, "")) or 0)
+                    last[ROW] = max(last.get(ROW, -1), row)
         return {name: step for name, step in last.items() if name == ROW or not name.startswith("_")}
 
     def describe_view(self) -> str:
         assert self._tracked is not None, "the store is open"
         if _choose_mode() != "offline":
-            return "the page of the run in W&B"
+            return (self._run and self._run.url) or "the page of the run in W&B"
         return f"wandb sync {shlex.quote(str(self._tracked.wandb))}/offline-run-*"
 
     def _begin_run(self) -> "wandb.Run":

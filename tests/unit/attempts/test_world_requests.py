@@ -1,7 +1,6 @@
 """Requests to an unmodified script, its failures, and the ports of its worlds."""
 
 import json
-import socket
 
 import pytest
 
@@ -9,7 +8,6 @@ from elastane.api.control import AskCheckpoint, AskDrain, AskEvict, AskResize, A
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec, TorchrunContract
 from elastane.attempts.worlds.failure_report import find_error_file, read_failure
-from elastane.attempts.worlds.free_port import FIRST, find_free_port
 from elastane.attempts.worlds.requests import build_world_status, describe_world, find_world_refusal
 from elastane.protocol.worlds.decisions import advance
 from elastane.protocol.worlds.messages import RankExited, ResizeRequest, ServerReady, StopRequest, WorldGone
@@ -75,13 +73,13 @@ def test_the_status_counts_workers_by_their_first_process():
 
 def test_the_state_of_a_run_is_one_word():
     world = start_world()
-    assert describe_world(World(WorldRules(), target=1)) == "starting"
+    assert describe_world(World(WorldRules(), target=1), ()) == "starting"
     finishing, _ = advance(world, [RankExited(1, LocalRank(0, 0), 0)], 1.0)
-    assert describe_world(finishing) == "finishing"
+    assert describe_world(finishing, finishing.ranks) == "finishing"
     changing, _ = advance(world, [ResizeRequest(3, by_hand=True)], 1.0)
-    assert describe_world(changing) == "changing"
+    assert describe_world(changing, changing.ranks) == "changing"
     stopping, _ = advance(world, [StopRequest("user")], 1.0)
-    assert describe_world(stopping) == "stopping"
+    assert describe_world(stopping, stopping.ranks) == "stopping"
 
 
 @pytest.fixture
@@ -106,8 +104,9 @@ def test_a_damaged_error_file_costs_only_itself(files, content):
     assert read_failure(files, "worker-0", 1) == "no traceback\n\\x1b[2J here"
 
 
-def test_a_port_is_free_new_and_not_ephemeral():
-    port = find_free_port()
-    assert FIRST <= port < 32_768
-    with socket.create_server(("", port)):
-        assert find_free_port(avoid=port) != port
+def test_a_world_trains_once_all_of_its_processes_run():
+    world = start_world()
+    pids = {rank: 100 + number for number, rank in enumerate(world.ranks)}
+    assert build_world_status(world, SPEC, pids, ()).state == "training"
+    pids.popitem()
+    assert build_world_status(world, SPEC, pids, ()).state == "changing"

@@ -41,8 +41,10 @@ def test_the_contract_has_the_defaults_of_torchrun_and_no_checkpoints(train):
 
 
 def test_the_options_of_the_contract_are_kept(train):
-    spec = build(train, contract="torchrun", nproc_per_node=2, max_restarts=3, grace="2min")
-    assert spec.contract == TorchrunContract(processes=2, grace_s=120.0, max_restarts=3)
+    spec = build(
+        train, contract="torchrun", nproc_per_node=2, max_restarts=3, grace="2min", stall_timeout="1h"
+    )
+    assert spec.contract == TorchrunContract(processes=2, grace_s=120.0, max_restarts=3, stall_s=3600.0)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,8 @@ def test_the_options_of_the_contract_are_kept(train):
         ),
         ({"contract": "torchrun", "nproc_per_node": 0}, "--nproc-per-node 0 is less than 1"),
         ({"contract": "torchrun", "max_restarts": -1}, "--max-restarts -1 is less than 0"),
+        ({"contract": "torchrun", "stall_timeout": "0s"}, "--stall-timeout 0 leaves no time for anything"),
+        ({"stall_timeout": "1h"}, "--stall-timeout needs --contract torchrun"),
         ({"contract": "torchrun", "grace": "soon"}, "invalid duration for --grace: 'soon'"),
     ],
 )
@@ -76,17 +80,29 @@ def test_a_resumed_run_keeps_its_contract():
 
 
 def test_a_job_of_an_unmodified_script_uses_a_device_for_each_process(train):
-    job = submit(train, contract="torchrun", nproc_per_node=2, workers="1:3", grace="90s", max_restarts=1)
+    job = submit(
+        train,
+        contract="torchrun",
+        nproc_per_node=2,
+        workers="1:3",
+        grace="90s",
+        max_restarts=1,
+        stall_timeout="5min",
+    )
     assert job.resources_per_worker.devices == 2
     spec = make_run_spec("job", job, "python")
-    assert spec.contract == TorchrunContract(processes=2, grace_s=90.0, max_restarts=1)
+    assert spec.contract == TorchrunContract(processes=2, grace_s=90.0, max_restarts=1, stall_s=300.0)
     assert spec.checkpoints is None
     assert make_run_spec("job", submit(train), "python").contract is None
 
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"nproc_per_node": 2}, "nprocPerNode"), ({"max_restarts": 1}, "maxRestarts")],
+    [
+        ({"nproc_per_node": 2}, "nprocPerNode"),
+        ({"max_restarts": 1}, "maxRestarts"),
+        ({"stall_timeout": "1s"}, "stallTimeoutSeconds"),
+    ],
 )
 def test_a_job_without_the_contract_has_none_of_its_fields(train, options, field):
     with pytest.raises(BadField) as refused:

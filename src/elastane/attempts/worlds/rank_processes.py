@@ -17,7 +17,6 @@ from elastane.api.safe_text import escape_line
 from elastane.api.spec import RunSpec, TorchrunContract
 from elastane.api.untrusted_data import Malformed
 from elastane.attempts.worlds.failure_report import find_error_file
-from elastane.attempts.worlds.free_port import find_free_port
 from elastane.observability.tail import read_end_of_text
 from elastane.protocol.worlds.environment import RUN_DIRECTORY, WorldAddress, build_rank_environment
 from elastane.protocol.worlds.messages import (
@@ -63,7 +62,6 @@ class RankProcesses:
         self._command = command
         self._server: RankServerHandle | None = None
         self._ending = asyncio.Event()
-        self._port = 0
 
     @property
     def server(self) -> ProcessInfo | None:
@@ -79,13 +77,8 @@ class RankProcesses:
             self._server.child.close_input()
 
     def start(self, world: World) -> None:
-        """Start all processes of a world.
-
-        Raises:
-            OSError: no port is free.
-        """
-        self._port = find_free_port(avoid=self._port)
-        address = WorldAddress(self._spec.name, self._port, restarts=world.generation - 1)
+        """Start all processes of a world."""
+        address = WorldAddress(self._spec.name, restarts=world.generation - 1)
         starts = tuple(self._build_start(world, rank, address) for rank in world.ranks)
         # A server that has just died forks nothing; its loss is the next input.
         if self._server is not None:

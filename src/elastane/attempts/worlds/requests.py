@@ -1,6 +1,6 @@
 """Requests to a run under the contract of torchrun, from the command line and the controller."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from elastane.api.control import (
     Answer,
@@ -104,14 +104,19 @@ def build_world_status(
         generation=world.generation,
         target=world.target,
         by_hand=world.by_hand,
-        state=describe_world(world),
+        state=describe_world(world, pids),
         processes=(*others, *_list_processes(world, pids)),
         spec=spec,
     )
 
 
-def describe_world(world: World) -> str:
-    """Return one word for the state of the run."""
+def describe_world(world: World, pids: Container[LocalRank]) -> str:
+    """Return one word for the state of the run.
+
+    Args:
+        world: the newest one.
+        pids: the processes that are known to run.
+    """
     match world.phase:
         case Over():
             return "over"
@@ -122,7 +127,8 @@ def describe_world(world: World) -> str:
         case Running():
             if list_finished(world):
                 return "finishing"
-            return "training" if choose_workers(world)[0] == world.workers else "changing"
+            all_run = all(rank in pids for rank in world.living)
+            return "training" if all_run and choose_workers(world)[0] == world.workers else "changing"
 
 
 def _list_processes(world: World, pids: Mapping[LocalRank, int]) -> tuple[ProcessInfo, ...]:

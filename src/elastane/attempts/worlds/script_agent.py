@@ -21,6 +21,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec, TorchrunContract
 from elastane.attempts.worlds.control_server import ControlServer, log_connections_to
 from elastane.attempts.worlds.failure_report import read_failure
+from elastane.attempts.worlds.output_sizes import OutputSizes
 from elastane.attempts.worlds.rank_processes import RankProcesses
 from elastane.attempts.worlds.requests import build_world_status, find_world_refusal, translate_request
 from elastane.coordinator.append_file import AppendFile
@@ -30,6 +31,7 @@ from elastane.protocol.worlds.messages import (
     EndRun,
     KillRequest,
     KillWorld,
+    OutputSeen,
     RecordChange,
     StartWorld,
     StopRequest,
@@ -41,9 +43,8 @@ from elastane.protocol.worlds.state import Over, World, WorldRules
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
 CHECK_DIRECTORY_EVERY_S = 0.5
-LAST_ANSWERS_S = 0.2
-SWEEP_S = 0.02
-SHOWN_LOG_BYTES = 10_000
+LOOK_S, LOOKS = 2.0, 10
+"""The logs are looked at every two seconds, or ten times within a shorter limit of their silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class ScriptAgent:
                 self._contract.processes,
                 grace_s=self._contract.grace_s,
                 max_restarts=self._contract.max_restarts,
+                stall_s=self._contract.stall_s,
             ),
             target=spec.start,
             next_worker=0 if resumed is None else resumed.first_worker,
@@ -151,6 +153,7 @@ class ScriptAgent:
                 services = [
                     group.create_task(control.serve(listening)),
                     group.create_task(self._watch_directory(guard)),
+                    group.create_task(self._watch_output()),
                 ]
                 serving = group.create_task(self._processes.keep(self._lifeline))
                 over = await self._decide_until_end()
@@ -197,6 +200,17 @@ class ScriptAgent:
                 self._inbox.put_nowait(_Lost(lost.what))
                 return
             await asyncio.sleep(CHECK_DIRECTORY_EVERY_S)
+
+    async def _watch_output(self) -> None:
+        """Report each growth of a log, if a limit of the silence of the script needs it."""
+        if self._contract.stall_s is None:
+            return
+        known = OutputSizes(self._run_dir, self._contract.processes)
+        while True:
+            await asyncio.sleep(min(LOOK_S, self._contract.stall_s / LOOKS))
+            world = self._world
+            if await asyncio.to_thread(known.update, world.ranks):
+                self._inbox.put_nowait(OutputSeen(world.generation))
 
     # -- actions --------------------------------------------------------------------------------------------
 

@@ -10,15 +10,14 @@ from elastane.api.job_records import ENDED
 from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
 from elastane.cli.jobs.job_polling import wait_for_job
+from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.terminal import write_paragraphs
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
 
-PAUSES = "pauses at its next commit and keeps its state"
 RESUMES = "resumes as soon as its minimum of workers fits"
-ENDS = "ends at its next commit"
 
 Wait = Annotated[
     bool, typer.Option("--wait", help="Return once the job has the new state.", show_default=False)
@@ -29,11 +28,11 @@ def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint and give its devices to other jobs.
 
     The job stops at its next commit and keeps its place in the order of jobs.
-    Continue it with elastane resume.
+    An unmodified script has time to save. Continue it with elastane resume.
 
     With --json, one line per job.
     """
-    goal = Goal(PAUSES, lambda now: now.state == "paused")
+    goal = Goal(describe_pause, lambda now: now.state == "paused")
     apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), goal, wait=wait, as_json=as_json)
 
 
@@ -44,16 +43,18 @@ def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
 
     With --json, one line per job.
     """
-    goal = Goal(RESUMES, is_training)
+    goal = Goal(lambda _: RESUMES, is_training)
     apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), goal, wait=wait, as_json=as_json)
 
 
 def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """End JOB permanently at its next commit. Its files stay.
 
+    An unmodified script has time to save.
+
     With --json, one line per job.
     """
-    goal = Goal(ENDS, lambda now: now.state in ENDED)
+    goal = Goal(lambda job: f"ends {describe_job_stop_time(job.spec)}", lambda now: now.state in ENDED)
     apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), goal, wait=wait, as_json=as_json)
 
 
@@ -61,11 +62,11 @@ class Goal(NamedTuple):
     """The state that a command wants for a job.
 
     Args:
-        meanwhile: what the command prints about the job until then.
+        meanwhile: returns what the command prints about the job until then.
         done: tells whether the job has that state.
     """
 
-    meanwhile: str
+    meanwhile: Callable[[Job], str]
     done: Callable[[Job], bool]
 
 
@@ -83,12 +84,16 @@ def apply_to_jobs(
             found = ask(cluster, name)
             asked.append(found)
             if not wait:
-                print_state(found, goal.meanwhile, as_json=as_json)
+                print_state(found, goal.meanwhile(found), as_json=as_json)
             elif not (goal.done(found) or as_json):
-                print_progress(f"{found.name} {goal.meanwhile}")
+                print_progress(f"{found.name} {goal.meanwhile(found)}")
         for found in asked if wait else ():
             now = wait_for_job(cluster, found, goal.done, (lambda _: None) if as_json else print_progress)
-            print_state(now, goal.meanwhile, as_json=as_json)
+            print_state(now, goal.meanwhile(now), as_json=as_json)
+
+
+def describe_pause(job: Job) -> str:
+    return f"pauses {describe_job_stop_time(job.spec)}, and keeps its state"
 
 
 def is_training(job: Job) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from elastane.api.history import DecisionRecord
 from elastane.api.safe_text import fold_text
 from elastane.cli.command import open_console, print_json
+from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.client.context import connect
 
@@ -34,7 +35,7 @@ def explain_job(job: str, *, as_json: bool) -> None:
         if found.why and found.state != "running":
             console.print(f"Its last attempt ended: {found.why}.", markup=False)
         if found.state == "running" and found.wanted != "run":
-            console.print("Its workers leave at the next commit.")
+            console.print(f"Its workers leave {describe_job_stop_time(found.spec)}.")
     print_decisions(console, explanation.decisions)
 
 

@@ -43,8 +43,9 @@ def scale(
     """Change the numbers of workers that JOB may have.
 
     The cluster resizes the job as soon as it can, while the job trains. The
-    trained bytes do not depend on its size. If the job has a list of sizes,
-    MIN:MAX keeps the sizes within these limits; --sizes sets a new list.
+    trained bytes do not depend on its size. An unmodified script restarts at each
+    new size. If the job has a list of sizes, MIN:MAX keeps the sizes within these
+    limits; --sizes sets a new list.
 
       $ elastane scale digits 2:8
       $ elastane scale digits --max 4

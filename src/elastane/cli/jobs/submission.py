@@ -13,7 +13,7 @@ from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.api.quotas import Team
 from elastane.attempts.script_modules import find_module_file
-from elastane.cli.contract_options import build_contract
+from elastane.cli.contract_options import build_contract, read_stall_timeout_s
 from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.option_values import read_duration_s, read_future_time, read_worker_range
@@ -98,6 +98,7 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
         contract=options.contract,
         nproc_per_node=options.nproc_per_node,
         max_restarts=options.max_restarts,
+        stall_timeout_seconds=read_stall_timeout_s(options),
         elastic_policy=_change_policy(spec.elastic_policy, options),
         run_policy=replace_given(spec.run_policy, job_max_retry_count=options.retries),
         training=_change_training(spec.training, options),

@@ -9,6 +9,7 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
 from elastane.cli.runs.resize import format_workers
+from elastane.cli.stop_times import describe_restart
 
 
 def drain(
@@ -21,7 +22,8 @@ def drain(
 ) -> None:
     """Let WORKER leave RUN at a commit, without losing any of its work.
 
-    The run then continues with one worker fewer.
+    The run then continues with one worker fewer. An unmodified script gets
+    SIGTERM and has time to save; then the others restart without WORKER.
     """
     run_dir = find_own_run(
         run,
@@ -42,7 +44,9 @@ def drain(
             f"{format_workers(len(list_members(answer)))}"
         )
     else:
-        console.print(f"accepted: worker {worker} leaves at the next possible commit")
+        restart = describe_restart(answer.spec)
+        when = "" if restart else " at the next possible commit"
+        console.print(f"accepted: worker {worker} leaves{when}{restart}")
     if as_json:
         print_json(
             {"ok": True, "worker": worker, "workers": list_members(answer), "generation": answer.generation}

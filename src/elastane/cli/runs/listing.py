@@ -1,6 +1,9 @@
 """``elastane list``: the runs that have a name."""
 
+from collections.abc import Sequence
+
 from elastane.api.errors import ElastaneError
+from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
@@ -28,7 +31,7 @@ def list_(as_json: AsJson = False) -> None:
         (
             str(row["name"]),
             str(row["state"]),
-            f"{row['step']}" + (f"/{row['steps']}" if row["steps"] else ""),
+            _format_step(row),
             f"{loss:.4f}" if isinstance(loss := row["loss"], float) else "",
             localize_timestamps(str(row["created"])),
             str(row["directory"]),
@@ -37,6 +40,13 @@ def list_(as_json: AsJson = False) -> None:
     ]
     titles = ("name", "state", "step", "loss", "started", "directory")
     print_wide(console, build_table(titles, cells, numbers=("step", "loss")))
+
+
+def _format_step(row: dict[str, str | int | float | None]) -> str:
+    """Return the last step of a run; empty for an unmodified script, which reports no steps."""
+    if row["contract"] == "torchrun":
+        return ""
+    return f"{row['step']}" + (f"/{row['steps']}" if row["steps"] else "")
 
 
 def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None]:
@@ -51,6 +61,7 @@ def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None
             "steps": None,
             "loss": None,
             "workers": 0,
+            "contract": None,
             "created": "",
             "directory": str(run_dir.root),
             "why": escape_line(str(error)),
@@ -69,7 +80,14 @@ def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
         "step": newest.step if newest else 0,
         "steps": record.pinned.steps if record.pinned else None,
         "loss": newest.loss if newest else None,
-        "workers": len(newest.workers) if newest else 0,
+        "workers": len(newest.workers if newest else find_newest_workers(events)),
+        "contract": "elastane" if record.spec.contract is None else "torchrun",
         "created": record.created,
         "directory": str(run_dir.root),
     }
+
+
+def find_newest_workers(events: Sequence[EventLine]) -> Sequence[int]:
+    """Return the workers of the newest generation, for a run without steps."""
+    starts = (event.workers for event in reversed(events) if event.kind == "generation.started")
+    return next(starts, ())

@@ -77,11 +77,7 @@ def print_processes(name: str, answer: Answer) -> None:
     from elastane.cli.tables import build_table, print_wide
 
     console = open_console()
-    step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
-    loss = "" if answer.loss is None else f", loss {answer.loss:.4f}"
-    console.print(
-        Text(f"{name}: {answer.state}, {step}{loss}, generation {answer.generation}, term {answer.term}")
-    )
+    console.print(Text(f"{name}: {', '.join(_list_facts(answer))}"))
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
     cells = [
         (
@@ -95,3 +91,14 @@ def print_processes(name: str, answer: Answer) -> None:
         for row in answer.processes
     ]
     print_wide(console, build_table(("role", *numbers, "state"), cells, numbers=numbers))
+
+
+def _list_facts(answer: Answer) -> list[str]:
+    """Return the state of a run in words. The steps of an unmodified script are unknown."""
+    if answer.spec is not None and answer.spec.contract is not None:
+        processes = answer.spec.contract.processes
+        each = [f"{processes} processes a worker"] if processes > 1 else []
+        return [answer.state, "an unmodified script", f"generation {answer.generation}", *each]
+    step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
+    loss = [] if answer.loss is None else [f"loss {answer.loss:.4f}"]
+    return [answer.state, step, *loss, f"generation {answer.generation}", f"term {answer.term}"]

@@ -10,6 +10,7 @@ from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
+from elastane.cli.stop_times import describe_restart
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,8 @@ def resize(
     The command returns as soon as the run has accepted the request. Training
     continues: new workers start meanwhile and join at a commit; the newest
     workers leave first. The trained bytes do not depend on the number of workers.
+    An unmodified script gets SIGTERM, has time to save, and restarts at the new
+    size.
 
     A run that was started without --start grows and shrinks by itself until you
     set its size; auto lets its controller decide again.
@@ -91,7 +94,9 @@ def _resize(run_dir: RunDir, workers: int, console: "Console", *, wait: bool, as
             f"{format_workers(workers)} train{'s' * (workers == 1)} in generation {answer.generation}"
         )
     else:
-        console.print(f"accepted: {format_workers(workers)} (now {len(list_members(answer))})")
+        now = len(list_members(answer))
+        restart = describe_restart(answer.spec) if now != workers else ""
+        console.print(f"accepted: {format_workers(workers)} (now {now}){restart}")
     if as_json:
         print_json(
             {"ok": True, "target": workers, "workers": list_members(answer), "generation": answer.generation}

@@ -1,6 +1,7 @@
 """Display of a run on a terminal: its events and its progress, each as one line."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 from rich.text import Text
@@ -28,9 +29,16 @@ NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term", "parameters_sha256", "op
 """Details that are left out of a line because they are too long or too technical."""
 
 
-def describe_run_event(event: EventLine) -> Text:
-    """Return an event of a run as one line: step, kind, process, details, reason, and the longest pause."""
+def describe_run_event(event: EventLine, *, timed: bool = False) -> Text:
+    """Return an event of a run as one line: step, kind, process, details, reason, and the longest pause.
+
+    Args:
+        event: to show.
+        timed: begin the line with the time of day, because the run has no steps.
+    """
     where = "" if event.step is None else f"step {event.step}"
+    if timed:
+        where = f"{datetime.fromtimestamp(event.time).astimezone():%H:%M:%S}"
     details = describe_event_details(event, left_out=NOT_FOR_A_LINE)
     words = [name_event_source(event), details, event.why, format_event_pause(event)]
     return Text.assemble(

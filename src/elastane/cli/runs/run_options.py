@@ -121,6 +121,7 @@ PINNED = (
     "contract",
     "nproc_per_node",
     "max_restarts",
+    "stall_timeout",
     "grace",
     "virtual_ranks",
     "convergence",

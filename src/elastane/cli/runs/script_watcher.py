@@ -73,7 +73,7 @@ class ScriptWatcher:
             for worker in event.workers:
                 self._follow_worker(worker)
         if event.kind not in NOT_SHOWN:
-            self._console.print(describe_run_event(event))
+            self._console.print(describe_run_event(event, timed=True))
 
     def _follow_worker(self, worker: int) -> Tail:
         log = self._run_dir.log(name_rank_log(worker, 0, self._processes))

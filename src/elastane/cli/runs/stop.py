@@ -9,6 +9,7 @@ from elastane.api.control import AskStop
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import LOOK_S, send_request
+from elastane.cli.stop_times import describe_stop_time
 from elastane.observability.run_files import is_live
 
 
@@ -18,6 +19,8 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End RUN at the next commit, after it has written its model.
+
+    An unmodified script gets SIGTERM and has time to save.
 
     The elastane run command of RUN exits with code 130, as after Ctrl-C.
     """
@@ -29,6 +32,7 @@ def stop(
     answer = send_request(run_dir, AskStop())
     while wait and is_live(run_dir):
         time.sleep(LOOK_S)
-    open_console(as_json=as_json).print("stopped" if wait else "accepted: the run stops at the next commit")
+    accepted = f"accepted: the run stops {describe_stop_time(answer.spec)}"
+    open_console(as_json=as_json).print("stopped" if wait else accepted)
     if as_json:
         print_json({"ok": True, "step": answer.step, "stopped": wait})

@@ -1,6 +1,7 @@
 """The explanation of a job's size, in sentences. Pure."""
 
 from elastane.api.job_records import Explanation, State
+from elastane.controller.jobs.restart_costs import describe_restarts
 from elastane.controller.jobs.stored_job import StoredJob
 
 
@@ -19,7 +20,8 @@ def explain_size(job: StoredJob) -> Explanation:
         )
     if not job.reason.sentences:
         return Explanation()
-    return Explanation(sentences=job.reason.sentences, decided_s=job.reason.decided_s)
+    sentences = (*job.reason.sentences, *describe_restarts(job))
+    return Explanation(sentences=sentences, decided_s=job.reason.decided_s)
 
 
 def describe_end(state: State, why: str) -> str:

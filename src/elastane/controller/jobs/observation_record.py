@@ -124,8 +124,7 @@ def _update_observed(job: StoredJob, after: JobLifecycle, seen: Observation, now
     there = assign_pools(min(after.held, _count_present(before, seen)), held, arrived)
     lost = _find_lost(before, after, seen, there)
     starting_since_s, faulty_since_s = _date_missing(before, after, seen, sum(lost.values()), now_s)
-    progress = seen.progress
-    known = before if progress is None or not progress.step else _add_progress(before, progress, now_s)
+    known = before if seen.progress is None else _add_progress(before, seen.progress, now_s)
     return msgspec.structs.replace(
         known,
         seen_s=now_s,
@@ -212,16 +211,21 @@ def _date_missing(
 
 
 def _add_progress(before: ObservedJob, progress: JobProgress, now_s: float) -> ObservedJob:
+    known = before
+    if progress.resize_s is not None:
+        known = msgspec.structs.replace(before, resize_s=progress.resize_s)
+    if not progress.step:
+        # An unmodified script reports no steps. Of others, the files were not read yet.
+        return known
     saved_s = progress.saved_s
     return msgspec.structs.replace(
-        before,
+        known,
         step=progress.step,
         steps=progress.steps,
         virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,
         speeds=progress.speeds,
         weights=progress.weights,
-        resize_s=before.resize_s if progress.resize_s is None else progress.resize_s,
         unsaved_s=before.unsaved_s if saved_s is None else max(0.0, now_s - saved_s),
         trained=progress.trained,
         remaining=progress.remaining,

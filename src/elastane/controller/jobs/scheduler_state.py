@@ -7,13 +7,10 @@ from elastane.api.job_records import Grant, HeldWorkers
 from elastane.api.jobs import JobSpec
 from elastane.controller.jobs.accounts import compute_spending
 from elastane.controller.jobs.requests import CAUSES
+from elastane.controller.jobs.restart_costs import compute_resize_cost_s
 from elastane.controller.jobs.retries import compute_retry_time
 from elastane.controller.jobs.stored_job import StoredJob
 from elastane.scheduler.speed_model import select_comparable_speeds
-
-RESTART_S = 30.0
-"""The cost of a resize of an unmodified script, beyond the observed time of its stop: it starts again, loads
-its snapshot and repeats the steps after that. None of this can be observed from outside."""
 
 
 class SchedulerJob(NamedTuple):
@@ -112,7 +109,7 @@ def _read_state(job: StoredJob, now_s: float) -> JobState:
         speeds=speeds,
         weights=weights,
         prior=observed.prior,
-        resize_s=observed.resize_s + (RESTART_S if job.spec.contract == "torchrun" else 0.0),
+        resize_s=compute_resize_cost_s(job),
         unsaved_s=observed.unsaved_s,
         trained=observed.trained,
         remaining=observed.remaining,

@@ -71,6 +71,7 @@ def build_job_contract(spec: JobSpec) -> TorchrunContract | None:
     return TorchrunContract(
         processes=spec.nproc_per_node,
         max_restarts=spec.max_restarts,
+        stall_s=spec.stall_timeout_seconds,
         grace_s=spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
     )
 

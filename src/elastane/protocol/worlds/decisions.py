@@ -18,6 +18,7 @@ from elastane.protocol.worlds.messages import (
     EndRun,
     KillRequest,
     KillWorld,
+    OutputSeen,
     RankExited,
     RecordChange,
     ResizeRequest,
@@ -38,6 +39,7 @@ from elastane.protocol.worlds.state import (
     Stopping,
     Waiting,
     World,
+    WorldRules,
 )
 
 DEATH_GRACE_S = 3.0
@@ -100,10 +102,17 @@ def find_next_time(world: World) -> float | None:
             return deadline_s
         case Waiting(not_before_s=not_before_s) if world.ready:
             return not_before_s
-        case Running(finishing_s=float(finishing_s), reported=False):
-            return finishing_s + world.rules.grace_s
+        case Running() as phase:
+            return _find_next_check(phase, world.rules)
         case _:
             return None
+
+
+def _find_next_check(phase: Running, rules: WorldRules) -> float | None:
+    due = [] if rules.stall_s is None else [phase.heard_s + rules.stall_s]
+    if phase.finishing_s is not None and not phase.reported:
+        due.append(phase.finishing_s + rules.grace_s)
+    return min(due, default=None)
 
 
 def choose_workers(world: World) -> tuple[tuple[WorkerId, ...], WorkerId]:
@@ -136,6 +145,9 @@ def _receive(turn: _Turn, received: WorldInput) -> None:
         case RankExited():
             if received.generation == turn.world.generation:
                 _end_rank(turn, received.rank, received.code)
+        case OutputSeen(generation=generation):
+            if generation == turn.world.generation and isinstance(turn.world.phase, Running):
+                turn.update(phase=replace(turn.world.phase, heard_s=turn.now_s))
         case WorldGone(generation=generation):
             if generation == turn.world.generation:
                 _leave_world(turn)
@@ -254,6 +266,7 @@ def _settle(turn: _Turn) -> None:
     if isinstance(phase, Running):
         _report_late_end(turn, phase)
         _change_running_world(turn)
+        _end_stalled_world(turn)
     elif isinstance(phase, Waiting):
         if turn.world.stop_why:
             _end(turn, Over("run.stopped", turn.world.stop_why))
@@ -281,6 +294,17 @@ def _change_running_world(turn: _Turn) -> None:
         # A world of which a process has finished is about to end: a restart would only repeat its end.
         new = len(choose_workers(world)[0])
         _stop_world(turn, "resize", f"from {len(world.workers)} to {new} workers")
+
+
+def _end_stalled_world(turn: _Turn) -> None:
+    """Treat a world of which no process has printed anything for too long as a failure of the script."""
+    phase, stall_s = turn.world.phase, turn.world.rules.stall_s
+    if not isinstance(phase, Running) or stall_s is None or turn.now_s < phase.heard_s + stall_s:
+        return
+    why = f"no process has printed anything for {stall_s:g} s (--stall-timeout)"
+    turn.record("worker.hung", why=why, workers=sorted({rank.worker for rank in phase.living}))
+    turn.update(failures=turn.world.failures + 1, failure=None)
+    _stop_world(turn, "failure", why, grace_s=DEATH_GRACE_S)
 
 
 def _report_late_end(turn: _Turn, phase: Running) -> None:
@@ -322,7 +346,7 @@ def _start_world(turn: _Turn) -> None:
         leaving=frozenset(),
         stopped_s=None,
     )
-    turn.update(phase=Running(turn.now_s, frozenset(turn.world.ranks)))
+    turn.update(phase=Running(turn.now_s, frozenset(turn.world.ranks), heard_s=turn.now_s))
     turn.actions.append(StartWorld(generation, workers))
     turn.record("generation.started", workers=workers, detail=detail)
 
@@ -373,7 +397,8 @@ def _restart_after_death(turn: _Turn, phase: Stopping) -> None:
 def _explain_failure(world: World, phase: Stopping) -> str:
     if not world.rules.max_restarts:
         return phase.why
-    return f"{phase.why}, after {world.rules.max_restarts} restarts (--max-restarts)"
+    count = world.rules.max_restarts
+    return f"{phase.why}, after {count} restart{'s' * (count != 1)} (--max-restarts)"
 
 
 def _compute_delay_s(quick_deaths: int) -> float:

@@ -25,19 +25,19 @@ class WorldAddress:
 
     Args:
         run: the name of the run.
-        port: at which the process of rank 0 listens.
         restarts: the number of worlds before this one.
     """
 
     run: str
-    port: int
     restarts: int
 
 
 def build_rank_environment(
     world: World, rank: LocalRank, address: WorldAddress, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one process of a world, with those that torchrun sets.
+    """Return the variables of one process of a world, with those that torchrun sets except the port.
+
+    The fork server adds the port, because it opens it.
 
     Args:
         world: the newest one.
@@ -59,10 +59,9 @@ def build_rank_environment(
         "GROUP_WORLD_SIZE": str(groups),
         "ROLE_NAME": ROLE,
         "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": str(address.port),
         "TORCHELASTIC_RESTART_COUNT": str(address.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(world.rules.max_restarts),
         "TORCHELASTIC_RUN_ID": address.run,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         GRACE: f"{world.rules.grace_s:g}",
     }

@@ -5,7 +5,11 @@ import signal
 from elastane.api.resources import RESOURCES
 from elastane.protocol.worlds.state import LocalRank
 
-FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+SHELL = 128
+"""A program that notices a signal by itself ends with this plus its number, as a shell does."""
+FROM_OUTSIDE = frozenset(
+    code for number in (signal.SIGKILL, signal.SIGTERM) for code in (-int(number), SHELL + int(number))
+)
 """Exit codes of a process that another process has ended: a user, a cluster, or the kernel without memory."""
 
 
@@ -18,6 +22,8 @@ def describe_rank_end(code: int) -> str:
     """Describe the end of a process, such as "killed by SIGKILL" or "exit code 3"."""
     if (resource := RESOURCES.get(code)) is not None:
         return f"out of {resource.name}: {resource.do}"
+    if code in FROM_OUTSIDE and code > 0:
+        return f"exit code {code}, as after {signal.Signals(code - SHELL).name}"
     if code >= 0:
         return f"exit code {code}"
     try:

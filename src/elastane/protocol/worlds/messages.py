@@ -30,6 +30,13 @@ class RankExited:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputSeen:
+    """Some process of a world has printed something."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorldGone:
     """No process of a world is left, nor any process that those have started."""
 
@@ -68,6 +75,7 @@ WorldInput: TypeAlias = (
     ServerReady
     | ServerLost
     | RankExited
+    | OutputSeen
     | WorldGone
     | ResizeRequest
     | DrainRequest

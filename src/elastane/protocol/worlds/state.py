@@ -36,11 +36,13 @@ class WorldRules:
         processes: of each worker.
         grace_s: seconds between the announcement of a stop and its enforcement.
         max_restarts: restarts after failures of the script.
+        stall_s: seconds without output after which the script has failed; None: never.
     """
 
     processes: int = 1
     grace_s: float = 30.0
     max_restarts: int = 0
+    stall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,14 @@ class Running:
     Args:
         began_s: when its processes were requested.
         living: the processes that have not ended.
+        heard_s: when one of them was last known to have printed something; at first, when the world began.
         finishing_s: when the first process ended with exit code 0; None: none has.
         reported: an event has said that the others take long to follow.
     """
 
     began_s: float
     living: frozenset[LocalRank]
+    heard_s: float
     finishing_s: float | None = None
     reported: bool = False
 

@@ -1,6 +1,7 @@
-"""A cluster for a test: real store, scheduler, loop, API and engine; its jobs fork from the warm process."""
+"""A real cluster on this machine: store, scheduler, loop, API and engine, for tests with jobs."""
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from click.testing import Result
 from typer.testing import CliRunner
 
+import elastane
 from elastane.agent.presence import list_present_processes
 from elastane.api.config import Config
 from elastane.api.pools import Pool
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.cli.main import app
 from elastane.client.context import Context, save_context
 from elastane.controller.bootstrap import make_first_token
@@ -31,17 +33,17 @@ from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 
-from .stage import Stage, wait_until
+from .stage import SCRIPTS, Stage, wait_until
+
+SOURCES = Path(elastane.__file__).parents[1]
+TRAINING = str(SCRIPTS / "training.py")
 
 
 @contextmanager
 def open_cluster(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Result]]:
-    """Start a cluster of six devices and return a function that runs a command there.
-
-    The jobs are below ``home`` in the folder.
-    """
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: SchedulingRules | None = None
+) -> Iterator[Callable]:
+    """Start a cluster of six devices and yield a function that runs a command there."""
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
     # A cluster of one machine may look more often than a large one.
@@ -51,7 +53,8 @@ def open_cluster(
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.begin_write() as tx:
         pool = Pool(name="local", device="cpu", devices=6)
-        documents.write_documents(tx, diff_configs(Config(), Config(pools=(pool,))), time.time())
+        config = Config(pools=(pool,), rules=rules)
+        documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())
     loop = Loop(
         store,
@@ -67,20 +70,28 @@ def open_cluster(
     port = server.servers[0].sockets[0].getsockname()[1]
     save_context(Context(url=f"http://127.0.0.1:{port}", token=token))
 
-    def run(*words: object, code: int = 0) -> Result:
+    def run(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])
         assert result.exit_code == code, result.output
         return result
 
-    try:
-        yield run
-    finally:
-        api.state.closing.set()
-        server.should_exit = True
-        loop.close()
-        for thread in threads:
-            thread.join()
-        store.close()
-        for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
-            for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
-                os.kill(pid, signal.SIGKILL)
+    yield run
+    api.state.closing.set()
+    server.should_exit = True
+    loop.close()
+    for thread in threads:
+        thread.join()
+    store.close()
+    for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
+        for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
+            os.kill(pid, signal.SIGKILL)
+
+
+def read_json(run_elastane, *words):
+    return json.loads(run_elastane(*words, "--json").stdout)
+
+
+def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
+    # The package may not be installed, so the job needs its path.
+    where = ("--env", f"PYTHONPATH={SOURCES}")
+    run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)
