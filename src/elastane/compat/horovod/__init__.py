@@ -32,9 +32,11 @@ from elastane.compat.horovod.collectives import (  # noqa: E402
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather,
     grouped_allreduce,
     grouped_allreduce_,
     poll,
+    reducescatter,
     synchronize,
 )
 from elastane.compat.horovod.compression import Compression  # noqa: E402
@@ -45,6 +47,7 @@ from elastane.compat.horovod.parameters import (  # noqa: E402
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from elastane.compat.horovod.refused_names import build_name_error  # noqa: E402
 from elastane.compat.horovod.world import (  # noqa: E402
     cross_rank,
     cross_size,
@@ -82,11 +85,15 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "init",
@@ -96,9 +103,12 @@ __all__ = [
     "local_size",
     "mpi_built",
     "mpi_enabled",
+    "mpi_threads_supported",
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "rocm_built",
     "shutdown",
     "size",
     "synchronize",
@@ -125,12 +135,28 @@ def nccl_built() -> int:
     return 0
 
 
+def mpi_threads_supported() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
+def cuda_built() -> bool:
+    return False
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def rocm_built() -> bool:
+    return False
+
+
 def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(
-        f"elastane.compat.horovod has no {name}\n"
-        "  means: it has the parts of horovod.torch that elastic scripts use, and no others\n"
-        "  do:    see docs/migrating.md for the list, and for the same loop over elastane.join()"
-    )
+    raise build_name_error(name)
 
 
 def __dir__() -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from elastane.api.errors import BadInput
 from elastane.compat.horovod.compression import Compression, NoneCompressor
 from elastane.compat.horovod.interrupts import HorovodInternalError
-from elastane.compat.horovod.world import size
+from elastane.compat.horovod.world import rank, size
 
 
 class ReduceOp(NamedTuple):
@@ -247,6 +247,43 @@ def allgather_async(tensor: Tensor, name: str | None = None) -> Handle:
     return Handle([work], lambda: torch.cat([part[: int(n)] for part, n in zip(parts, lengths, strict=True)]))
 
 
+def grouped_allgather(tensors: Sequence[Tensor], name: str | None = None) -> list[Tensor]:
+    """Return the results of an `allgather` of each tensor."""
+    handles = [allgather_async(tensor, name) for tensor in tensors]
+    return [handle.wait() for handle in handles]
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: type[NoneCompressor] = Compression.none,
+    op: ReduceOp = Average,
+) -> Tensor:
+    """Return the part of an `allreduce` that belongs to this process.
+
+    The result is cut along the first dimension, one part for each process; the first ones have a row more if
+    the number of rows does not divide.
+
+    Args:
+        tensor: of at least one dimension, of the same shape in all processes.
+        name: accepted for Horovod's sake: exchanges match by their order.
+        compression: of the tensor while it travels.
+        op: `Average` or `Sum`.
+
+    Raises:
+        BadInput: the tensor has no dimension, or the operation is not supported.
+        HorovodInternalError: another process has ended.
+    """
+    if tensor.dim() == 0:
+        raise BadInput(
+            "hvd.reducescatter got a tensor without dimensions",
+            means="the result is cut along the first dimension",
+            do="use hvd.allreduce",
+        )
+    reduced = allreduce(tensor, compression=compression, op=op)
+    return reduced.tensor_split(size())[rank()].clone()
+
+
 def barrier() -> None:
     """Wait until all processes have arrived here.
 
@@ -267,8 +304,9 @@ def check_op(op: ReduceOp) -> ReduceOp:
     if op not in _IN_TORCH:
         raise BadInput(
             f"hvd.{op.name} is not supported",
-            means="elastane.compat.horovod combines tensors by Average, Sum, Min, Max and Product",
-            do="use op=hvd.Average",
+            means="elastane.compat.horovod combines tensors by Average, Sum, Min, Max and Product; Adasum "
+            "would weigh gradients by the number of processes, which an elastic run changes",
+            do="use op=hvd.Average, and scale the learning rate in a reset callback",
         )
     return op
 

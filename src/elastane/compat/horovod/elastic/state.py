@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,8 +23,12 @@ Part = nn.Module | Optimizer | ElasticSampler
 """An object whose ``state_dict`` is a part of the state."""
 
 
-class ElasticState:
-    """The base of states: commits, reset callbacks, and the check for a change of size."""
+class ElasticState(ABC):
+    """The base of states: commits, reset callbacks, and the check for a change of size.
+
+    A class of a script derives from `ObjectState` or `TorchState`: their commits reach the processes of the
+    next size.
+    """
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], object]] = []
@@ -42,6 +47,7 @@ class ElasticState:
 
     def reset(self) -> None:
         """Do what a kind of state needs after a change of size, before the callbacks; nothing by default."""
+        return
 
     def commit(self) -> None:
         """Save the state, then check whether the number of processes changes. All processes call it alike.
@@ -62,26 +68,27 @@ class ElasticState:
 
     def gather(self) -> None:
         """Collect what each process knows alone; nothing by default."""
+        return
 
+    @abstractmethod
     def save(self) -> None:
         """Save the state, so that `restore` returns to it.
 
         Raises:
             BadInput: a value cannot be handed over to other processes.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self) -> None:
         """Return to the state that was saved last."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sync(self) -> None:
         """Take the state of the first process, in all processes.
 
         Raises:
             HorovodInternalError: another process has ended.
         """
-        raise NotImplementedError
 
     def continue_from(self, handover: Handover) -> bool:
         """Return to the newest commit of earlier processes; return whether there was one."""
@@ -93,9 +100,13 @@ class ElasticState:
         self.load_commit(commit.content)
         return True
 
-    def load_commit(self, content: dict[str, Any]) -> None:
-        """Return to a commit of earlier processes."""
-        raise NotImplementedError
+    def load_commit(self, content: dict[str, Any]) -> None:  # noqa: ARG002 - of those that derive from it
+        """Return to a commit of earlier processes.
+
+        Raises:
+            BadInput: this kind of state has no commits that other processes can read.
+        """
+        raise build_state_error(self)
 
     def _keep(self, content: dict[str, Any]) -> None:
         self._commits += 1
@@ -211,6 +222,25 @@ class TorchState(ObjectState):
             )
         self._saved_parts = content["parts"]
         super().load_commit(content)
+
+
+def check_state(state: ElasticState) -> None:
+    """Check that the commits of a state reach the processes of the next size.
+
+    Raises:
+        BadInput: they do not.
+    """
+    if type(state).load_commit is ElasticState.load_commit:
+        raise build_state_error(state)
+
+
+def build_state_error(state: ElasticState) -> BadInput:
+    """Return the error for a state with commits that stay in its process."""
+    return BadInput(
+        f"{type(state).__name__} derives from hvd.elastic.State directly",
+        means="a change of size starts new processes, and its save() hands nothing over to them",
+        do="derive from hvd.elastic.ObjectState or hvd.elastic.TorchState, and call super().save()",
+    )
 
 
 def _copy_parts(parts: Mapping[str, Part]) -> dict[str, Any]:

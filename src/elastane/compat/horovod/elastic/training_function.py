@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from elastane.compat.horovod.elastic.handover import Handover
-from elastane.compat.horovod.elastic.state import ElasticState
+from elastane.compat.horovod.elastic.state import ElasticState, check_state
 from elastane.compat.horovod.interrupts import HorovodInternalError, HostsUpdatedInterrupt
 from elastane.protocol.worlds.environment import RUN_DIRECTORY
 
@@ -30,6 +30,7 @@ def make_elastic(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(function)
     def train(state: ElasticState, *args: Any, **kwargs: Any) -> Result:
+        check_state(state)
         handover = Handover(find_directory())
         with handover.listen():
             if state.continue_from(handover):
