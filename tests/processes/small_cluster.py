@@ -75,16 +75,18 @@ def open_cluster(
         assert result.exit_code == code, result.output
         return result
 
-    yield run
-    api.state.closing.set()
-    server.should_exit = True
-    loop.close()
-    for thread in threads:
-        thread.join()
-    store.close()
-    for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
-        for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
-            os.kill(pid, signal.SIGKILL)
+    try:
+        yield run
+    finally:
+        api.state.closing.set()
+        server.should_exit = True
+        loop.close()
+        for thread in threads:
+            thread.join()
+        store.close()
+        for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
+            for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
+                os.kill(pid, signal.SIGKILL)
 
 
 def read_json(run_elastane, *words):
