@@ -30,6 +30,7 @@ from elastane.recipes.training_length import count_training_steps
 from elastane.runtime.json_answer import print_answer
 
 MUCH_BYTES = 50_000_000
+"""Data of this size and more is announced, because the user waits for it."""
 
 
 def prepare_data(recipe: Recipe) -> PreparedData:
