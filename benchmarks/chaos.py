@@ -29,7 +29,7 @@ from processes import exit_on_sigterm
 
 VIRTUAL_RANKS = 6
 MOST_WORKERS = 4
-STEPS_PER_EVENT = 14
+STEPS_PER_EVENT = 9
 SIZE = "1m"
 
 CHECKPOINTS = "10 steps"

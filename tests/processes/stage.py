@@ -29,7 +29,7 @@ from elastane.observability.verify import Verdict
 from elastane.protocol.tree import expand_spans
 
 SCRIPTS = Path(__file__).with_name("scripts")
-WAIT_S = 40
+WAIT_S = 120
 SHORT_S = 2
 POLL_S = 0.02
 VIRTUAL_RANKS = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.long]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 SEED, EVENTS = 16, 15
