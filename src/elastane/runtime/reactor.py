@@ -123,8 +123,8 @@ class Reactor:
     def post(self, event: events.Event) -> None:
         """Pass an event to the member, from any thread."""
         self._events.append(event)
-        if self._mesh is None and isinstance(event, events.PartialSumsFinal):
-            return  # alone, no peer needs it before the virtual rank is computed
+        if isinstance(event, events.PartialSumsFinal) and self._has_no_peers():
+            return  # no worker needs it before the virtual rank is computed
         if self._mesh is not None:
             self._mesh.wake()
         # Alone, the outermost call handles the events that its own actions post.
@@ -133,6 +133,11 @@ class Reactor:
                 self._drain()
             finally:
                 self._busy.release()
+
+    def _has_no_peers(self) -> bool:
+        """Return whether this worker is the only one; a generation that begins meanwhile may not show yet."""
+        generation = self.member.generation
+        return self._mesh is None or (generation is not None and len(generation.members) == 1)
 
     def _run(self) -> None:
         assert self._mesh is not None, "the thread runs only with peers"

@@ -9,6 +9,10 @@ from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 
 
+ROW = 1024
+"""A number of elements whose norm is computed in their own type or in float32, which is fast."""
+
+
 class StateMeter:
     """Measures one worker's part of the state.
 
@@ -39,8 +43,7 @@ class StateMeter:
             for block in norms:
                 if not layout.is_buffers(block):
                     sums = layout.view_block(self._gradients.slots.sums, block)
-                    norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
-                    squares[block] = norm * norm
+                    squares[block] = compute_squared_norm(sums)
         pairs = {block: self._digest(block) for block in digests}
         if digests and (replicated := self._state.replicated.digest()) != ("", ""):
             pairs[REPLICATED_BLOCK] = replicated
@@ -57,3 +60,17 @@ class StateMeter:
     def _digest(self, block: int) -> tuple[str, str]:
         values, states = self._state.digest(block)
         return values, states if self._member.keeps_state_of(block) else ""
+
+
+def compute_squared_norm(elements: torch.Tensor) -> float:
+    """Return the sum of the squares of a 1-D tensor.
+
+    Rows are summed in their own type, but at least in float32, and the rows' sums in float64. That is four
+    times as fast as float64 throughout, and more exact than one sum in float32.
+    """
+    kind = torch.promote_types(elements.dtype, torch.float32)
+    whole = elements.numel() - elements.numel() % ROW
+    rows = torch.linalg.vector_norm(elements[:whole].view(-1, ROW), dim=1, dtype=kind)
+    rest = torch.linalg.vector_norm(elements[whole:], dtype=torch.float64).item()
+    norm: float = torch.linalg.vector_norm(rows, dtype=torch.float64).item()
+    return norm * norm + rest * rest
