@@ -114,3 +114,40 @@ def test_blocks_are_spread_in_even_contiguous_runs(blocks, count):
     each = Counter(summing)
     assert max(each.values()) <= -(-blocks // count)
     assert min(each[worker] for worker in workers) >= blocks // count
+
+
+@given(draw_situations())
+def test_the_holders_are_those_that_a_search_among_all_workers_finds(situation):
+    blocks, workers, copies, held = situation
+    assert choose_holders(blocks, workers, copies, held) == search_holders(blocks, workers, copies, held)
+
+
+def search_holders(blocks, workers, copies, held):
+    """Choose holders as `choose_holders` does, but compare all workers for each block."""
+    owned, kept = Counter(), Counter()
+    chosen = []
+    for block in range(blocks):
+        start = workers[block * len(workers) // blocks]
+        free = [w for w in workers if owned[w] < -(-blocks // len(workers))]
+        owner = find_best(free, block, owned, workers, start, held)
+        owned[owner] += 1
+        kept[owner] += 1
+        chosen.append([owner])
+    for _ in range(min(copies, len(workers)) - 1):
+        for block, holders in enumerate(chosen):
+            free = [w for w in workers if w not in holders]
+            within = [w for w in free if kept[w] < -(-blocks * min(copies, len(workers)) // len(workers))]
+            backup = find_best(within or free, block, kept, workers, holders[0], held)
+            kept[backup] += 1
+            holders.append(backup)
+    return tuple(map(tuple, chosen))
+
+
+def find_best(candidates, block, loads, workers, first, held):
+    """Return a worker that has the block, or else the one with the fewest; the next in order among equals."""
+
+    def rank(worker):
+        distance = (workers.index(worker) - workers.index(first)) % len(workers)
+        return block not in held.get(worker, ()), loads[worker], distance
+
+    return min(candidates, key=rank)

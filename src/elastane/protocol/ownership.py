@@ -1,6 +1,7 @@
 """Owners and backups of blocks, and the transfers that follow when they change."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 Holders: TypeAlias = tuple[int, ...]
@@ -30,36 +31,65 @@ def choose_holders(
     copies = min(copies, len(workers))
     own_limit = -(-blocks // len(workers))
     hold_limit = -(-blocks * copies // len(workers))
-    owned = dict.fromkeys(workers, 0)
-    kept = dict.fromkeys(workers, 0)
-    order = {worker: i for i, worker in enumerate(workers)}
-    chosen: list[list[int]] = [[] for _ in range(blocks)]
-
-    def has(worker: int, block: int) -> bool:
-        return block in held.get(worker, ())
-
+    # Workers are known by their place in the order from here on.
+    present: list[list[int]] = [[] for _ in range(blocks)]
+    for place, worker in enumerate(workers):
+        for block in held.get(worker, ()):
+            if block < blocks:  # a worker also holds the rest of the state, which is no block
+                present[block].append(place)
+    owned, kept = _Loads(len(workers)), _Loads(len(workers))
+    chosen: list[list[int]] = []
     for block in range(blocks):
         start = block * len(workers) // blocks
-        candidates = sorted(
-            (worker for worker in workers if owned[worker] < own_limit),
-            key=lambda w: (not has(w, block), owned[w], (order[w] - start) % len(workers)),
-        )
-        owner = candidates[0]
-        owned[owner] += 1
-        kept[owner] += 1
-        chosen[block].append(owner)
+        keepers = [place for place in present[block] if owned.counts[place] < own_limit]
+        owner = owned.choose(keepers, start) if keepers else next(owned.rank(start))
+        owned.add(owner)
+        kept.add(owner)
+        chosen.append([owner])
     for _ in range(copies - 1):
-        for block in range(blocks):
-            free = [worker for worker in workers if worker not in chosen[block]]
-            within = [worker for worker in free if kept[worker] < hold_limit] or free
-            first = order[chosen[block][0]]
-            backup = min(
-                within,
-                key=lambda w: (not has(w, block), kept[w], (order[w] - first) % len(workers)),
-            )
-            kept[backup] += 1
-            chosen[block].append(backup)
-    return tuple(tuple(holders) for holders in chosen)
+        for holders, places in zip(chosen, present, strict=True):
+            lightest = next(place for place in kept.rank(holders[0]) if place not in holders)
+            keepers = [place for place in places if place not in holders]
+            if kept.counts[lightest] < hold_limit:
+                keepers = [place for place in keepers if kept.counts[place] < hold_limit]
+            backup = kept.choose(keepers, holders[0]) if keepers else lightest
+            kept.add(backup)
+            holders.append(backup)
+    return tuple(tuple(workers[place] for place in holders) for holders in chosen)
+
+
+class _Loads:
+    """The number of blocks of each worker, by its place in the order."""
+
+    def __init__(self, workers: int) -> None:
+        self.counts = [0] * workers
+        # The numbers of blocks that occur, in order, and the places that have each of them, in order.
+        self._levels = [0]
+        self._places: dict[int, list[int]] = {0: [*range(workers)]}
+
+    def add(self, place: int) -> None:
+        """Add a block to a worker."""
+        level = self.counts[place]
+        self._places[level].remove(place)
+        self.counts[place] += 1
+        if level + 1 not in self._places:
+            insort(self._levels, level + 1)
+        insort(self._places.setdefault(level + 1, []), place)
+        if not self._places[level]:
+            del self._places[level]
+            self._levels.remove(level)
+
+    def rank(self, start: int) -> Iterator[int]:
+        """Yield the workers with the fewest blocks first; among equals, those that follow ``start`` first."""
+        for level in self._levels:
+            places = self._places[level]
+            first = bisect_left(places, start)
+            yield from places[first:]
+            yield from places[:first]
+
+    def choose(self, places: Sequence[int], start: int) -> int:
+        """Return the one of these workers that `rank` yields first."""
+        return min(places, key=lambda place: (self.counts[place], (place - start) % len(self.counts)))
 
 
 def choose_senders(

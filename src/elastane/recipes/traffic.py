@@ -47,27 +47,24 @@ def count_traffic(
         copies: of the optimizer state; None: all.
     """
     blocks = cut_blocks([elements for elements, _ in sections])
-    names = range(workers)
     owners, holders = _assign_blocks(len(blocks), workers, copies)
     parts = [len(cover(range(*share), virtual_ranks)) for share in divide_ranks(virtual_ranks, workers)]
-    sent, received = [0] * workers, [0] * workers
-    partial_sums = sums = published = 0
-    for number, block in enumerate(blocks):
-        size, owner = block.elements * sections[block.section][1], owners[number]
-        for worker in names:
-            if worker == owner:
-                continue
-            partial_sums += parts[worker] * size
-            sent[worker] += parts[worker] * size
-            received[owner] += parts[worker] * size
-            # A holder gets the sum, and any other worker the new value, which is as large.
-            sent[owner] += size
-            received[worker] += size
-            if worker in holders[number]:
-                sums += size
-            else:
-                published += size
-    return StepTraffic(partial_sums, sums, published, max(*sent, *received))
+    owned = [0] * workers
+    sums = 0
+    for block, owner, chosen in zip(blocks, owners, holders, strict=True):
+        size = block.elements * sections[block.section][1]
+        owned[owner] += size
+        sums += (len(chosen) - 1) * size
+    total, everyone = sum(owned), sum(parts)
+    others = [total - own for own in owned]
+    # Partial sums go to the owners. A holder gets the sum of each block, and any other worker its new value,
+    # which is as large.
+    sent = [part * other + (workers - 1) * own for part, other, own in zip(parts, others, owned, strict=True)]
+    received = [
+        (everyone - part) * own + other for part, other, own in zip(parts, others, owned, strict=True)
+    ]
+    partial_sums = sum(part * other for part, other in zip(parts, others, strict=True))
+    return StepTraffic(partial_sums, sums, (workers - 1) * total - sums, max(*sent, *received))
 
 
 def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: int | None) -> int:

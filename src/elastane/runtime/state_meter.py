@@ -8,7 +8,6 @@ from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 
-
 ROW = 1024
 """A number of elements whose norm is computed in their own type or in float32, which is fast."""
 
@@ -71,6 +70,5 @@ def compute_squared_norm(elements: torch.Tensor) -> float:
     kind = torch.promote_types(elements.dtype, torch.float32)
     whole = elements.numel() - elements.numel() % ROW
     rows = torch.linalg.vector_norm(elements[:whole].view(-1, ROW), dim=1, dtype=kind)
-    rest = torch.linalg.vector_norm(elements[whole:], dtype=torch.float64).item()
-    norm: float = torch.linalg.vector_norm(rows, dtype=torch.float64).item()
-    return norm * norm + rest * rest
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float64).item() for part in (rows, elements[whole:])]
+    return float(sum(norm * norm for norm in norms))
