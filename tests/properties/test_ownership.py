@@ -126,10 +126,17 @@ def search_holders(blocks, workers, copies, held):
     """Choose holders as `choose_holders` does, but compare all workers for each block."""
     owned, kept = Counter(), Counter()
     chosen = []
+
+    def find_best(candidates, block, loads, first):
+        def rank(worker):
+            distance = (workers.index(worker) - workers.index(first)) % len(workers)
+            return block not in held.get(worker, ()), loads[worker], distance
+
+        return min(candidates, key=rank)
+
     for block in range(blocks):
-        start = workers[block * len(workers) // blocks]
         free = [w for w in workers if owned[w] < -(-blocks // len(workers))]
-        owner = find_best(free, block, owned, workers, start, held)
+        owner = find_best(free, block, owned, workers[block * len(workers) // blocks])
         owned[owner] += 1
         kept[owner] += 1
         chosen.append([owner])
@@ -137,17 +144,7 @@ def search_holders(blocks, workers, copies, held):
         for block, holders in enumerate(chosen):
             free = [w for w in workers if w not in holders]
             within = [w for w in free if kept[w] < -(-blocks * min(copies, len(workers)) // len(workers))]
-            backup = find_best(within or free, block, kept, workers, holders[0], held)
+            backup = find_best(within or free, block, kept, holders[0])
             kept[backup] += 1
             holders.append(backup)
     return tuple(map(tuple, chosen))
-
-
-def find_best(candidates, block, loads, workers, first, held):
-    """Return a worker that has the block, or else the one with the fewest; the next in order among equals."""
-
-    def rank(worker):
-        distance = (workers.index(worker) - workers.index(first)) % len(workers)
-        return block not in held.get(worker, ()), loads[worker], distance
-
-    return min(candidates, key=rank)

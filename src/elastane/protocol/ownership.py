@@ -35,7 +35,7 @@ def choose_holders(
     present: list[list[int]] = [[] for _ in range(blocks)]
     for place, worker in enumerate(workers):
         for block in held.get(worker, ()):
-            if block < blocks:  # a worker also holds the rest of the state, which is no block
+            if block < blocks:  # the last unit is the rest of the state
                 present[block].append(place)
     owned, kept = _Loads(len(workers)), _Loads(len(workers))
     chosen: list[list[int]] = []
