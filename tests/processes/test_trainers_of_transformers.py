@@ -105,7 +105,7 @@ def test_a_trainer_writes_what_it_writes_alone(play_reference):
     assert torch.equal(saved, finished)
 
 
-@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo"])
+@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo", "reentrant"])
 def test_workers_may_join_die_and_leave(play, play_reference, kind):
     ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
     assert_trained_as(ended, play_reference(f"--kind={kind}"))
@@ -158,7 +158,7 @@ def test_workers_may_share_the_state_of_the_optimizer(play):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora"])
+@pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora", "bf16", "fp16", "recomputed"])
 def test_workers_may_join_die_and_leave_in_other_trainings(play, play_reference, kind):
     ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
     assert_trained_as(ended, play_reference(f"--kind={kind}"))

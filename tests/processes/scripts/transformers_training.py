@@ -21,10 +21,20 @@ from transformers import (
 from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
 
+VARIANTS = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "recomputed": {"activation_checkpointing": True},
+    "reentrant": {
+        "bf16": True,
+        "activation_checkpointing": True,
+        "activation_checkpointing_kwargs": {"use_reentrant": True},
+    },
+}
+KINDS = ("trainer", "lora", "metrics", "sft", "dpo", "sft-lora", *VARIANTS)
+
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer"
-)
+parser.add_argument("--kind", choices=KINDS, default="trainer")
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
@@ -107,7 +117,8 @@ arguments = {
 }
 lora = LoraConfig(task_type="CAUSAL_LM", r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
 callbacks = [EarlyStoppingCallback(1, 100.0)] if options.stop_early else []
-if options.kind in ("trainer", "lora", "metrics"):
+arguments |= VARIANTS.get(options.kind, {})
+if options.kind in ("trainer", "lora", "metrics", *VARIANTS):
     model = make_model()
     trainer = Trainer(
         model=get_peft_model(model, lora) if options.kind == "lora" else model,
