@@ -1,5 +1,7 @@
 """What a run cannot keep exactly is refused, by name, with the reason and what to do instead."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
@@ -29,6 +31,7 @@ class StopEpoch(TrainerCallback):
     ("arguments", "name"),
     [
         ({"torch_compile": True, "torch_compile_backend": "eager"}, "torch_compile"),
+        ({"push_to_hub": True, "hub_model_id": "me/model"}, "push_to_hub"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
         ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"ignore_data_skip": True}, "ignore_data_skip"),
@@ -70,6 +73,22 @@ def test_a_training_is_not_repeated_in_one_run(make_trainer):
 def test_a_folder_of_a_checkpoint_does_not_resume_a_run(make_trainer):
     with pytest.raises(BadInput, match="resume_from_checkpoint"):
         make_trainer(Trainer).train(resume_from_checkpoint="out/checkpoint-4")
+
+
+def test_a_finished_model_may_be_pushed(make_trainer, monkeypatch):
+    pushed = []
+    trainer = make_trainer(Trainer, max_steps=1, hub_model_id="me/model")
+    trainer.train()
+    monkeypatch.setattr(trainer, "init_hf_repo", lambda **_: setattr(trainer, "hub_model_id", "me/model"))
+    hub = SimpleNamespace(upload_folder=lambda **options: pushed.append(options))
+    monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub)
+    trainer.push_to_hub()
+    (options,) = pushed
+    assert (options["repo_id"], options["folder_path"]) == ("me/model", trainer.args.output_dir)
+    assert transformers.AutoModelForCausalLM.from_pretrained(trainer.args.output_dir)
+    trainer._is_zero = False
+    assert trainer.push_to_hub() is None
+    assert len(pushed) == 1
 
 
 def test_a_search_is_refused(make_trainer):

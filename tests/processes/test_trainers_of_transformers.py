@@ -142,6 +142,15 @@ def test_all_workers_stop_when_a_callback_does(play, play_reference):
     assert_trained_as(play("--kind=trainer", "--stop-early", start=3), reference)
 
 
+def test_a_counter_that_joining_workers_lack_gets_one_warning_and_one_that_is_sent_goes_on(play):
+    ended = play("--kind=trainer", "--count", "--paced-from=2", disturb=add_kill_and_drain_workers)
+    assert ended.outcome.code == 0, ended.describe()
+    (warning,) = ended.find_events("warning")
+    assert "the callback Counter changes its attribute count" in warning.why
+    state = json.loads((ended.run.run_dir.root / "out/checkpoint-9/trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["SentCounter"]["attributes"] == {"count": 9}
+
+
 def test_a_checkpoint_with_the_optimizer_needs_all_of_it(play):
     ended = play("--kind=trainer", copies=1)
     assert ended.outcome.code == 1

@@ -14,9 +14,11 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_callback import ExportableState
 
 from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
@@ -38,6 +40,7 @@ parser.add_argument("--kind", choices=KINDS, default="trainer")
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
+parser.add_argument("--count", action="store_true", help="callbacks count the steps")
 parser.add_argument("--stop-early", action="store_true")
 parser.add_argument("--save-only-model", action="store_true")
 options = parser.parse_args()
@@ -95,6 +98,23 @@ def compute_accuracy(predictions):
     return {"accuracy": right.mean()}
 
 
+class Counter(TrainerCallback):
+    """Counts steps, in each worker for itself."""
+
+    def __init__(self):
+        self.count = 0
+
+    def on_step_end(self, *_args, **_options):
+        self.count += 1
+
+
+class SentCounter(Counter, ExportableState):
+    """Counts steps, and a worker that joins goes on from the count of the others."""
+
+    def state(self):
+        return {"args": {}, "attributes": {"count": self.count}}
+
+
 arguments = {
     "output_dir": str(settings.run_dir.root / "out"),
     "per_device_train_batch_size": 2,
@@ -117,6 +137,8 @@ arguments = {
 }
 lora = LoraConfig(task_type="CAUSAL_LM", r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
 callbacks = [EarlyStoppingCallback(1, 100.0)] if options.stop_early else []
+if options.count:
+    callbacks += [Counter(), SentCounter()]
 arguments |= VARIANTS.get(options.kind, {})
 if options.kind in ("trainer", "lora", "metrics", *VARIANTS):
     model = make_model()

@@ -287,7 +287,7 @@ class ElasticTrainer(transformers.Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model once for all workers, so that ``from_pretrained`` loads it."""
-        if _internal_call:
+        if _internal_call and output_dir is not None:
             super().save_model(output_dir, _internal_call=True)
             return
         folder = Path(output_dir or self.args.output_dir or ".")
