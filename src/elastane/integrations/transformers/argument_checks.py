@@ -87,7 +87,7 @@ REFUSED: tuple[RefusedArgument, ...] = (
         "push_to_hub",
         lambda args: bool(args.push_to_hub),
         "it pushes at each save, and a push cannot be taken back if its worker dies in it",
-        "call trainer.push_to_hub() after trainer.train(); or, after the run: hf upload REPOSITORY OUTPUT_DIR",
+        "call trainer.push_to_hub() after trainer.train(); or after the run: hf upload REPOSITORY OUTPUT_DIR",
     ),
     RefusedArgument(
         "enable_jit_checkpoint",
