@@ -136,6 +136,21 @@ def test_a_training_resumes_on_other_workers(stage, attempts, play_reference):
     assert_trained_as(attempts.wait_for_end(), play_reference("--kind=trainer"))
 
 
+async def add_worker_after_a_checkpoint(run):
+    await run.wait_for_step(4)
+    assert (run.run_dir.root / "out/checkpoint-3").is_dir()
+    await run.resize(2)
+    await run.step_until(lambda answer: len(find_members(answer)) == 2)
+    run.stop_pacing()
+
+
+def test_a_worker_that_joins_ignores_the_checkpoint_that_its_script_finds(play, play_reference):
+    ended = play("--kind=trainer", "--resume-newest", "--paced-from=5", disturb=add_worker_after_a_checkpoint)
+    assert_trained_as(ended, play_reference("--kind=trainer"))
+    assert not ended.find_events("worker.failed"), ended.describe()
+    assert len({line.generation for line in ended.run.ledger}) > 1
+
+
 def test_all_workers_stop_when_a_callback_does(play, play_reference):
     reference = play_reference("--kind=trainer", "--stop-early")
     assert [line.step for line in reference.run.ledger] == [1, 2, 3, 4, 5, 6], reference.describe()

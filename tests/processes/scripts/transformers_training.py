@@ -3,6 +3,7 @@
 import argparse
 import os
 import warnings
+from pathlib import Path
 
 import faults
 import torch
@@ -19,6 +20,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import get_last_checkpoint
 
 from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
@@ -41,6 +43,9 @@ parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
 parser.add_argument("--count", action="store_true", help="callbacks count the steps")
+parser.add_argument(
+    "--resume-newest", action="store_true", help="pass the newest checkpoint, if there is one"
+)
 parser.add_argument("--stop-early", action="store_true")
 parser.add_argument("--save-only-model", action="store_true")
 options = parser.parse_args()
@@ -186,5 +191,7 @@ if options.die_in_save == settings.worker:
         os.kill(os.getpid(), 9)
 
     trainer._write_checkpoint = die
-trainer.train()
+output = trainer.args.output_dir
+newest = get_last_checkpoint(output) if options.resume_newest and Path(output).is_dir() else None
+trainer.train(resume_from_checkpoint=newest)
 trainer.save_model(str(settings.run_dir.root / "final"))
