@@ -14,7 +14,7 @@ class CallbackWatch:
     values may differ between workers. An ``ExportableState`` names the attributes that are equal everywhere.
 
     Args:
-        callbacks: the callbacks of a Trainer, after their ``on_train_begin``.
+        callbacks: the callbacks of a Trainer, after the event of its beginning.
     """
 
     def __init__(self, callbacks: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The checks of ``resume_from_checkpoint``: a run resumes from its own checkpoints, not from a folder."""
+"""The refusal of a folder to resume from: a run resumes from its own checkpoints."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from elastane.api.rundir import RunDir
 
 
 def build_resumption_error(given: str | bool, output_dir: str) -> BadInput:
-    """Return the error for a run that is told to resume from a folder.
+    """Return the error for a Trainer that gets a folder to resume from.
 
     Args:
         given: the path of a folder; True: the newest checkpoint in ``output_dir``.
