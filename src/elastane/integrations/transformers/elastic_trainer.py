@@ -104,7 +104,7 @@ class ElasticTrainer(transformers.Trainer):
         if self._settings.resumed is not None:
             self._run.print("the run resumes from its own checkpoint, which is newer than", checkpoint)
         elif self._begins:
-            raise build_resumption_error(checkpoint, self.args.output_dir)
+            raise build_resumption_error(checkpoint, self.args.output_dir or ".")
         # A script that looks for the newest checkpoint finds one of this run in a worker that joins.
 
     def hyperparameter_search(self, *_args: Any, **_options: Any) -> NoReturn:

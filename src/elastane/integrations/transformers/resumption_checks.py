@@ -8,16 +8,16 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 
 
-def build_resumption_error(given: str | bool, output_dir: str) -> BadInput:
+def build_resumption_error(given: str | bool, output_dir: str | Path) -> BadInput:
     """Return the error for a Trainer that gets a folder to resume from.
 
     Args:
         given: the path of a folder; True: the newest checkpoint in ``output_dir``.
         output_dir: the folder of the Trainer's checkpoints.
     """
-    found = given
+    found: object = given
     if given is True:
-        found = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+        found = get_last_checkpoint(str(output_dir)) if Path(output_dir).is_dir() else None
     if not found or not Path(str(found)).is_dir():
         missing = f"{output_dir} has no checkpoint" if given is True else f"{given} is not a folder"
         return BadInput(
