@@ -38,7 +38,11 @@ def train_both(make_trainer, theirs=transformers.Trainer, ours=Trainer, **option
             "logging_steps": 3,
             "logging_first_step": True,
         },
+        {"bf16": True},
+        {"fp16": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
         {"bf16": True, "activation_checkpointing": True},
+        {"bf16_full_eval": True, "eval_strategy": "epoch"},
     ],
     ids=lambda arguments: "-".join(arguments) or "defaults",
 )

@@ -88,6 +88,12 @@ def test_losses_metrics_and_weights_are_equal(train, task, lora):
     assert_equal_training(train(trl, task, **options), train(ours, task, **options))
 
 
+@pytest.mark.parametrize("task", ["SFT", "DPO"])
+def test_the_precision_and_recomputation_that_trl_chooses_are_equal(train, task):
+    options = {"lora": True, "bf16": None, "gradient_checkpointing": True}
+    assert_equal_training(train(trl, task, **options), train(ours, task, **options))
+
+
 def test_packed_samples_are_equal(train):
     options = {"packing": True, "max_length": 32, "padding_free": False}
     assert_equal_training(train(trl, "SFT", **options), train(ours, "SFT", **options))

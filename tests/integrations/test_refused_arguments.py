@@ -1,5 +1,8 @@
 """What a run cannot keep exactly is refused, by name, with the reason and what to do instead."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
@@ -29,6 +32,7 @@ class StopEpoch(TrainerCallback):
     ("arguments", "name"),
     [
         ({"torch_compile": True, "torch_compile_backend": "eager"}, "torch_compile"),
+        ({"push_to_hub": True, "hub_model_id": "me/model"}, "push_to_hub"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
         ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"ignore_data_skip": True}, "ignore_data_skip"),
@@ -67,9 +71,42 @@ def test_a_training_is_not_repeated_in_one_run(make_trainer):
         trainer.train()
 
 
-def test_a_folder_of_a_checkpoint_does_not_resume_a_run(make_trainer):
-    with pytest.raises(BadInput, match="resume_from_checkpoint"):
-        make_trainer(Trainer).train(resume_from_checkpoint="out/checkpoint-4")
+def test_a_folder_of_a_checkpoint_does_not_resume_a_run(make_trainer, tmp_path):
+    make_trainer(transformers.Trainer, save_strategy="epoch").train()
+    folder = tmp_path / "Trainer" / "checkpoint-12"
+    for given in (str(folder), True):
+        with pytest.raises(BadInput, match=re.escape(str(folder))) as caught:
+            make_trainer(Trainer, output_dir=str(folder.parent)).train(resume_from_checkpoint=given)
+        assert f"from_pretrained({str(folder)!r})" in caught.value.do
+
+
+def test_the_directory_of_a_run_is_resumed_by_the_command(make_trainer, tmp_path):
+    (tmp_path / "ledger.jsonl").touch()
+    with pytest.raises(BadInput, match="directory of a run") as caught:
+        make_trainer(Trainer).train(resume_from_checkpoint=str(tmp_path))
+    assert caught.value.do == f"elastane run --resume {tmp_path}"
+
+
+@pytest.mark.parametrize(("given", "what"), [("out/checkpoint-4", "not a folder"), (True, "no checkpoint")])
+def test_a_missing_folder_is_named(make_trainer, given, what):
+    with pytest.raises(BadInput, match=what):
+        make_trainer(Trainer).train(resume_from_checkpoint=given)
+
+
+def test_a_finished_model_may_be_pushed(make_trainer, monkeypatch):
+    pushed = []
+    trainer = make_trainer(Trainer, max_steps=1, hub_model_id="me/model")
+    trainer.train()
+    monkeypatch.setattr(trainer, "init_hf_repo", lambda **_: setattr(trainer, "hub_model_id", "me/model"))
+    hub = SimpleNamespace(upload_folder=lambda **options: pushed.append(options))
+    monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub)
+    trainer.push_to_hub()
+    (options,) = pushed
+    assert (options["repo_id"], options["folder_path"]) == ("me/model", trainer.args.output_dir)
+    assert transformers.AutoModelForCausalLM.from_pretrained(trainer.args.output_dir)
+    trainer._is_zero = False
+    assert trainer.push_to_hub() is None
+    assert len(pushed) == 1
 
 
 def test_a_search_is_refused(make_trainer):

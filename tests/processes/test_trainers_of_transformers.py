@@ -105,7 +105,7 @@ def test_a_trainer_writes_what_it_writes_alone(play_reference):
     assert torch.equal(saved, finished)
 
 
-@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo"])
+@pytest.mark.parametrize("kind", ["trainer", "sft", "dpo", "reentrant"])
 def test_workers_may_join_die_and_leave(play, play_reference, kind):
     ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
     assert_trained_as(ended, play_reference(f"--kind={kind}"))
@@ -136,10 +136,34 @@ def test_a_training_resumes_on_other_workers(stage, attempts, play_reference):
     assert_trained_as(attempts.wait_for_end(), play_reference("--kind=trainer"))
 
 
+async def add_worker_after_a_checkpoint(run):
+    await run.wait_for_step(4)
+    assert (run.run_dir.root / "out/checkpoint-3").is_dir()
+    await run.resize(2)
+    await run.step_until(lambda answer: len(find_members(answer)) == 2)
+    run.stop_pacing()
+
+
+def test_a_worker_that_joins_ignores_the_checkpoint_that_its_script_finds(play, play_reference):
+    ended = play("--kind=trainer", "--resume-newest", "--paced-from=5", disturb=add_worker_after_a_checkpoint)
+    assert_trained_as(ended, play_reference("--kind=trainer"))
+    assert not ended.find_events("worker.failed"), ended.describe()
+    assert len({line.generation for line in ended.run.ledger}) > 1
+
+
 def test_all_workers_stop_when_a_callback_does(play, play_reference):
     reference = play_reference("--kind=trainer", "--stop-early")
     assert [line.step for line in reference.run.ledger] == [1, 2, 3, 4, 5, 6], reference.describe()
     assert_trained_as(play("--kind=trainer", "--stop-early", start=3), reference)
+
+
+def test_a_counter_that_joining_workers_lack_gets_one_warning_and_one_that_is_sent_goes_on(play):
+    ended = play("--kind=trainer", "--count", "--paced-from=2", disturb=add_kill_and_drain_workers)
+    assert ended.outcome.code == 0, ended.describe()
+    (warning,) = ended.find_events("warning")
+    assert "the callback Counter changes its attribute count" in warning.why
+    state = json.loads((ended.run.run_dir.root / "out/checkpoint-9/trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["SentCounter"]["attributes"] == {"count": 9}
 
 
 def test_a_checkpoint_with_the_optimizer_needs_all_of_it(play):
@@ -158,7 +182,7 @@ def test_workers_may_share_the_state_of_the_optimizer(play):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora"])
+@pytest.mark.parametrize("kind", ["lora", "metrics", "sft-lora", "bf16", "fp16", "recomputed"])
 def test_workers_may_join_die_and_leave_in_other_trainings(play, play_reference, kind):
     ended = play(f"--kind={kind}", "--paced-from=2", disturb=add_kill_and_drain_workers)
     assert_trained_as(ended, play_reference(f"--kind={kind}"))

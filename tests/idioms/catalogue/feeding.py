@@ -50,6 +50,24 @@ def dict_batches(run: Run) -> None:
             step.backward(functional.cross_entropy(model(**batch), labels))
 
 
+def order_by_difficulty(epoch: int) -> list[int]:
+    """Return the samples with small numbers first; later epochs mix them more."""
+    generator = torch.Generator().manual_seed(epoch)
+    noise = torch.rand(LENGTH, generator=generator) * epoch
+    return (VECTORS.tensors[0].abs().sum(1) + noise).argsort().tolist()
+
+
+@register_exact("Easy samples first", note="Pass `order`; an epoch still reads each sample once.", shown=True)
+def easy_first(run: Run) -> None:
+    """The script reads easy samples before difficult ones."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12, order=order_by_difficulty):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
 def pad_samples(samples: list[tuple[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences of different lengths, filled up with zeros, and their lengths."""
     sequences = [words[: 4 + int(words[0]) % 8] for (words,) in samples]

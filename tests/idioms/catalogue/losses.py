@@ -14,7 +14,7 @@ from torch.nn import functional
 from elastane import Run
 
 from .registry import register_exact, register_refused
-from .samples import CLASSES, IMAGES, VECTORS
+from .samples import CLASSES, IMAGES, TOKENS, VECTORS, WORDS
 
 
 @register_exact("Several losses added")
@@ -60,6 +60,40 @@ def weighted_by_tokens(run: Run) -> None:
             ignored = torch.where(targets == 0, -100, targets)
             total = functional.cross_entropy(model(inputs), ignored, reduction="sum")
             step.backward(total, weight=(ignored != -100).sum())
+
+
+@register_exact(
+    "Loss divided by the tokens of the whole step",
+    note="Each worker loads all microbatches of the step to count.",
+    shown=True,
+)
+def divided_by_count(run: Run) -> None:
+    """The script divides the loss itself, by the tokens that count in all microbatches of the step."""
+    model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, WORDS))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(TOKENS, global_batch=8, microbatch=2, until=12):
+        for (words,) in step:
+            tokens = step.count(lambda batch: (batch[0][:, 1:] > 4).sum())
+            targets = torch.where(words[:, 1:] > 4, words[:, 1:], -100).flatten()
+            total = functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), targets, reduction="sum")
+            step.backward(total / tokens, summed=True)
+
+
+@register_exact("Largest loss of a microbatch", note="Every worker has the numbers of all microbatches.")
+def gathered_losses(run: Run) -> None:
+    """The script lowers the learning rate when a microbatch has a much larger loss than the others."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            loss = functional.cross_entropy(model(inputs), targets)
+            step.gathered.add(loss=loss)
+            step.backward(loss)
+        losses = step.gathered["loss"]
+        if max(losses) > 1.2 * sum(losses) / len(losses):
+            optimizer.param_groups[0]["lr"] *= 0.8
 
 
 @register_exact("Weights of samples from the dataset")

@@ -3,6 +3,7 @@
 import argparse
 import os
 import warnings
+from pathlib import Path
 
 import faults
 import torch
@@ -14,20 +15,37 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import get_last_checkpoint
 
 from elastane.integrations.transformers import Trainer
 from elastane.runtime import worker_settings
 
+VARIANTS = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "recomputed": {"activation_checkpointing": True},
+    "reentrant": {
+        "bf16": True,
+        "activation_checkpointing": True,
+        "activation_checkpointing_kwargs": {"use_reentrant": True},
+    },
+}
+KINDS = ("trainer", "lora", "metrics", "sft", "dpo", "sft-lora", *VARIANTS)
+
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--kind", choices=["trainer", "lora", "metrics", "sft", "dpo", "sft-lora"], default="trainer"
-)
+parser.add_argument("--kind", choices=KINDS, default="trainer")
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
+parser.add_argument("--count", action="store_true", help="callbacks count the steps")
+parser.add_argument(
+    "--resume-newest", action="store_true", help="pass the newest checkpoint, if there is one"
+)
 parser.add_argument("--stop-early", action="store_true")
 parser.add_argument("--save-only-model", action="store_true")
 options = parser.parse_args()
@@ -85,6 +103,23 @@ def compute_accuracy(predictions):
     return {"accuracy": right.mean()}
 
 
+class Counter(TrainerCallback):
+    """Counts steps, in each worker for itself."""
+
+    def __init__(self):
+        self.count = 0
+
+    def on_step_end(self, *_args, **_options):
+        self.count += 1
+
+
+class SentCounter(Counter, ExportableState):
+    """Counts steps, and a worker that joins goes on from the count of the others."""
+
+    def state(self):
+        return {"args": {}, "attributes": {"count": self.count}}
+
+
 arguments = {
     "output_dir": str(settings.run_dir.root / "out"),
     "per_device_train_batch_size": 2,
@@ -107,7 +142,10 @@ arguments = {
 }
 lora = LoraConfig(task_type="CAUSAL_LM", r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
 callbacks = [EarlyStoppingCallback(1, 100.0)] if options.stop_early else []
-if options.kind in ("trainer", "lora", "metrics"):
+if options.count:
+    callbacks += [Counter(), SentCounter()]
+arguments |= VARIANTS.get(options.kind, {})
+if options.kind in ("trainer", "lora", "metrics", *VARIANTS):
     model = make_model()
     trainer = Trainer(
         model=get_peft_model(model, lora) if options.kind == "lora" else model,
@@ -153,5 +191,7 @@ if options.die_in_save == settings.worker:
         os.kill(os.getpid(), 9)
 
     trainer._write_checkpoint = die
-trainer.train()
+output = trainer.args.output_dir
+newest = get_last_checkpoint(output) if options.resume_newest and Path(output).is_dir() else None
+trainer.train(resume_from_checkpoint=newest)
 trainer.save_model(str(settings.run_dir.root / "final"))

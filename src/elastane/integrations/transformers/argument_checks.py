@@ -86,8 +86,8 @@ REFUSED: tuple[RefusedArgument, ...] = (
     RefusedArgument(
         "push_to_hub",
         lambda args: bool(args.push_to_hub),
-        "every worker runs this code, and a push cannot be taken back if its worker dies in it",
-        "push the finished model after the run: huggingface-cli upload REPOSITORY OUTPUT_DIR",
+        "it pushes at each save, and a push cannot be taken back if its worker dies in it",
+        "call trainer.push_to_hub() after trainer.train(); or after the run: hf upload REPOSITORY OUTPUT_DIR",
     ),
     RefusedArgument(
         "enable_jit_checkpoint",

@@ -29,6 +29,7 @@ from elastane.integrations.transformers.evaluation_pass import evaluate_together
 from elastane.integrations.transformers.logged_values import select_shared_values
 from elastane.integrations.transformers.microbatch_values import MicrobatchValues
 from elastane.integrations.transformers.progress import export_callback_states
+from elastane.integrations.transformers.resumption_checks import build_resumption_error
 from elastane.integrations.transformers.sample_order import SampleOrder
 from elastane.integrations.transformers.shared_folder import (
     hold_lock,
@@ -102,12 +103,9 @@ class ElasticTrainer(transformers.Trainer):
     def _check_resumption(self, checkpoint: str | bool) -> None:
         if self._settings.resumed is not None:
             self._run.print("the run resumes from its own checkpoint, which is newer than", checkpoint)
-            return
-        raise build_argument_error(
-            f"resume_from_checkpoint={checkpoint!r}",
-            "its folder has no ledger, so a run could not prove that it continues at its sample",
-            "resume the run itself: elastane run --resume NAME; its state is in its own checkpoints",
-        )
+        elif self._begins:
+            raise build_resumption_error(checkpoint, self.args.output_dir or ".")
+        # A script that looks for the newest checkpoint finds one of this run in a worker that joins.
 
     def hyperparameter_search(self, *_args: Any, **_options: Any) -> NoReturn:
         """Refuse a search: a run trains one model.
@@ -287,7 +285,7 @@ class ElasticTrainer(transformers.Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model once for all workers, so that ``from_pretrained`` loads it."""
-        if _internal_call:
+        if _internal_call and output_dir is not None:
             super().save_model(output_dir, _internal_call=True)
             return
         folder = Path(output_dir or self.args.output_dir or ".")

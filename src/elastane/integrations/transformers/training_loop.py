@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastane.api.errors import BadInput
+from elastane.integrations.transformers.callback_watch import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
 from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.runtime.reporter import get_reporter
 from elastane.runtime.session import Run
 from elastane.runtime.step import TrainingStep
 
@@ -67,6 +69,7 @@ class TrainingLoop:
         """
         trainer = self._trainer
         backward, trainer.accelerator.backward = trainer.accelerator.backward, self._backward
+        watch = CallbackWatch(trainer.callback_handler.callbacks)
         try:
             self._keep()
             for step in steps:
@@ -85,6 +88,7 @@ class TrainingLoop:
                 self.is_between_steps = True
                 self._end_step(model)
                 self.is_between_steps = False
+                self._warn_of_changes(watch)
         finally:
             trainer.accelerator.backward = backward
 
@@ -183,6 +187,14 @@ class TrainingLoop:
         if self.logged:
             self._run.log(**self.logged)
             self.logged = {}
+
+    def _warn_of_changes(self, watch: CallbackWatch) -> None:
+        """Warn once in a run of each callback that changes what no other worker receives."""
+        reporter = get_reporter()
+        for kind, attribute in watch.find_changed():
+            if reporter is not None and not reporter.alone:
+                text = build_change_warning(kind, attribute)
+                reporter.warn(f"callback-{kind}", text, step=self._trainer.state.global_step)
 
     def _add_numbers(self, step: TrainingStep) -> None:
         trainer, gathered = self._trainer, step.gathered
