@@ -134,6 +134,8 @@ class EpochsOfRun(_FitLoop):
         else:
             super().on_run_end()
         self._training.finish("the Trainer stopped it: should_stop was set")
+        strategy: Any = self.trainer.strategy
+        strategy.end_run()
 
 
 class _NoFetcher:
