@@ -25,8 +25,8 @@ from elastane.runtime.session import Run
 CHECKPOINTS = "lightning"
 """The folder for checkpoints in the run directory, unless a ModelCheckpoint has a folder."""
 WEIGHTS_ONLY = (
-    "note: with --copies N the checkpoint files of Lightning have the weights and no optimizer state, of which "
-    "each worker holds a part; the run's own checkpoints have it whole"
+    "note: with --copies N the checkpoint files of Lightning have the weights and no optimizer state, of "
+    "which each worker holds a part; the run's own checkpoints have it whole"
 )
 
 

@@ -4,14 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-import elastane.integrations.lightning as L  # instead of: import lightning as L
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "processes" / "scripts")]
+import elastane.integrations.lightning as L  # noqa: N812 - instead of: import lightning as L
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
 import checkpoint_faults
 import faults
 
