@@ -28,7 +28,7 @@ def count_batches(data: TrainingData, limit: float) -> int:
         raise BadInput(
             f"Trainer(limit_train_batches={limit!r}) leaves none of {data.batches} batches",
             means="an epoch would train on nothing",
-            do=f"pass a number of batches, or a fraction of at least {1 / data.batches:.2g}",
+            do=f"pass a number of batches, from 1 to {data.batches}, or a larger fraction",
         )
     return batches
 
