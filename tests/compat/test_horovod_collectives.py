@@ -84,6 +84,45 @@ def test_two_processes_exchange_what_horovod_would(stage, tmp_path):
     }
 
 
+PARTS = """
+import json, torch
+import elastane.compat.horovod as hvd
+hvd.init()
+r = hvd.rank()
+rows = torch.arange(8.0).reshape(4, 2) + 10 * r
+sent = rows.clone()
+gathered = hvd.grouped_allgather([torch.full((r, 2), float(r)), torch.tensor([r, r + 10]), torch.ones(1, 0)])
+print(json.dumps({
+    "mean": hvd.reducescatter(sent).tolist(),
+    "sum": hvd.reducescatter(rows.long(), op=hvd.Sum).tolist(),
+    "half": hvd.reducescatter(rows, compression=hvd.Compression.fp16, op=hvd.Sum).tolist(),
+    "strided": hvd.reducescatter(rows.t(), op=hvd.Sum).tolist(),
+    "few": list(hvd.reducescatter(torch.ones(2, 3)).shape),
+    "untouched": bool(torch.equal(sent, rows)),
+    "gathered": [part.tolist() for part in gathered],
+}))
+hvd.shutdown()
+"""
+
+
+@pytest.mark.processes
+def test_three_processes_cut_and_join_tensors_along_the_first_dimension(stage, tmp_path):
+    ended = wait_for_all(start_world(stage, PARTS, 3, tmp_path))
+    assert [code for code, _, _ in ended] == [0, 0, 0], ended
+    found = [json.loads(output) for _, output, _ in ended]
+    # Rank 0 has the rows 0 1, 2 3, 4 5, 6 7; rank 1 has 10 more in each element, rank 2 has 20 more.
+    assert [parts["mean"] for parts in found] == [[[10, 11], [12, 13]], [[14, 15]], [[16, 17]]]
+    sums = [[[30, 33], [36, 39]], [[42, 45]], [[48, 51]]]
+    assert [parts["sum"] for parts in found] == sums
+    assert [parts["half"] for parts in found] == sums
+    assert [parts["strided"] for parts in found] == [[[30, 36, 42, 48]], [[33, 39, 45, 51]], []]
+    assert [parts["few"] for parts in found] == [[1, 3], [1, 3], [0, 3]]
+    assert all(parts["untouched"] for parts in found)
+    # Rank 0 has no row, rank 1 one row of 1, rank 2 two rows of 2.
+    rows = [[[1, 1], [2, 2], [2, 2]], [0, 10, 1, 11, 2, 12], [[], [], []]]
+    assert [parts["gathered"] for parts in found] == [rows, rows, rows]
+
+
 @pytest.fixture
 def alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "ELASTANE_RUN_DIR"):

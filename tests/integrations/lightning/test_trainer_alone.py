@@ -89,6 +89,47 @@ def test_a_loader_that_does_not_shuffle_is_read_in_its_order():
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"limit_train_batches": 2}, {"limit_train_batches": 0.67, "accumulate_grad_batches": 2}],
+    ids=str,
+)
+def test_short_epochs_of_ordered_data_are_those_of_lightning(options):
+    module, other, ours, theirs = make_module(), make_module(), Recorder(), Recorder()
+    loader, val = DataLoader(Points(48), 8), DataLoader(Points(20), batch_size=5)
+    fit(module, loader, val, microbatch=8, callbacks=[ours], **options)
+    fit(other, loader, val, callbacks=[theirs], strategy="auto", **options)
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
+    assert [epoch[:3] for epoch in ours.epochs] == [epoch[:3] for epoch in theirs.epochs]
+    assert ours.epochs[-1][1] == 4
+
+
+def test_short_epochs_of_shuffled_data_go_on_where_the_last_one_ended():
+    class Counter(Callback):
+        steps = ()
+
+        def on_validation_end(self, trainer, pl_module):
+            if not trainer.sanity_checking:
+                self.steps += (trainer.global_step,)
+
+    module, other, recorder, counter = make_module(), make_module(), Recorder(), Counter()
+    val = DataLoader(Points(20), batch_size=5)
+    # 44 samples are 6 batches: 3 epochs of 4 batches read them twice.
+    limits = {"limit_train_batches": 4, "max_epochs": 3, "callbacks": [recorder, counter]}
+    fit(module, DataLoader(Points(44), 8, shuffle=True), val, **limits)
+    fit(other, DataLoader(Points(44), 8, shuffle=True), val, max_epochs=2)
+    assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in other.state_dict().items())
+    assert [epoch[:3] for epoch in recorder.epochs] == [(0, 4, 3), (1, 8, 3), (2, 12, 3)]
+    assert counter.steps == (4, 8, 12)
+
+
+def test_a_fast_dev_run_makes_one_step():
+    trainer = fit(None, None, DataLoader(Points(20), batch_size=5), fast_dev_run=True)
+    assert (trainer.global_step, trainer.current_epoch) == (1, 1)
+    assert "val_loss" in trainer.callback_metrics
+
+
 def test_the_weights_do_not_depend_on_the_sizes_of_parts_that_workers_share():
     modules = [make_module() for _ in range(2)]
     for module in modules:

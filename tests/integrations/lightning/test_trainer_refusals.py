@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 
 from elastane.api.errors import BadInput
+from elastane.integrations.lightning import trainer_strategy
 
 from .modules import HOUR, Points, PointsModule, Stream, fit, make_loader
 
@@ -30,9 +31,9 @@ def refuse(**arguments):
 @pytest.mark.parametrize(
     ("options", "meaning"),
     [
-        ({"limit_train_batches": 2}, "every sample once per epoch"),
-        ({"limit_train_batches": 0.5}, "every sample once per epoch"),
-        ({"fast_dev_run": True}, "every sample once per epoch"),
+        ({"limit_train_batches": 0}, "train on nothing"),
+        ({"limit_train_batches": 0.1}, "train on nothing"),
+        ({"limit_train_batches": 3, "accumulate_grad_batches": 2}, "an epoch has whole steps"),
         ({"overfit_batches": 1}, "every sample once per epoch"),
         ({"reload_dataloaders_every_n_epochs": 1}, "trains on one dataset"),
         ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "by its norm"),
@@ -63,6 +64,16 @@ def test_settings_are_refused(options, meaning):
 )
 def test_callbacks_are_refused(callback, meaning, tmp_path):
     assert meaning in refuse(callbacks=[callback], enable_checkpointing=True, folder=tmp_path)
+
+
+def test_a_part_of_the_optimizers_state_is_not_written(monkeypatch, tmp_path):
+    trainer = fit()
+    monkeypatch.setattr(trainer_strategy, "_has_shards", lambda: True)
+    with pytest.raises(BadInput, match="weights_only=True"):
+        trainer.save_checkpoint(tmp_path / "end.ckpt")
+    assert not list(tmp_path.iterdir())
+    trainer.save_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert "optimizer_states" not in torch.load(tmp_path / "end.ckpt", weights_only=False)
 
 
 def test_hooks_that_see_gradients_are_refused():

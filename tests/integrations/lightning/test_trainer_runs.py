@@ -48,9 +48,14 @@ def test_workers_join_and_leave(play, play_reference, assert_equal):
     assert ended.get_shares(72).keys() == {1, 2}
 
 
-@pytest.mark.parametrize("arguments", [("--plateau",), ("--accumulate=4",)], ids=str)
-def test_a_worker_joins_after_an_epoch_and_another_is_killed(play, play_reference, assert_equal, arguments):
-    steps = 6 if "--accumulate=4" in arguments else 24
+EPOCHS = {("--plateau",): 24, ("--accumulate=4",): 6, ("--limit=10",): 10}
+"""The steps of an epoch, by arguments of the script."""
+
+
+@pytest.mark.parametrize(("arguments", "steps"), EPOCHS.items(), ids=str)
+def test_a_worker_joins_after_an_epoch_and_another_is_killed(
+    play, play_reference, assert_equal, arguments, steps
+):
 
     async def disturb(run):
         await run.wait_for_step(steps + 1)

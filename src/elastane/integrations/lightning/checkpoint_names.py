@@ -15,10 +15,12 @@ class CheckpointNames:
 
     Attributes:
         names: the paths of the files that were there before the run, and of those that it has written.
+        written: the paths of all files that this worker has written, also of those removed since.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.written: set[str] = set()
 
     def adopt(self, callbacks: Iterable[object]) -> None:
         """Give callbacks these names to ask for, and add the files in their folders.
@@ -36,6 +38,7 @@ class CheckpointNames:
 
     def add(self, path: str | Path) -> None:
         self.names.add(str(path))
+        self.written.add(str(path))
 
     def remove(self, path: str | Path) -> None:
         self.names.discard(str(path))

@@ -101,7 +101,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
             trainer.accumulate_grad_batches, int(trainer.num_training_batches) - progress.current.ready
         )
         _add(progress, batches, "ready")
-        progress.is_last_batch = step.ended_epoch
+        progress.is_last_batch = progress.current.ready >= trainer.num_training_batches
         connector.on_batch_start(None)
         index = self.batch_idx
         call._call_callback_hooks(trainer, "on_train_batch_start", None, index)

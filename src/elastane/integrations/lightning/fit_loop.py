@@ -11,6 +11,7 @@ from elastane.api.errors import BadInput
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
 from elastane.integrations.lightning.microbatch_metrics import MicrobatchMetrics
+from elastane.integrations.lightning.short_epochs import count_batches, limit_data
 from elastane.integrations.lightning.trainer_state import TrainerState
 from elastane.integrations.lightning.training_data import (
     TrainingData,
@@ -50,16 +51,17 @@ class EpochsOfRun(_FitLoop):
         if self._combined_loader is not None:
             return
         loader = _request_dataloader(self._data_source)
-        self._data = data = read_training_loader(loader)
+        data = read_training_loader(loader)
+        self.max_batches = batches = count_batches(data, self.trainer.limit_train_batches)
+        self._data = limit_data(data, batches, self.trainer.accumulate_grad_batches)
         self._combined_loader = CombinedLoader(loader, "max_size_cycle")
         self._data_fetcher = _NoFetcher()  # type: ignore[assignment]
-        self.max_batches = data.batches
-        self.trainer.val_check_batch = self._choose_validation_interval(data.batches)
+        self.trainer.val_check_batch = self._choose_validation_interval(batches)
 
     def on_run_start(self) -> None:
         """Hand the model over to the run, and run the hooks of the training's start."""
         assert self._data is not None, "the data is set up before"
-        self._open(self._data, self._count_steps(self._data))
+        self._open(self._data, self._count_steps())
         super().on_run_start()
 
     def _choose_validation_interval(self, batches: int) -> int | float:
@@ -79,13 +81,13 @@ class EpochsOfRun(_FitLoop):
             return every
         return max(1, int(batches * float(every or 1.0)))
 
-    def _count_steps(self, data: TrainingData) -> int:
+    def _count_steps(self) -> int:
         """Return the number of steps until ``max_epochs`` or ``max_steps``.
 
         Raises:
             BadInput: neither is given.
         """
-        per_epoch = -(-data.batches // self.trainer.accumulate_grad_batches)
+        per_epoch = -(-int(self.max_batches) // self.trainer.accumulate_grad_batches)
         epochs = self.max_epochs if self.max_epochs is not None else -1
         limits = [
             limit for limit in (epochs * per_epoch if epochs >= 0 else -1, self.max_steps) if limit >= 0
@@ -122,8 +124,9 @@ class EpochsOfRun(_FitLoop):
 
     def on_advance_end(self) -> None:
         """Run the hooks of the epoch's end, unless the run was stopped inside the epoch."""
-        step = self._training.step
-        if step is None or (self._training.cut_short and not step.ended_epoch):
+        if self._training.step is None:
+            return
+        if self._training.cut_short and not self.epoch_loop.batch_progress.is_last_batch:
             return
         super().on_advance_end()
 
@@ -134,6 +137,8 @@ class EpochsOfRun(_FitLoop):
         else:
             super().on_run_end()
         self._training.finish("the Trainer stopped it: should_stop was set")
+        strategy: Any = self.trainer.strategy
+        strategy.end_run()
 
 
 class _NoFetcher:

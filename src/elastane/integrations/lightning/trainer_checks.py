@@ -73,13 +73,6 @@ def _check_settings(trainer: Any) -> None:
 
 
 def _check_numbers(trainer: Any) -> None:
-    if trainer.limit_train_batches not in (1, 1.0) or type(trainer.limit_train_batches) is int:
-        raise BadInput(
-            f"Trainer(limit_train_batches={trainer.limit_train_batches!r})"
-            + (", which fast_dev_run sets" if trainer.fast_dev_run else ""),
-            means="a run reads every sample once per epoch",
-            do="pass max_steps, or a smaller dataset: torch.utils.data.Subset(dataset, range(1000))",
-        )
     if trainer.overfit_batches:
         raise BadInput(
             f"Trainer(overfit_batches={trainer.overfit_batches!r})",

@@ -8,11 +8,13 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies.single_device import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from torch.optim import Optimizer
 
 from elastane.api.errors import BadInput
 from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.fit_loop import EpochsOfRun
+from elastane.integrations.lightning.leftover_partials import LeftoverPartials
 from elastane.integrations.lightning.run_logger import RunLogger
 from elastane.integrations.lightning.trainer_checks import check_trainer
 from elastane.integrations.lightning.training_run import TrainingRun
@@ -22,6 +24,10 @@ from elastane.runtime.session import Run
 
 CHECKPOINTS = "lightning"
 """The folder for checkpoints in the run directory, unless a ModelCheckpoint has a folder."""
+WEIGHTS_ONLY = (
+    "note: with --copies N the checkpoint files of Lightning have the weights and no optimizer state, of "
+    "which each worker holds a part; the run's own checkpoints have it whole"
+)
 
 
 class ElastaneStrategy(SingleDeviceStrategy):
@@ -59,6 +65,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
         self._microbatch, self._chosen = microbatch, device is not None
         self._training: TrainingRun | None = None
         self._files = CheckpointNames()
+        self._partials = LeftoverPartials(self._files)
         self._trained: dict[str, torch.Tensor] | None = None
 
     @property
@@ -109,19 +116,24 @@ class ElastaneStrategy(SingleDeviceStrategy):
         if training.alone:
             trainer.loggers = [*trainer.loggers, logger]
         else:
-            self._prepare_worker(trainer, logger)
+            self._prepare_worker(trainer, training, logger)
         trainer.fit_loop = EpochsOfRun(trainer, training, self._files, self._microbatch)
 
-    def _prepare_worker(self, trainer: Any, logger: RunLogger) -> None:
+    def _prepare_worker(self, trainer: Any, training: TrainingRun, logger: RunLogger) -> None:
         """Adapt a Trainer in a worker, in which the terminal and the signals belong to the run."""
         trainer.loggers = [logger]
         trainer._signal_connector.register_signal_handlers = _do_nothing
         if trainer.progress_bar_callback is not None:
             trainer.progress_bar_callback.disable()
         run_dir = worker_settings.get_settings().run_dir
-        for callback in trainer.callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None and run_dir is not None:
+        callbacks = [callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint)]
+        for callback in callbacks:
+            if callback.dirpath is None and run_dir is not None:
                 callback.dirpath = str(run_dir.root.resolve() / CHECKPOINTS)
+        if _has_shards() and any(not callback.save_weights_only for callback in callbacks):
+            for callback in callbacks:
+                callback.save_weights_only = True
+            training.run.print(WEIGHTS_ONLY)
 
     def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return a value that is the same on all workers already.
@@ -142,19 +154,30 @@ class ElastaneStrategy(SingleDeviceStrategy):
         """Write a checkpoint of Lightning, between two steps.
 
         Raises:
-            BadInput: a step is under way, or this worker does not have the optimizer's whole state.
+            BadInput: a step is under way.
         """
         if self._training is not None:
             self._training.check_between_steps("trainer.save_checkpoint")
-            if checkpoint.get("optimizer_states") and worker_settings.get_settings().spec.copies is not None:
-                raise BadInput(
-                    "a checkpoint of Lightning cannot have the optimizer's state with --copies",
-                    means="each worker holds a part of it only; the run's own checkpoints have it whole",
-                    do="pass save_weights_only=True to ModelCheckpoint or trainer.save_checkpoint, or use "
-                    "--copies all",
-                )
         self._files.add(filepath)
         super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self._training is not None and "://" not in str(filepath):
+            self._partials.look(Path(filepath).parent, self._training.run.step)
+            self._partials.remove_older(self._training.run.step)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the state of an optimizer for a checkpoint of Lightning.
+
+        Raises:
+            BadInput: this worker holds a part of it only.
+        """
+        if self._training is not None and _has_shards():
+            raise BadInput(
+                "a checkpoint of Lightning cannot have the optimizer's state with --copies N",
+                means="each worker holds a part of it only; the run's own checkpoints have it whole",
+                do="pass weights_only=True to trainer.save_checkpoint, or run with --copies all",
+            )
+        state: dict[str, Any] = super().optimizer_state(optimizer)
+        return state
 
     def remove_checkpoint(self, filepath: str | Path) -> None:
         self._files.remove(filepath)
@@ -185,11 +208,25 @@ class ElastaneStrategy(SingleDeviceStrategy):
             self._trained = {name: t.clone() for name, t in self.lightning_module.state_dict().items()}
         super().load_model_state_dict(checkpoint, strict)
 
+    def end_run(self) -> None:
+        """Remove what killed workers have left; no worker of the run writes a checkpoint now."""
+        self._partials.remove_all()
+
     def teardown(self) -> None:
         if self._trained is not None and self.lightning_module is not None:
             self.lightning_module.load_state_dict(self._trained)
             self._trained = None
+        optimizers = self.optimizers
+        if _has_shards():
+            # Lightning moves the state of each optimizer to the CPU, and no worker has a whole one.
+            self.optimizers = []
         super().teardown()
+        self.optimizers = optimizers
+
+
+def _has_shards() -> bool:
+    """Return whether this worker holds a part of the optimizer's state only, as with ``--copies N``."""
+    return worker_settings.get_settings().spec.copies is not None
 
 
 def _do_nothing() -> None:

@@ -20,6 +20,7 @@ import faults
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--limit", type=int, help="batches of an epoch")
 parser.add_argument("--plateau", action="store_true")
 parser.add_argument("--patience", type=int, default=10)
 parser.add_argument("--min-delta", type=float, default=0.0)
@@ -84,6 +85,7 @@ def main():
         accelerator="cpu",
         max_epochs=options.epochs,
         accumulate_grad_batches=options.accumulate,
+        limit_train_batches=options.limit,
         gradient_clip_val=1.0,
         logger=False,
         enable_progress_bar=False,
