@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import BinaryIO
 
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that cannot sync a directory; their servers persist names themselves."""
+
+PARTIAL_NAME = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool, mode: int = 0o666) -> None:
@@ -54,14 +57,22 @@ def open_replacement(path: Path, *, durable: bool, mode: int = 0o666) -> Iterato
         sync_directory(path.parent)
 
 
+def find_partials(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the partial files of `open_replacement` in a folder, each with the path it was to replace."""
+    for partial in folder.glob(".*.partial"):
+        if (match := PARTIAL_NAME.fullmatch(partial.name)) is not None:
+            yield partial, partial.with_name(match["name"])
+
+
 def remove_partials(path: Path) -> None:
     """Remove the partial files that killed processes left; call it only while no process replaces the file.
 
     Raises:
         OSError: something cannot be removed.
     """
-    for partial in path.parent.glob(f".{path.name}.*.partial"):
-        partial.unlink(missing_ok=True)
+    for partial, replaced in find_partials(path.parent):
+        if replaced == path:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager

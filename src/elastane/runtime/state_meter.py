@@ -9,7 +9,7 @@ from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 
 ROW = 1024
-"""A number of elements whose norm is computed in their own type or in float32, which is fast."""
+"""The number of elements in a row of `compute_squared_norm`."""
 
 
 class StateMeter:

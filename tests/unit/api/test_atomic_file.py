@@ -80,6 +80,14 @@ def test_a_kill_during_a_write_keeps_the_old_file_beside_a_partial_one(path):
     assert list_names(path.parent) == ["run.json"]
 
 
+def test_the_partial_files_of_other_files_stay(tmp_path):
+    mine, others = ".run[1].0123abcd.partial", [".run[1].json.0123abcd.partial", ".run1.0123abcd.partial"]
+    for name in (mine, *others):
+        (tmp_path / name).touch()
+    remove_partials(tmp_path / "run[1]")
+    assert list_names(tmp_path) == sorted(others)
+
+
 def test_a_durable_replacement_syncs_the_content_before_the_move_and_the_directory_after_it(
     path, monkeypatch
 ):

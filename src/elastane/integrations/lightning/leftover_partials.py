@@ -5,14 +5,11 @@ it takes part in the next step. So a partial file that was there before a step a
 of a worker that has died.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
+from elastane.api.atomic_file import find_partials
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
-
-PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
-"""The names that `open_replacement` gives to partial files."""
 
 
 class LeftoverPartials:
@@ -43,8 +40,7 @@ class LeftoverPartials:
             for path in self._find(folder):
                 path.unlink(missing_ok=True)
 
-    def _find(self, folder: Path) -> Iterable[Path]:
-        for path in folder.glob(".*.partial"):
-            match = PARTIAL.fullmatch(path.name)
-            if match is not None and str(path.with_name(match["name"])) in self._files.written:
-                yield path
+    def _find(self, folder: Path) -> Iterator[Path]:
+        for partial, replaced in find_partials(folder):
+            if str(replaced) in self._files.written:
+                yield partial
