@@ -9,6 +9,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
+from elastane.runtime.state import shared_optimizer_state
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.trainer import read_learning_rates
 
@@ -227,6 +228,21 @@ def test_a_joiner_continues_the_schedule(name):
         joiner.run._trainer.state.optimizer._opt_called = True
         joiner.scheduler.step()
         assert donor.scheduler.get_last_lr() == joiner.scheduler.get_last_lr()
+
+
+def test_state_that_arrives_from_another_worker_does_not_disturb_a_description(monkeypatch):
+    state = train_elastic(Lesson(matrix)).run._trainer.state
+    arriving = nn.Parameter(torch.zeros(2))
+
+    def receive(key):
+        # The reactor is another thread; it adds the state of a parameter as it arrives.
+        state.optimizer.state[arriving] = {"step": torch.tensor(1.0)}
+        return isinstance(key, torch.Tensor)
+
+    before = state.replicated.describe()[0]["optimizer"]
+    monkeypatch.setattr(shared_optimizer_state, "_is_parameter", receive)
+    assert state.replicated.describe()[0]["optimizer"] == before
+    assert arriving in state.optimizer.state
 
 
 def test_a_hyperparameter_that_cannot_be_sent_is_refused():

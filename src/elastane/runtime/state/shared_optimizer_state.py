@@ -63,8 +63,9 @@ class SharedOptimizerState:
             for name, value in self._find_attributes().items()
         }
         state = self._optimizer.state
-        entries = () if isinstance(state, RefusedState) else state.items()
-        shared = {key: value for key, value in entries if not _is_parameter(key)}
+        # A copy, because the reactor may be adding the state of parameters from other workers.
+        entries = {} if isinstance(state, RefusedState) else dict(state)
+        shared = {key: value for key, value in entries.items() if not _is_parameter(key)}
         return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
     def load(self, shared: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
