@@ -62,6 +62,20 @@ def build_vote(round_: int = 1) -> Vote:
     return Vote(generation=1, round=round_, leaves=(), norms={0: 0.5})
 
 
+def test_a_peer_that_never_answers_is_lost(meshes, monkeypatch):
+    monkeypatch.setattr(entrance, "UNREACHABLE_S", 0.3)
+    first, second = meshes(SECRET, SECRET)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, socket.socket() as waiting:
+        # The system drops each further request while one connection waits, as a firewall would.
+        waiting.connect(silent.getsockname())
+        began_s = time.monotonic()
+        second.dial(0, *silent.getsockname())
+        ends = Ends(first, second)
+        ends.poll_until(lambda: ends.lost)
+        assert ends.lost == [(1, 0)]
+        assert time.monotonic() - began_s >= 0.3
+
+
 def test_messages_and_payloads_arrive_whole_and_in_order(meshes):
     first, second = meshes(SECRET, SECRET)
     ends = connect_meshes(first, second)

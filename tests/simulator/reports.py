@@ -35,8 +35,8 @@ class Reporter:
         for lost in self._lost.values():
             self.world.send_to_coordinator(lost)
 
-    def report_lost_peer(self, peer: WorkerId, generation: int) -> None:
-        self._lost[peer] = PeerLost(worker=self.worker, peer=peer, generation=generation)
+    def report_lost_peer(self, peer: WorkerId) -> None:
+        self._lost[peer] = PeerLost(worker=self.worker, peer=peer)
         self.world.send_to_coordinator(self._lost[peer])
 
     def acknowledge(self, step: int) -> None:

@@ -212,8 +212,8 @@ class SimWorker(WorkerProcess):
                 self._training.leave()
             case actions.EndProcess():
                 self.die()
-            case actions.ReportLostPeer(peer, generation):
-                self._reporter.report_lost_peer(peer, generation)
+            case actions.ReportLostPeer(peer):
+                self._reporter.report_lost_peer(peer)
             case actions.FailLostState(units):
                 if self.state == "finished":
                     return  # the script has left its last round, and the model needs only values

@@ -122,11 +122,10 @@ class StepReports(ControlMessage, frozen=True, kw_only=True):
 
 
 class PeerLost(ControlMessage, frozen=True, kw_only=True):
-    """A connection between two workers broke: ``peer`` is dead, or ``worker`` cannot reach it."""
+    """The connection between two workers broke for good: ``peer`` is dead, or ``worker`` cannot reach it."""
 
     worker: WorkerId
     peer: WorkerId
-    generation: int
 
 
 class WorkerFailed(ControlMessage, frozen=True, kw_only=True):

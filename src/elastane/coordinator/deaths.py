@@ -27,11 +27,19 @@ SCRIPT_LAST_WORD_S = 0.5
 DEATHS = ("worker.died", "worker.hung")
 
 
-def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
-    """Exclude a worker that a peer has lost, and have its process killed: it must not continue alone."""
+def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None:
+    """Exclude a worker that its peers cannot reach, and have its process killed: it must not continue alone.
+
+    Args:
+        turn: the present turn.
+        worker: the worker.
+        why: how its peers lost it.
+        since: when the first of them reported it.
+    """
     roster = turn.roster
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
+        draft = msgspec.structs.replace(draft, time=since)
         roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
     turn.roster = replace(
         roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})

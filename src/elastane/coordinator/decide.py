@@ -37,7 +37,6 @@ from elastane.coordinator.deaths import (
     describe_exit,
     draft_death,
     drop_draft,
-    exclude_worker,
     is_script_exit,
     record_death,
     record_overdue_deaths,
@@ -45,6 +44,7 @@ from elastane.coordinator.deaths import (
 from elastane.coordinator.exhaustion import count_exhausted
 from elastane.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
 from elastane.coordinator.join_warning import warn_of_unjoined
+from elastane.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.coordinator.requests import answer_request, request_stop
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import end_when_done, fail_run, receive_model_written
@@ -91,7 +91,7 @@ def _handle(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind 
         case StepReports():
             _handle_steps(turn, event)
         case PeerLost():
-            _handle_peer_lost(turn, event)
+            receive_peer_lost(turn, event)
         case WorkerFailed():
             _handle_failure(turn, event)
         case WorkerEvent():
@@ -115,6 +115,7 @@ def _advance(turn: Turn) -> None:
         _fail_on_script_exit,
         advance_checkpoints,
         end_when_done,
+        exclude_unreachable,
         replace_dead_workers,
         begin_first_generation,
         plan_generation,
@@ -289,14 +290,6 @@ def _record_starts(turn: Turn) -> None:
     turn.roster = replace(roster, times=times)
     for first in done:
         turn.record_start(first)
-
-
-def _handle_peer_lost(turn: Turn, lost: PeerLost) -> None:
-    roster = turn.roster
-    involved = roster.list_living(roster.needed)
-    known = lost.worker in involved and lost.peer in involved and lost.worker != lost.peer
-    if known and lost.generation >= roster.oldest_at_work and roster.finishing is None:
-        exclude_worker(turn, lost.peer, f"worker {lost.worker} lost its connection to it")
 
 
 def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:

@@ -70,13 +70,15 @@ class WorkerEnds:
 
     Args:
         exits: the ends of processes, from the agent's reports.
-        excluded: the workers excluded because a peer lost its connection to them, with the time.
+        breaks: the times of reports that a worker has lost its connection to a peer, by worker and peer.
+        excluded: the workers excluded because peers lost their connections to them, with the time.
         failed: the workers in which code raised an error.
         drafts: the events of deaths that are not written yet, see `elastane.coordinator.deaths`.
         suspects: the members with a script that ended the process, with the time; a message may follow.
     """
 
     exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
+    breaks: Mapping[tuple[WorkerId, WorkerId], float] = field(default_factory=dict)
     excluded: Mapping[WorkerId, float] = field(default_factory=dict)
     failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
     drafts: Mapping[WorkerId, EventLine] = field(default_factory=dict)
@@ -339,17 +341,6 @@ class Roster:
                 if 0 < number < newest.number:
                     needed.update((self.known.by_number.get(number) or self._rebuild(number)).workers)
         return frozenset(needed)
-
-    @property
-    def oldest_at_work(self) -> int:
-        """The oldest generation in which lost connections still matter."""
-        newest = self.newest
-        if newest is None:
-            return 0
-        if not newest.planned or self.settled:
-            return newest.number
-        numbers = (self._get_generation(worker) for worker in self.list_living(newest.workers))
-        return min((number for number in numbers if number > 0), default=newest.number)
 
     @property
     def fully_reported_step(self) -> int:

@@ -130,7 +130,6 @@ class ReportLostPeer(msgspec.Struct, frozen=True):
     """Report to the coordinator that a peer is lost."""
 
     peer: int
-    generation: int
 
 
 class FailLostState(msgspec.Struct, frozen=True):

@@ -71,9 +71,8 @@ class MemberMachine(MemberState):
             case Received(sender, message):
                 receive_message(self, sender, message)
             case ConnectionLost(peer):
-                # A peer of a newer generation, unknown here so far, will be named again in that generation.
-                if self.generation is not None and not self.left and peer in self.list_watched_peers():
-                    self.actions.append(ReportLostPeer(peer, self.generation.number))
+                # The coordinator knows better than this worker whether a generation needs the peer.
+                self.actions.append(ReportLostPeer(peer))
             case StopRequested():
                 self.stopping = True
             case CheckpointRequested(after):

@@ -50,7 +50,7 @@ Directive: TypeAlias = (
 class CoordinatorSink(Protocol):
     """The receiver of the reactor's reports to the coordinator."""
 
-    def report_lost_peer(self, peer: int, generation: int) -> None: ...
+    def report_lost_peer(self, peer: int) -> None: ...
     def request_report(self) -> None: ...
 
 
@@ -260,9 +260,9 @@ class Reactor:
                 self._events.appendleft(self.meter.measure(ticket, norms, digests))
             case actions.EndProcess():
                 exit_for_replacement("the other workers made a step that this worker cannot apply any more")
-            case actions.ReportLostPeer(peer, generation):
+            case actions.ReportLostPeer(peer):
                 if self._coordinator is not None:
-                    self._coordinator.report_lost_peer(peer, generation)
+                    self._coordinator.report_lost_peer(peer)
             case actions.FailLostState(units):
                 self.directives.put(ReactorFailure(_build_lost_state_error(units)))
             case actions.FailDisagreement(why):

@@ -7,8 +7,10 @@ from elastane.coordinator.deaths import LAST_WORD_S, describe_exit
 from elastane.coordinator.decide import LISTEN_S
 
 
-def make_loss(worker: int, peer: int, generation: int = 1) -> PeerLost:
-    return PeerLost(worker=worker, peer=peer, generation=generation)
+def lose(stage, peer: int, *workers: int) -> None:
+    """Let these workers report that they have lost their connections to a peer."""
+    for worker in workers:
+        stage.receive(PeerLost(worker=worker, peer=peer))
 
 
 def list_deaths(stage) -> list[tuple[str, str, str]]:
@@ -22,7 +24,7 @@ def list_deaths(stage) -> list[tuple[str, str, str]]:
 def test_survivors_regroup_at_a_lost_connection_and_the_event_has_the_agents_cause(training) -> None:
     stage = training(3)
     first_report_s = stage.now
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0, 2)
     assert stage.newest.workers == (0, 2)
     assert stage.list_messages(KillWorker) == [KillWorker(worker=1)]
     assert list_deaths(stage) == []
@@ -35,7 +37,7 @@ def test_survivors_regroup_at_a_lost_connection_and_the_event_has_the_agents_cau
 
 def test_without_a_report_of_the_agent_the_event_is_written_after_a_while(training) -> None:
     stage = training(3)
-    stage.receive(make_loss(2, 1))
+    lose(stage, 1, 2)
     stage.wait(LAST_WORD_S - 0.1)
     assert list_deaths(stage) == []
     stage.wait(0.1)
@@ -47,7 +49,7 @@ def test_without_a_report_of_the_agent_the_event_is_written_after_a_while(traini
 
 def test_a_hung_worker_is_recorded_as_hung_even_if_its_peers_noticed_first(training) -> None:
     stage = training(2)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0)
     stage.alive.discard(1)
     ended = WorkerExit(worker=1, pid=101, code=-9, hung=True, why="hung: no heartbeat for 2.1 s")
     stage.exits.append(ended)
@@ -57,7 +59,7 @@ def test_a_hung_worker_is_recorded_as_hung_even_if_its_peers_noticed_first(train
 
 def test_the_end_of_a_script_ends_the_run_even_if_peers_noticed_first(training) -> None:
     stage = training(3)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0, 2)
     stage.end_worker(1, 3)
     assert list_deaths(stage) == []
     stage.wait(0.6)
@@ -68,7 +70,7 @@ def test_the_end_of_a_script_ends_the_run_even_if_peers_noticed_first(training) 
 @pytest.mark.parametrize("exited_first", [False, True])
 def test_a_failure_is_recorded_as_a_failure_only(training, exited_first) -> None:
     stage = training(2)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0)
     if exited_first:
         stage.end_worker(1, 1)
     stage.receive(WorkerFailed(worker=1, traceback="KeyError: 'x'"))
@@ -77,14 +79,14 @@ def test_a_failure_is_recorded_as_a_failure_only(training, exited_first) -> None
 
 def test_the_end_of_the_run_records_pending_deaths_at_once(training) -> None:
     stage = training(3)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0, 2)
     stage.receive(WorkerFailed(worker=2, traceback="KeyError: 'x'"))
     assert stage.list_kinds("worker.died", "run.failed") == ["worker.died", "run.failed"]
 
 
 def test_the_next_coordinator_records_a_death_that_the_last_one_had_not(training) -> None:
     stage = training(3)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0, 2)
     stage.adopt()
     successor = stage.start_successor()
     assert list_deaths(successor) == []
@@ -98,7 +100,7 @@ def test_a_recorded_death_is_not_recorded_again_after_a_lost_connection(training
     stage.end_worker(1)
     # The peers report to the next coordinator before the agent does.
     successor = stage.start_successor(agent=False)
-    successor.receive(make_loss(0, 1))
+    lose(successor, 1, 0, 2)
     successor.wait(LISTEN_S)
     successor.wait(LAST_WORD_S)
     assert successor.list_messages(KillWorker) == [KillWorker(worker=1)]
@@ -107,7 +109,7 @@ def test_a_recorded_death_is_not_recorded_again_after_a_lost_connection(training
 
 def test_a_living_worker_that_peers_lost_is_dismissed_after_its_event_is_written(training) -> None:
     stage = training(3)
-    stage.receive(make_loss(0, 1))
+    lose(stage, 1, 0, 2)
     stage.report_worker(1)
     assert stage.list_dismissals() == {}
     stage.wait(LAST_WORD_S)

@@ -101,11 +101,12 @@ def test_a_leaver_sends_its_status_and_leaves_after_all_statuses_have_arrived():
     assert member.handle(events.Received(1, status)) == [actions.LeaveTraining()]
 
 
-def test_a_worker_reports_only_lost_peers_of_its_generation():
+def test_a_worker_reports_every_lost_peer():
     member = MemberMachine(0, LAYOUT)
+    # A newcomer that reaches no member has no generation yet.
+    assert member.handle(events.ConnectionLost(7)) == [actions.ReportLostPeer(7)]
     member.handle(events.GenerationProposed(make_generation(3, 0, 1)))
-    assert member.handle(events.ConnectionLost(7)) == []
-    assert member.handle(events.ConnectionLost(1)) == [actions.ReportLostPeer(1, 3)]
+    assert member.handle(events.ConnectionLost(1)) == [actions.ReportLostPeer(1)]
 
 
 def begin_with_peer(kind="train", size=4, layout=LAYOUT):

@@ -237,11 +237,6 @@ class MemberState:
         """Return whether this worker should keep the optimizer state of a block, and not only its values."""
         return self.layout.copies is None or self.worker in self.holders[block]
 
-    def list_watched_peers(self) -> frozenset[int]:
-        """Return the peers to report if they are lost: those of this generation and of planned ones."""
-        generations = [*self.planned.values(), *([self.generation] if self.generation else [])]
-        return frozenset(worker for generation in generations for worker in list_awaited_workers(generation))
-
 
 def list_awaited_workers(generation: Generation) -> tuple[int, ...]:
     """Return the workers for which a generation waits: its members and its leavers."""

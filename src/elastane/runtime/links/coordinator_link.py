@@ -75,10 +75,10 @@ class CoordinatorLink:
         self._changed = True
         self._wake.set()
 
-    def report_lost_peer(self, peer: int, generation: int) -> None:
+    def report_lost_peer(self, peer: int) -> None:
         """Report a broken connection to a peer at once, and again to every new coordinator."""
         with self._lock:
-            self._lost[peer] = control.PeerLost(worker=self._worker, peer=peer, generation=generation)
+            self._lost[peer] = control.PeerLost(worker=self._worker, peer=peer)
         self._wake.set()
 
     def report_step(self, report: control.StepReport) -> None:

@@ -29,6 +29,9 @@ EXHAUSTED_S = 0.1
 RETRY_S = 0.05
 PATIENCE_S = 30.0
 """How long this worker dials a peer that listens, but with which no handshake succeeds."""
+UNREACHABLE_S = 3.0
+"""How long this worker dials an address that does not answer: enough for two lost packets."""
+UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 
 
 class PeerUnreachable(Exception):
@@ -46,6 +49,7 @@ class Candidate:
 
     Attributes:
         stream: the stream to the other side.
+        connecting: the other side has not answered yet.
         closed: this worker has closed it.
     """
 
@@ -60,7 +64,7 @@ class Candidate:
         self._selector, self._handshake = selector, handshake
         self.stream = FrameStream(sock, LIMITS)
         self.dialled = dialled
-        self._connecting = dialled is not None
+        self.connecting = dialled is not None
         self.closed = False
 
     def connect(self, address: Address) -> None:
@@ -90,11 +94,11 @@ class Candidate:
             OSError: the connection is broken.
         """
         stream, handshake = self.stream, self._handshake
-        if self._connecting:
+        if self.connecting:
             code = stream.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise _build_connect_error(code)
-            self._connecting = False
+            self.connecting = False
             stream.put(build_frame(handshake.begin()))
         self._flush()
         while handshake.proven is None:
@@ -124,9 +128,16 @@ class _Dial:
     """The attempts to reach one peer."""
 
     address: Address
-    give_up_s: float
+    began_s: float
     candidate: Candidate | None = None
+    attempted_s: float = 0.0
     retry_s: float = 0.0
+
+    @property
+    def unanswered_s(self) -> float | None:
+        """The time at which the peer counts as unreachable unless it answers; None: it has answered."""
+        waits = self.candidate is not None and self.candidate.connecting
+        return self.attempted_s + UNREACHABLE_S if waits else None
 
 
 class MeshEntrance:
@@ -173,7 +184,7 @@ class MeshEntrance:
     def dial(self, peer: int, address: Address, now_s: float) -> None:
         """Begin to connect to a peer, unless it is dialled already; `handle_due` returns lost peers."""
         if peer not in self._dials:
-            self._dials[peer] = _Dial(address, now_s + PATIENCE_S)
+            self._dials[peer] = _Dial(address, now_s)
             self._attempt(peer, now_s)
 
     def accept(self, now_s: float) -> None:
@@ -231,6 +242,8 @@ class MeshEntrance:
         for peer, dial in list(self._dials.items()):
             if dial.candidate is None and now_s >= dial.retry_s:
                 self._attempt(peer, now_s)
+            elif dial.unanswered_s is not None and now_s >= dial.unanswered_s:
+                self._give_up(peer)
         if self._resume_s is not None and now_s >= self._resume_s:
             self._resume_s = None
             self._selector.register(self.listener, selectors.EVENT_READ, self)
@@ -243,6 +256,7 @@ class MeshEntrance:
             return 0.0
         due = [self._unproven.compute_expiry_s(), self._resume_s]
         due += [dial.retry_s for dial in self._dials.values() if dial.candidate is None]
+        due += [dial.unanswered_s for dial in self._dials.values()]
         return min((time_s for time_s in due if time_s is not None), default=None)
 
     def close(self) -> None:
@@ -304,6 +318,7 @@ class MeshEntrance:
 
     def _attempt(self, peer: int, now_s: float) -> None:
         dial = self._dials[peer]
+        dial.attempted_s = now_s
         try:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             dial.candidate = self._create_candidate(sock, dial.address, peer)
@@ -314,7 +329,7 @@ class MeshEntrance:
             self._try_again(peer, error, now_s)
 
     def _try_again(self, peer: int, error: Exception, now_s: float) -> None:
-        """Retry a dial later: the peer had too many connections, or this process has no descriptor.
+        """Retry a dial later: the peer had too many connections or no route, or this process no descriptor.
 
         Raises:
             OSError: this process has had no descriptor for `PATIENCE_S`.
@@ -323,7 +338,8 @@ class MeshEntrance:
         if dial.candidate is not None:
             self._forget(dial.candidate)
         dial.candidate, dial.retry_s = None, now_s + RETRY_S
-        if now_s < dial.give_up_s:
+        unreachable = isinstance(error, OSError) and error.errno in UNREACHABLE
+        if now_s < dial.began_s + (UNREACHABLE_S if unreachable else PATIENCE_S):
             return
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise error

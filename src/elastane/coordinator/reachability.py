@@ -1,0 +1,147 @@
+"""The workers to go on without when connections between living workers break.
+
+A connection between two workers breaks for good, so one of the two must go. A dead process, a worker that no
+other one can reach, and a network that has fallen into parts look alike in the first report. So
+`exclude_unreachable` waits shortly for the others, unless they could not change the choice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from elastane.api.control import PeerLost
+from elastane.api.membership import WorkerId
+from elastane.coordinator.deaths import exclude_worker, format_worker_list
+from elastane.coordinator.roster import Roster
+from elastane.coordinator.turn import Turn
+
+REPORTS_S = 0.25
+"""How long the coordinator waits for more reports after the first one of a broken connection."""
+
+Pair: TypeAlias = tuple[WorkerId, WorkerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of the workers between which connections have broken.
+
+    Args:
+        reports: the reports, each by the worker that lost the connection and the peer that it lost.
+        members: the living workers that the run needs.
+        newcomers: the members that have not begun to work; they hold nothing that the others lack.
+        holders: the members that are known to hold state.
+        connected: the members that the coordinator can reach.
+    """
+
+    reports: frozenset[Pair]
+    members: frozenset[WorkerId]
+    newcomers: frozenset[WorkerId] = frozenset()
+    holders: frozenset[WorkerId] = frozenset()
+    connected: frozenset[WorkerId] = frozenset()
+
+
+def choose_excluded(evidence: Evidence) -> frozenset[WorkerId]:
+    """Return the workers to go on without, so that no connection between the others is broken.
+
+    They are as few as can be found fast: the only peer that another worker has lost goes first, then the
+    worker with the most broken connections. That leaves the largest part of a network that has fallen into
+    parts. No member goes for a newcomer. If no holder of state would stay, the holders go last instead.
+    """
+    excluded = _exclude_most_broken(evidence, spared=frozenset())
+    if evidence.holders and evidence.holders <= excluded:
+        return _exclude_most_broken(evidence, spared=evidence.holders)
+    return excluded
+
+
+def _exclude_most_broken(evidence: Evidence, spared: frozenset[WorkerId]) -> frozenset[WorkerId]:
+    speakers = {worker for worker, _ in evidence.reports}
+    excluded: set[WorkerId] = set()
+    while broken := {frozenset(pair) for pair in evidence.reports if excluded.isdisjoint(pair)}:
+        # First between members, then of newcomers with members, then between newcomers.
+        newcomers = min(len(pair & evidence.newcomers) for pair in broken)
+        weighed = {pair for pair in broken if len(pair & evidence.newcomers) == newcomers}
+        counts, all_counts = _count_breaks(weighed), _count_breaks(broken)
+        # Excluding the worker that has lost only this peer would explain no more than excluding the peer.
+        only_peers = {
+            peer for pair in weighed for peer in pair if any(counts[other] == 1 for other in pair - {peer})
+        }
+        candidates = counts.keys() & evidence.newcomers if newcomers else counts.keys()
+        excluded.add(
+            max(
+                candidates,
+                key=lambda worker: (
+                    worker not in spared,
+                    worker in only_peers,
+                    counts[worker],
+                    all_counts[worker],
+                    # A dead worker reports nothing.
+                    worker not in speakers,
+                    worker not in evidence.connected,
+                    worker not in evidence.holders,
+                    worker,
+                ),
+            )
+        )
+    return frozenset(excluded)
+
+
+def _count_breaks(broken: Iterable[frozenset[WorkerId]]) -> Counter[WorkerId]:
+    return Counter(worker for pair in broken for worker in pair)
+
+
+def is_certain(evidence: Evidence, excluded: frozenset[WorkerId]) -> bool:
+    """Return whether every worker that stays has lost all of those that go: more reports change nothing."""
+    staying = evidence.members - excluded
+    return all((worker, lost) in evidence.reports for worker in staying for lost in excluded)
+
+
+def receive_peer_lost(turn: Turn, lost: PeerLost) -> None:
+    """Remember a broken connection between two workers that are not known to be gone."""
+    ends = turn.roster.ends
+    pair = lost.worker, lost.peer
+    if lost.worker == lost.peer or pair in ends.breaks or any(map(turn.roster.is_gone, pair)):
+        return
+    turn.roster = replace(turn.roster, ends=replace(ends, breaks={**ends.breaks, pair: turn.now}))
+
+
+def find_breaks(roster: Roster) -> Mapping[Pair, float]:
+    """Return the reports of broken connections between living workers that the run needs, by time."""
+    if not roster.ends.breaks or roster.finishing is not None:
+        return {}
+    needed = frozenset(roster.list_living(roster.needed))
+    return {pair: time for pair, time in roster.ends.breaks.items() if needed.issuperset(pair)}
+
+
+def exclude_unreachable(turn: Turn) -> None:
+    """Exclude workers until no connection between the needed ones is broken, once the choice is certain."""
+    breaks = find_breaks(turn.roster)
+    if not breaks:
+        return
+    evidence = _gather_evidence(turn.roster, breaks)
+    excluded = choose_excluded(evidence)
+    first_s = min(breaks.values())
+    if turn.now - first_s < REPORTS_S and not is_certain(evidence, excluded):
+        return
+    for worker in sorted(excluded):
+        exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
+
+
+def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float]) -> Evidence:
+    needed = roster.list_living(roster.needed)
+    return Evidence(
+        reports=frozenset(breaks),
+        members=frozenset(needed),
+        newcomers=frozenset(worker for worker in needed if worker not in roster.joined),
+        holders=frozenset(worker for worker in needed if roster.holds_state(worker)),
+        connected=roster.connected,
+    )
+
+
+def _describe_breaks(worker: WorkerId, reports: Iterable[Pair]) -> str:
+    """Describe who lost the connection to a worker, or to whom it lost its connections."""
+    if by := sorted(other for other, lost in reports if lost == worker):
+        what = "its connection" if len(by) == 1 else "their connections"
+        return f"{format_worker_list(by)} lost {what} to it"
+    peers = sorted(lost for other, lost in reports if other == worker)
+    return f"it lost its connection to {format_worker_list(peers)}"
