@@ -16,7 +16,7 @@ from elastane.agent.fork_server import ForkServerHandle
 from elastane.agent.hang_detection import READ_EVERY_S, HeartbeatFile
 from elastane.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.agent.restarts import Deaths
-from elastane.agent.worker_set import WorkerSet
+from elastane.agent.worker_set import FIRST_NUMBERS, WorkerSet
 from elastane.agent.workers import WorkerProcesses
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
@@ -63,9 +63,10 @@ class Agent:
         self._over: RunOver | None = None
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
-        first_worker = 0 if resumed is None else resumed.first_worker
+        first = 0 if resumed is None else resumed.first_worker
+        end = first + FIRST_NUMBERS
         self.workers = WorkerProcesses(
-            WorkerSet(target=spec.start, next_worker=first_worker),
+            WorkerSet(target=spec.start, numbers=((first, end),), numbers_end=end),
             debug=spec.debug,
             changed=self._changed,
             end_run=self._finish,
@@ -228,6 +229,9 @@ class Agent:
             pid=os.getpid(),
             target=worker_set.target,
             term=0 if coordinators is None else coordinators.term,
+            numbers=worker_set.numbers,
+            total=worker_set.total,
+            nodes=worker_set.nodes,
             workers=tuple(
                 ProcessInfo(role="worker", pid=pid, worker=worker)
                 for worker, pid in sorted(worker_set.living.items())

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from elastane.api.control import WorkerExit
-from elastane.api.membership import WorkerId
+from elastane.api.control import Numbers, SetTarget, WorkerExit
+from elastane.api.membership import NodeName, WorkerId
 
 REMEMBERED_EXITS = 256
+FIRST_NUMBERS = 100
+"""The numbers that the first node begins with; the coordinator sends more before they run out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,30 +17,67 @@ class WorkerSet:
 
     Args:
         target: how many should run.
+        numbers: the ranges of numbers that new workers may get, in order; no number is used twice.
+        total: how many should run on all nodes; 0: unknown.
+        nodes: the names of the nodes of the run.
         draining: workers that the coordinator asked to leave.
-        next_worker: the number of the next worker; no number is used twice.
         requested: workers that were requested from a fork server and have not started yet.
         living: process ids of the running workers.
         exits: the latest exits, oldest first.
         by_hand: a user has set the target.
+        numbers_end: the end of the highest range of numbers so far.
     """
 
     target: int
+    numbers: tuple[Numbers, ...] = ((0, FIRST_NUMBERS),)
+    total: int = 0
+    nodes: tuple[NodeName, ...] = ()
     draining: tuple[WorkerId, ...] = ()
-    next_worker: WorkerId = 0
     requested: tuple[WorkerId, ...] = ()
     living: Mapping[WorkerId, int] = field(default_factory=dict)
     exits: tuple[WorkerExit, ...] = ()
     by_hand: bool = False
+    numbers_end: int = FIRST_NUMBERS
 
 
 def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
-    """Request the missing workers and return their numbers; the coordinator dismisses a surplus."""
+    """Request the missing workers and return their numbers; the coordinator dismisses a surplus.
+
+    Without numbers left, request fewer: the coordinator sends more numbers before they run out.
+    """
     missing = max(0, workers.target - len(workers.living) - len(workers.requested))
-    numbers = tuple(range(workers.next_worker, workers.next_worker + missing))
+    numbers, rest = _take_numbers(workers.numbers, missing)
+    return replace(workers, numbers=rest, requested=workers.requested + numbers), numbers
+
+
+def _take_numbers(
+    ranges: tuple[Numbers, ...], count: int
+) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
+    taken: list[WorkerId] = []
+    rest: list[Numbers] = []
+    for first, end in ranges:
+        split = min(end, first + count - len(taken))
+        taken += range(first, split)
+        if split < end:
+            rest.append((split, end))
+    return tuple(taken), tuple(rest)
+
+
+def follow_order(workers: WorkerSet, order: SetTarget) -> WorkerSet:
+    """Return the workers with the numbers in an order; the same order may arrive twice."""
+    numbers = workers.numbers
+    if order.numbers is not None and order.numbers[0] >= workers.numbers_end:
+        numbers = (*numbers, order.numbers)
     return replace(
-        workers, next_worker=workers.next_worker + missing, requested=workers.requested + numbers
-    ), numbers
+        workers,
+        target=order.target,
+        numbers=numbers,
+        numbers_end=max((end for _, end in numbers), default=workers.numbers_end),
+        total=order.total,
+        nodes=order.nodes,
+        draining=order.drain,
+        by_hand=order.by_hand,
+    )
 
 
 def keep_missing_requests(workers: WorkerSet) -> WorkerSet:

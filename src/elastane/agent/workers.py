@@ -5,7 +5,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from elastane.agent.fork_server import (
     ForkServerHandle,
@@ -25,6 +24,7 @@ from elastane.agent.hang_detection import (
 from elastane.agent.processes import ProcessWatch
 from elastane.agent.worker_set import (
     WorkerSet,
+    follow_order,
     keep_missing_requests,
     record_exit,
     record_start,
@@ -88,9 +88,7 @@ class WorkerProcesses:
 
     def set_target(self, order: SetTarget) -> None:
         """Keep the ordered number of workers running from now on."""
-        self.worker_set = replace(
-            self.worker_set, target=order.target, draining=order.drain, by_hand=order.by_hand
-        )
+        self.worker_set = follow_order(self.worker_set, order)
         self._start_missing()
         self._changed.set()
 

@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from elastane.api.bounds import Count, Position
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.membership import Generation, WorkerId
+from elastane.api.membership import Generation, NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.api.untrusted_data import Decoder
@@ -227,8 +228,15 @@ class Dismiss(ControlMessage, frozen=True, kw_only=True):
 # -- agent and coordinator ---------------------------------------------------------------------------------
 
 
+Numbers: TypeAlias = tuple[Position, Position]
+"""A range of workers' numbers: the first, and the end, which is not in it."""
+
+
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the run: a row of ``elastane ps``, with the same keys."""
+    """One process of the run: a row of ``elastane ps``, with the same keys.
+
+    ``node`` is the name of its node, empty on the first one.
+    """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
     pid: int
@@ -237,6 +245,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     virtual_ranks: int | None = None
     blocks: int | None = None
     state: str = ""
+    node: str = ""
 
 
 LARGEST_SCRIPT_CODE = 127
@@ -264,14 +273,20 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(ControlMessage, frozen=True, kw_only=True):
-    """All that the coordinator must know about the agent; sent on every change and once a second.
+    """All that the coordinator must know about one agent; sent on every change and once a second.
 
-    The agent keeps ``target`` and ``draining``, because a new coordinator must be able to learn them.
+    The agent keeps what the last `SetTarget` said, because a new coordinator must be able to learn it.
 
     Args:
         pid: process id of the agent.
         target: number of workers that it keeps running.
-        term: term of the coordinator that it started last.
+        term: term of the coordinator that it started last; 0: it starts none.
+        node: the name of its node; empty: the first one, on which the run began.
+        slots: the most workers that it runs; None: without limit.
+        leaving: the user has asked the node to leave the run.
+        numbers: the ranges of workers' numbers that it may still use, each as first number and end.
+        total: as in the last `SetTarget`; 0: it has had none.
+        nodes: as in the last `SetTarget`.
         workers: the living ones.
         fork_servers: the fork servers that workers are forked from.
         standby: the process that will be the next coordinator.
@@ -285,6 +300,12 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     pid: int
     target: int
     term: int
+    node: NodeName = ""
+    slots: Count | None = None
+    leaving: bool = False
+    numbers: tuple[Numbers, ...] = ()
+    total: Count = 0
+    nodes: tuple[NodeName, ...] = ()
     workers: tuple[ProcessInfo, ...] = ()
     fork_servers: tuple[ProcessInfo, ...] = ()
     standby: tuple[ProcessInfo, ...] = ()
@@ -298,12 +319,21 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
 class SetTarget(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: keep this many workers running from now on.
 
-    ``drain`` has the workers that are leaving. ``by_hand`` is True if a user has set the number.
+    Args:
+        target: the number of workers on the agent's node.
+        drain: the workers of the run that are leaving.
+        by_hand: a user has set the number of workers of the run.
+        total: the number of workers of the run.
+        nodes: the names of the nodes of the run.
+        numbers: more numbers for workers, as first number and end; None: the agent has enough.
     """
 
     target: int
     drain: tuple[WorkerId, ...] = ()
     by_hand: bool = False
+    total: int = 0
+    nodes: tuple[NodeName, ...] = ()
+    numbers: Numbers | None = None
 
 
 class KillWorker(ControlMessage, frozen=True, kw_only=True):

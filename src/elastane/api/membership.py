@@ -3,11 +3,14 @@
 Shares of virtual ranks and ownership of blocks are pure functions of a generation (`elastane.protocol`).
 """
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 WorkerId: TypeAlias = int
+
+NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$")]
+"""The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
 class Member(msgspec.Struct, frozen=True):

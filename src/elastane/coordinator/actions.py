@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from elastane.api.control import Answer, Ask, FromAgent, FromWorker, ToAgent, ToWorker
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
 
@@ -37,7 +37,10 @@ class SendToWorker:
 
 @dataclass(frozen=True, slots=True)
 class SendToAgent:
+    """Send a message to the agent of a node, if it is connected; None: of every node."""
+
     message: ToAgent
+    node: NodeName | None = None
 
 
 @dataclass(frozen=True, slots=True)

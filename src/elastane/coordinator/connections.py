@@ -22,7 +22,7 @@ from elastane.api.control import (
     decode_to_coordinator,
     encode,
 )
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.untrusted_data import Malformed
 from elastane.coordinator.actions import CommandRequest, Disconnected, Input
 
@@ -59,7 +59,7 @@ class Connections:
     def __init__(self) -> None:
         self.inbox: asyncio.Queue[Input] = asyncio.Queue()
         self.workers: dict[WorkerId, Outbox] = {}
-        self.agent: Outbox | None = None
+        self.agents: dict[NodeName, Outbox] = {}
         self.requesters: dict[int, Outbox] = {}
         self._last_token = 0
 
@@ -104,7 +104,7 @@ class Connections:
             self.inbox.put_nowait(CommandRequest(self._last_token, message))
             return
         if isinstance(message, AgentReport):
-            self.agent = outbox
+            self.agents[message.node] = outbox
         elif worker is not None:
             self.workers[worker] = outbox
         self.inbox.put_nowait(message)
@@ -113,8 +113,7 @@ class Connections:
         for worker in [worker for worker, known in self.workers.items() if known is outbox]:
             del self.workers[worker]
             self.inbox.put_nowait(Disconnected(worker))
-        if self.agent is outbox:
-            self.agent = None
+        self.agents = {node: known for node, known in self.agents.items() if known is not outbox}
         self.requesters = {token: known for token, known in self.requesters.items() if known is not outbox}
 
 

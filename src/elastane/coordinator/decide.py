@@ -44,6 +44,8 @@ from elastane.coordinator.deaths import (
 from elastane.coordinator.exhaustion import count_exhausted
 from elastane.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
 from elastane.coordinator.join_warning import warn_of_unjoined
+from elastane.coordinator.nodes import advance_nodes, receive_agent_report
+from elastane.coordinator.placement import build_orders, is_order_known
 from elastane.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.coordinator.requests import answer_request, request_stop
 from elastane.coordinator.roster import Roster
@@ -115,6 +117,7 @@ def _advance(turn: Turn) -> None:
         _fail_on_script_exit,
         advance_checkpoints,
         end_when_done,
+        advance_nodes,
         exclude_unreachable,
         replace_dead_workers,
         begin_first_generation,
@@ -137,8 +140,7 @@ def _answer_after_end(turn: Turn, event: Input) -> None:
     if roster.over is None:
         return
     if isinstance(event, AgentReport):
-        turn.roster = replace(roster, agent=event)
-        turn.send_to_agent(roster.over)
+        turn.send_to_agent(roster.over, event.node)
     elif isinstance(event, WorkerReport):
         farewell = Dismiss(code=1 if roster.over.code == 1 else 0, why=roster.over.why)
         turn.send(event.worker, roster.dismissed.get(event.worker, farewell))
@@ -151,12 +153,16 @@ def _answer_after_end(turn: Turn, event: Input) -> None:
 
 def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
-    all_reported = roster.agent is not None and all(worker in roster.reports for worker in roster.started)
+    agents = roster.nodes.reports
+    named = {name for report in agents.values() for name in report.nodes}
+    all_reported = (
+        bool(agents) and agents.keys() >= named and all(worker in roster.reports for worker in roster.started)
+    )
     if not all_reported and turn.now - roster.term.began < LISTEN_S:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
-    if roster.agent is not None:
-        _handle_exits(turn, roster.agent)
+    for report in agents.values():
+        _handle_exits(turn, report)
     for event in roster.term.waiting:
         if turn.roster.over is not None:
             _answer_after_end(turn, event)
@@ -329,28 +335,17 @@ def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
     turn.actions.append(WriteEvent(msgspec.structs.replace(message.event, key=key)))
 
 
-# -- the agent ---------------------------------------------------------------------------------------------
+# -- the agents --------------------------------------------------------------------------------------------
 
 
 def _handle_agent(turn: Turn, report: AgentReport) -> None:
-    roster, before = turn.roster, turn.roster.agent
-    turn.roster = roster = replace(roster, agent=report)
-    if roster.wanted.target is None:
-        turn.roster = replace(
-            roster,
-            wanted=replace(
-                roster.wanted,
-                target=report.target,
-                draining=frozenset(report.draining),
-                by_hand=report.by_hand,
-            ),
-        )
-    elif report.target != roster.wanted.target or set(report.draining) != set(
-        roster.list_living(roster.wanted.draining)
-    ):
-        turn.send_target()
-    if not roster.term.listening:
+    before = turn.roster.nodes.reports.get(report.node)
+    receive_agent_report(turn, report)
+    if not turn.roster.term.listening:
         _handle_exits(turn, report)
+        order = build_orders(turn.roster).get(report.node)
+        if order is not None and not is_order_known(report, order):
+            turn.send_to_agent(order, report.node)
     for process in report.workers:
         if process.worker is None or process.worker in turn.roster.ends.exits:
             continue

@@ -16,7 +16,7 @@ def begin_first_generation(turn: Turn) -> None:
     After three failed joins in a row the target is the number of ready workers, see `count_failed_join`.
     """
     roster = turn.roster
-    if roster.newest is not None or roster.agent is None or roster.wanted.target is None:
+    if roster.newest is not None or not roster.nodes.reports or roster.wanted.target is None:
         return
     if roster.stopping is not None:
         stop_run(turn)

@@ -18,7 +18,7 @@ from elastane.api.control import (
     WorkerFailed,
     WorkerReport,
 )
-from elastane.api.membership import Generation, Member, WorkerId
+from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Input
@@ -26,6 +26,9 @@ from elastane.coordinator.balance import Balance
 from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
 from elastane.coordinator.event_summary import WorkerEvents, summarize_events
 from elastane.coordinator.step_times import StepTimes
+
+FIRST_NODE: NodeName = ""
+"""The node on which the run began; its agent starts the coordinators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,28 @@ class WorkerEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of the run, by name.
+
+    Args:
+        reports: the last report of each node's agent.
+        heard: when it arrived.
+        counted: the nodes whose slots are in the number of workers that the run should have.
+        numbers_end: the end of the highest range of workers' numbers that any node has had.
+    """
+
+    reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
+    heard: Mapping[NodeName, float] = field(default_factory=dict)
+    counted: frozenset[NodeName] = frozenset()
+    numbers_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WantedWorkers:
     """The number of workers that the run should have.
 
     Args:
-        target: the number; None until the agent has reported it.
+        target: the number; None until an agent has reported it.
         by_hand: a user has set the number, not a controller.
         draining: the members that were asked to leave.
     """
@@ -181,7 +201,7 @@ class Roster:
         joined: the workers that have ever worked in a generation.
         held: the workers that have ever reported complete state.
         dismissed: the workers that this coordinator has dismissed.
-        agent: the last report of the agent.
+        nodes: the nodes, with the last report of each one's agent.
         ends: the workers that cannot take part any more.
         wanted: the number of workers that the run should have.
         balance: the past evaluations of speeds.
@@ -206,7 +226,7 @@ class Roster:
     joined: frozenset[WorkerId] = frozenset()
     held: frozenset[WorkerId] = frozenset()
     dismissed: Mapping[WorkerId, Dismiss] = field(default_factory=dict)
-    agent: AgentReport | None = None
+    nodes: Nodes = field(default_factory=Nodes)
     ends: WorkerEnds = field(default_factory=WorkerEnds)
     wanted: WantedWorkers = field(default_factory=WantedWorkers)
     balance: Balance = field(default_factory=Balance)
@@ -230,8 +250,8 @@ class Roster:
     @property
     def started(self) -> tuple[WorkerId, ...]:
         """The workers with a living process, as far as known, by number."""
-        named = () if self.agent is None else tuple(process.worker for process in self.agent.workers)
-        known = {worker for worker in named if worker is not None} | self.reports.keys()
+        named = {worker for report in self.nodes.reports.values() for worker in list_node_workers(report)}
+        known = named | self.reports.keys()
         return tuple(sorted(self.list_living(known)))
 
     @property
@@ -383,6 +403,11 @@ class Roster:
         )
 
 
+def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
+    """Return the workers with a process on the node of an agent."""
+    return tuple(process.worker for process in report.workers if process.worker is not None)
+
+
 def create_roster(
     spec: RunSpec,
     term: int,
@@ -427,5 +452,6 @@ def create_roster(
             existing=past.checkpoints,
             step=max(origin, past.checkpoint_step),
         ),
+        nodes=Nodes(numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1),
         events=WrittenEvents(past.worker_events, past.keys),
     )

@@ -129,9 +129,10 @@ class Coordinator:
             match action:
                 case SendToWorker(worker, message):
                     self._send(worker, message)
-                case SendToAgent(message):
-                    if self._connections.agent is not None:
-                        self._connections.agent.put(message)
+                case SendToAgent(message, node):
+                    for name, outbox in self._connections.agents.items():
+                        if node is None or name == node:
+                            outbox.put(message)
                 case WriteEvent(event):
                     self._events.append(msgspec.json.encode(event))
                 case PinScript(pinned):

@@ -1,7 +1,9 @@
 """The answer to ``elastane ps``: the coordinator's present view of the run."""
 
+import msgspec
+
 from elastane.api.control import Answer, ProcessInfo, WorkerReport
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.coordinator.roster import Roster
 
 
@@ -37,22 +39,28 @@ def describe_run_state(roster: Roster) -> str:
 
 
 def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
-    """Return the agent, the coordinators, the fork servers and the living workers, as last reported."""
-    agent = roster.agent
-    pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}
-    first = () if agent is None else (ProcessInfo(role="agent", pid=agent.pid, state="running"),)
+    """Return the agents, the coordinators, the fork servers and the living workers, as last reported."""
+    agents = [report for _, report in sorted(roster.nodes.reports.items())]
+    places = {process.worker: (process.pid, agent.node) for agent in agents for process in agent.workers}
+    running = [ProcessInfo(role="agent", pid=agent.pid, state="running", node=agent.node) for agent in agents]
     own = ProcessInfo(role="coordinator", pid=roster.term.pid, state=f"term {roster.term.number}")
-    others = () if agent is None else agent.standby + agent.fork_servers
+    others = [
+        msgspec.structs.replace(process, node=agent.node)
+        for agent in agents
+        for process in agent.standby + agent.fork_servers
+    ]
     workers = (
-        _describe_worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0))
+        _describe_worker(roster, worker, roster.reports.get(worker), *places.get(worker, (0, "")))
         for worker in roster.started
     )
-    return (*first, own, *others, *workers)
+    return (*running[:1], own, *running[1:], *others, *workers)
 
 
-def _describe_worker(roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int) -> ProcessInfo:
+def _describe_worker(
+    roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int, node: NodeName
+) -> ProcessInfo:
     if report is None:
-        return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting")
+        return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting", node=node)
     state: str = report.state
     if worker in roster.wanted.draining and state == "member":
         state = "draining"
@@ -66,4 +74,5 @@ def _describe_worker(roster: Roster, worker: WorkerId, report: WorkerReport | No
         virtual_ranks=report.virtual_ranks,
         blocks=report.blocks,
         state=state,
+        node=node,
     )

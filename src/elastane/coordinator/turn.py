@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.control import Answer, Dismiss, Propose, SetTarget, ToAgent, ToWorker
-from elastane.api.membership import Generation, Member, WorkerId
+from elastane.api.control import Answer, Dismiss, Propose, ToAgent, ToWorker
+from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
 from elastane.coordinator.actions import Action, PinScript, SendReply, SendToAgent, SendToWorker, WriteEvent
+from elastane.coordinator.placement import build_orders
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.step_times import FirstStep, compute_pauses
 
@@ -34,8 +35,9 @@ class Turn:
     def send(self, worker: WorkerId, message: ToWorker) -> None:
         self.actions.append(SendToWorker(worker, message))
 
-    def send_to_agent(self, message: ToAgent) -> None:
-        self.actions.append(SendToAgent(message))
+    def send_to_agent(self, message: ToAgent, node: NodeName | None = None) -> None:
+        """Send a message to the agent of a node; None: of every node."""
+        self.actions.append(SendToAgent(message, node))
 
     def reply(self, token: int, answer: Answer) -> None:
         self.actions.append(SendReply(token, answer))
@@ -146,10 +148,5 @@ class Turn:
             roster,
             wanted=replace(roster.wanted, target=target, draining=frozenset(draining), by_hand=by_hand),
         )
-        self.send_target()
-
-    def send_target(self) -> None:
-        if self.roster.wanted.target is not None:
-            leaving = self.roster.list_living(sorted(self.roster.wanted.draining))
-            by_hand = self.roster.wanted.by_hand
-            self.send_to_agent(SetTarget(target=self.roster.wanted.target, drain=leaving, by_hand=by_hand))
+        for node, order in build_orders(self.roster).items():
+            self.send_to_agent(order, node)

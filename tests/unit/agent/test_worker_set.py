@@ -40,7 +40,7 @@ def test_only_requests_up_to_the_target_are_kept() -> None:
 
 
 def test_the_agent_leaves_surplus_workers_to_the_coordinator() -> None:
-    workers = WorkerSet(target=1, next_worker=2, living={0: 100, 1: 101})
+    workers = WorkerSet(target=1, living={0: 100, 1: 101})
     assert request_missing(workers)[1] == ()
 
 

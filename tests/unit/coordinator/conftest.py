@@ -98,6 +98,9 @@ class Stage:
         report = AgentReport(
             pid=1,
             target=self.target,
+            total=self.target,
+            nodes=("",),
+            numbers=((50, 100),),
             term=self.roster.term.number,
             workers=tuple(ProcessInfo(role="worker", pid=100 + w, worker=w) for w in sorted(self.alive)),
             exits=tuple(self.exits),

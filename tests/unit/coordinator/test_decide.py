@@ -31,6 +31,11 @@ def make_loss(worker: int, peer: int) -> PeerLost:
     return PeerLost(worker=worker, peer=peer)
 
 
+def make_order(target: int, **others: object) -> SetTarget:
+    """Return the order for the only node of a run."""
+    return SetTarget(target=target, total=target, nodes=("",), **others)
+
+
 # -- eviction --------------------------------------------------------------------------------------------
 
 
@@ -187,7 +192,7 @@ def test_a_drained_worker_is_dismissed_once_the_others_hold_all_state(training) 
     stage = training(3)
     assert stage.ask(AskDrain(worker=1)).ok
     assert (stage.newest.workers, stage.newest.planned) == ((0, 2), True)
-    assert stage.list_messages(SetTarget)[-1] == SetTarget(target=2, drain=(1,), by_hand=True)
+    assert stage.list_messages(SetTarget)[-1] == make_order(2, drain=(1,), by_hand=True)
     stage.report_worker(1, state="leaving", newest=stage.newest)
     stage.adopt(0)
     stage.adopt(2, complete=False)
@@ -299,9 +304,9 @@ def test_the_target_is_sent_until_the_agent_reports_it(training) -> None:
     stage.ask(AskResize(workers=3))
     stage.actions.clear()
     stage.report_agent()
-    assert stage.list_messages(SetTarget) == [SetTarget(target=3, by_hand=True)]
+    assert stage.list_messages(SetTarget) == [make_order(3, by_hand=True)]
     stage.actions.clear()
-    stage.report_agent(target=3)
+    stage.report_agent(target=3, total=3)
     assert stage.list_messages(SetTarget) == []
 
 
@@ -309,7 +314,7 @@ def test_the_status_says_whether_a_user_has_set_the_size(training) -> None:
     stage = training(2)
     assert not stage.ask(AskStatus()).by_hand
     assert stage.ask(AskResize(workers=2)).by_hand
-    assert stage.list_messages(SetTarget)[-1] == SetTarget(target=2, by_hand=True)
+    assert stage.list_messages(SetTarget)[-1] == make_order(2, by_hand=True)
     # A controller that respects the user's number does not change it.
     refused = stage.ask(AskResize(workers=3, limits=(1, 8), unless_by_hand=True))
     assert (refused.ok, refused.why, refused.target) == (False, "a user has set its number of workers", 2)

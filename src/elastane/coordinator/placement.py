@@ -1,0 +1,99 @@
+"""The placement of a run's workers on its nodes: how many workers each node runs, under which numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elastane.api.control import AgentReport, Numbers, SetTarget
+from elastane.api.membership import NodeName, WorkerId
+from elastane.coordinator.roster import Roster, list_node_workers
+
+NUMBERS_AT_ONCE = 100
+"""The numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
+FEW_NUMBERS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """The present workers of a node.
+
+    Args:
+        slots: the most workers that it runs; None: without limit.
+        workers: its living workers, without those that are leaving.
+    """
+
+    slots: int | None
+    workers: frozenset[WorkerId]
+
+
+def deal_target(total: int, loads: Mapping[NodeName, NodeLoad]) -> dict[NodeName, int]:
+    """Return how many workers each node should run.
+
+    Workers stay where they are; if there are too many, those with the highest numbers leave. Missing ones go
+    to nodes with free slots, and only then to a node without limit.
+
+    Args:
+        total: the number of workers of the run.
+        loads: the present workers of every node.
+    """
+    living = sorted(worker for load in loads.values() for worker in load.workers)
+    staying = frozenset(living[:total])
+    target = {name: len(load.workers & staying) for name, load in loads.items()}
+    missing = total - len(staying)
+    for name in sorted(loads, key=lambda name: (loads[name].slots is None, name)):
+        slots = loads[name].slots
+        more = missing if slots is None else max(0, min(missing, slots - target[name]))
+        target[name] += more
+        missing -= more
+    return target
+
+
+def find_grant(report: AgentReport, highest: int) -> Numbers | None:
+    """Return more numbers for the workers of a node that has few left, above all those in use.
+
+    Args:
+        report: the last report of its agent.
+        highest: the end of the highest range that any node has had.
+    """
+    if sum(end - first for first, end in report.numbers) >= FEW_NUMBERS:
+        return None
+    first = -(-highest // NUMBERS_AT_ONCE) * NUMBERS_AT_ONCE
+    return first, first + NUMBERS_AT_ONCE
+
+
+def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
+    """Return the present order for the agent of every node; none while the number of workers is unknown."""
+    total = roster.wanted.target
+    if total is None:
+        return {}
+    targets = deal_target(total, _measure_loads(roster))
+    return {
+        name: SetTarget(
+            target=target,
+            drain=roster.list_living(sorted(roster.wanted.draining)),
+            by_hand=roster.wanted.by_hand,
+            total=total,
+            nodes=tuple(sorted(roster.nodes.reports)),
+            numbers=find_grant(roster.nodes.reports[name], roster.nodes.numbers_end),
+        )
+        for name, target in targets.items()
+    }
+
+
+def is_order_known(report: AgentReport, order: SetTarget) -> bool:
+    """Return whether the agent has carried out this order."""
+    return (
+        order.numbers is None
+        and (report.target, report.total, report.nodes) == (order.target, order.total, order.nodes)
+        and set(report.draining) == set(order.drain)
+    )
+
+
+def _measure_loads(roster: Roster) -> dict[NodeName, NodeLoad]:
+    leaving = roster.wanted.draining | roster.dismissed.keys()
+    return {
+        name: NodeLoad(
+            0 if report.leaving else report.slots,
+            frozenset(roster.list_living(list_node_workers(report))) - leaving,
+        )
+        for name, report in roster.nodes.reports.items()
+    }

@@ -1,0 +1,241 @@
+"""Nodes join a run with their slots, leave it, and are lost with all their workers at once."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
+from elastane.coordinator.actions import SendToAgent
+from elastane.coordinator.nodes import SILENCE_S
+from elastane.coordinator.placement import NodeLoad, deal_target, find_grant
+from tests.unit.coordinator.conftest import PINNED
+
+
+@dataclass
+class OtherNode:
+    """A node with an agent that does what its orders say."""
+
+    stage: object
+    name: str
+    slots: int
+    order: SetTarget = field(default_factory=lambda: SetTarget(target=0))
+    numbers: tuple = ()
+    living: set = field(default_factory=set)
+    exits: tuple = ()
+
+    def report(self, *, leaving: bool = False) -> None:
+        actions = self.stage.receive(
+            AgentReport(
+                pid=7,
+                target=self.order.target,
+                term=0,
+                node=self.name,
+                slots=self.slots,
+                leaving=leaving,
+                numbers=self.numbers,
+                total=self.order.total,
+                nodes=self.order.nodes,
+                workers=tuple(ProcessInfo(role="worker", pid=w, worker=w) for w in sorted(self.living)),
+                exits=self.exits,
+                draining=self.order.drain,
+            )
+        )
+        self.follow(actions)
+
+    def follow(self, actions) -> None:
+        for action in actions:
+            if isinstance(action, SendToAgent) and action.node == self.name:
+                self.order = action.message
+                if self.order.numbers is not None and self.order.numbers not in self.numbers:
+                    self.numbers = (*self.numbers, self.order.numbers)
+
+    def join(self) -> None:
+        """Join, and start the workers that the order asks for."""
+        self.report()
+        self.report()
+        first = self.numbers[0][0]
+        started = range(first, first + self.order.target)
+        self.living |= set(started)
+        self.numbers = ((first + self.order.target, self.numbers[0][1]),)
+        self.report()
+        for worker in started:
+            self.stage.report_worker(worker, state="ready", pinned=PINNED)
+
+
+@pytest.fixture
+def two_nodes(training):
+    """Return a run of two workers with two more on another node."""
+    stage = training(2)
+    node = OtherNode(stage, "b", slots=2)
+    node.join()
+    while stage.newest.workers != (0, 1, 100, 101):
+        stage.adopt()
+    stage.adopt()
+    return stage, node
+
+
+def list_targets(stage) -> dict[str, int]:
+    """Return the last order to each node."""
+    return {
+        action.node: action.message.target
+        for action in stage.actions
+        if isinstance(action, SendToAgent) and isinstance(action.message, SetTarget)
+    }
+
+
+def test_a_node_joins_with_its_slots_and_numbers_of_its_own(two_nodes) -> None:
+    stage, node = two_nodes
+    assert node.order.target == 2
+    assert stage.roster.wanted.target == 4
+    assert stage.list_kinds("node.joined") == ["node.joined"]
+
+
+def test_a_smaller_run_keeps_its_first_workers(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.ask(AskResize(workers=3))
+    assert list_targets(stage) == {"": 2, "b": 1}
+
+
+def test_a_dead_worker_is_replaced_on_its_own_node(two_nodes) -> None:
+    stage, node = two_nodes
+    node.living.discard(101)
+    node.exits = (WorkerExit(worker=101, pid=101, code=-9),)
+    node.report()
+    assert stage.newest.workers == (0, 1, 100)
+    assert node.order.target == 2
+    assert list_targets(stage)["b"] == 2
+
+
+def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
+    stage, node = two_nodes
+    generations = len(stage.proposals)
+    for _ in range(6):
+        stage.now += 0.5
+        stage.report_agent()
+    assert stage.now - stage.roster.nodes.heard.get("b", 0) > SILENCE_S
+    assert stage.newest.workers == (0, 1)
+    assert len(stage.proposals) == generations + 1
+    (lost,) = [event for event in stage.events if event.kind == "node.lost"]
+    assert (lost.who, lost.workers) == ("node b", (100, 101))
+    assert "workers 100 and 101" in lost.why
+    assert stage.roster.wanted.target == 2
+    # Its workers do not come back, if it was only unreachable.
+    stage.actions.clear()
+    node.report()
+    assert {kill.worker for kill in stage.list_messages(KillWorker)} == {100, 101}
+
+
+def test_a_node_that_returns_takes_part_again_under_new_numbers(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.wait(SILENCE_S)
+    stage.adopt()
+    OtherNode(stage, "b", slots=1).join()
+    assert stage.newest.workers == (0, 1, 200)
+
+
+def test_the_first_node_is_not_lost_by_silence(two_nodes) -> None:
+    stage, node = two_nodes
+    for _ in range(8):
+        stage.now += 0.5
+        node.report()
+    assert stage.list_kinds("node.lost") == []
+    assert stage.newest.workers == (0, 1, 100, 101)
+
+
+def test_a_leaving_node_is_drained_and_forgotten(two_nodes) -> None:
+    stage, node = two_nodes
+    node.report(leaving=True)
+    assert stage.newest.workers == (0, 1)
+    assert [member.worker for member in stage.newest.leaving] == [100, 101]
+    assert stage.roster.wanted.target == 2
+    assert list_targets(stage)["b"] == 0
+    node.living, node.exits = set(), tuple(WorkerExit(worker=w, pid=w, code=0) for w in (100, 101))
+    stage.adopt()
+    node.report(leaving=True)
+    assert stage.list_kinds("node.left", "worker.died") == ["node.left"]
+    assert "b" not in stage.roster.nodes.reports
+
+
+def test_a_new_coordinator_learns_the_size_of_the_run_from_any_node(two_nodes) -> None:
+    stage, node = two_nodes
+    successor = stage.start_successor(wait=False, agent=False)
+    node.stage = successor
+    node.report()
+    assert successor.roster.wanted.target == 4
+    assert successor.roster.term.listening
+    successor.report_agent(target=2, total=4, nodes=("", "b"))
+    for worker in (0, 1, 100, 101):
+        successor.report_worker(worker)
+    assert not successor.roster.term.listening
+    assert successor.list_kinds("node.joined") == []
+    assert successor.newest.workers == (0, 1, 100, 101)
+
+
+def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> None:
+    stage, _ = two_nodes
+    successor = stage.start_successor(wait=False, agent=False)
+    successor.report_agent(target=2, total=4, nodes=("", "b"))
+    for worker in (0, 1, 100, 101):
+        successor.report_worker(worker)
+    assert successor.roster.term.listening
+
+
+def test_a_new_coordinator_uses_no_number_of_a_lost_node_again(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.wait(SILENCE_S)
+    successor = stage.start_successor()
+    OtherNode(successor, "c", slots=1).join()
+    assert successor.list_kinds("worker.started")
+    assert set(successor.roster.started) == {0, 1, 200}
+
+
+def test_the_limits_of_a_run_hold_on_many_nodes(training) -> None:
+    stage = training(2)
+    OtherNode(stage, "b", slots=100).join()
+    assert stage.roster.wanted.target == min(stage.roster.spec.max_workers, PINNED.virtual_ranks)
+
+
+@pytest.mark.parametrize(
+    ("total", "slots", "expected"),
+    [
+        (4, {"": None, "b": 2}, {"": 2, "b": 2}),
+        (6, {"": None, "b": 3, "c": 1}, {"": 2, "b": 3, "c": 1}),
+        (6, {"": 2, "b": 2}, {"": 2, "b": 2}),
+        (0, {"": None, "b": 2}, {"": 0, "b": 0}),
+    ],
+)
+def test_workers_go_to_free_slots_first(total, slots, expected) -> None:
+    loads = {name: NodeLoad(most, frozenset()) for name, most in slots.items()}
+    assert deal_target(total, loads) == expected
+
+
+@given(
+    st.integers(0, 12),
+    st.dictionaries(
+        st.sampled_from(["", "b", "c"]),
+        st.tuples(st.one_of(st.none(), st.integers(0, 5)), st.sets(st.integers(0, 9))),
+    ),
+)
+def test_dealt_workers_add_up_and_stay_where_they_are(total, nodes) -> None:
+    taken: set[int] = set()
+    loads = {}
+    for name, (slots, workers) in nodes.items():
+        loads[name] = NodeLoad(slots, frozenset(workers - taken))
+        taken |= workers
+    dealt = deal_target(total, loads)
+    assert dealt.keys() == loads.keys()
+    assert sum(dealt.values()) <= total
+    room = all(load.slots is not None and dealt[name] >= load.slots for name, load in loads.items())
+    assert sum(dealt.values()) == total or room
+    if total >= len(taken):
+        assert all(dealt[name] >= len(load.workers) for name, load in loads.items())
+
+
+def test_a_node_gets_more_numbers_before_they_run_out() -> None:
+    report = AgentReport(pid=1, target=1, term=1, numbers=((60, 100),))
+    assert find_grant(report, 200) is None
+    few = AgentReport(pid=1, target=1, term=1, numbers=((95, 100),))
+    assert find_grant(few, 200) == (200, 300)
+    assert find_grant(few, 201) == (300, 400)
