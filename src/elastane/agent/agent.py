@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 
 import msgspec
@@ -18,6 +19,7 @@ from elastane.agent.processes import Commands, start_coordinator, start_fork_ser
 from elastane.agent.restarts import Deaths
 from elastane.agent.worker_set import FIRST_NUMBERS, WorkerSet
 from elastane.agent.workers import WorkerProcesses
+from elastane.api.addresses import LOOPBACK, find_family
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.rundir import RunDir
@@ -26,7 +28,6 @@ from elastane.api.spec import Resumed, RunSpec
 from elastane.api.untrusted_data import Malformed
 from elastane.observability.tail import read_end_of_text
 
-LOOPBACK = "127.0.0.1"
 BACKLOG = 512
 LEAVE_S = {0: 10.0, 1: 3.0, 130: 10.0}
 """The seconds that workers may take to leave, by the exit code of the run."""
@@ -103,8 +104,7 @@ class Agent:
         self.workers.open(self._group, heartbeats)
         self._lifeline, lifeline_end = os.pipe()
         try:
-            with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
-                over = await self._run_until_end(listening)
+            over = await self._run_until_end()
             # The loss of the directory may have ended the run just before the guard noticed it.
             if (lost := self._guard.check()) is not None:
                 raise lost
@@ -122,28 +122,38 @@ class Agent:
 
     # -- the parts ------------------------------------------------------------------------------------------
 
-    async def _run_until_end(self, listening: socket.socket) -> RunOver:
-        address = listening.getsockname()
-        secret = read_secret(self._run_dir)
+    async def _run_until_end(self) -> RunOver:
+        host = self._spec.listen or LOOPBACK
+        with socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG) as listening:
+            endpoint = CoordinatorEndpoint(*listening.getsockname()[:2])
+            self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
+            try:
+                return await self._serve_until_end(
+                    self._make_link(lambda: endpoint), self._keep_coordinator(listening.fileno())
+                )
+            finally:
+                if self._guard.check() is None:
+                    self._run_dir.endpoint.unlink(missing_ok=True)
+
+    def _make_link(self, find_endpoint: Callable[[], CoordinatorEndpoint]) -> ControlLink:
         log = partial(self._write_log, "coordinator")
-        link = ControlLink(address, secret, self._make_report, self._handle, self._changed, log=log)
-        self._run_dir.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(*address)))
-        try:
-            async with self._group as group:
-                services = [
-                    group.create_task(self._keep_coordinator(listening.fileno())),
-                    group.create_task(link.run()),
-                    group.create_task(self.workers.watch_heartbeats()),
-                    group.create_task(self._watch_directory()),
-                ]
-                group.create_task(self._keep_fork_server())
-                over = await self._wait_for_end()
-                await self.workers.end(LEAVE_S.get(over.code, OTHER_LEAVE_S))
-                for task in services:
-                    task.cancel()
-        finally:
-            if self._guard.check() is None:
-                self._run_dir.endpoint.unlink(missing_ok=True)
+        secret = read_secret(self._run_dir)
+        return ControlLink(find_endpoint, secret, self._make_report, self._handle, self._changed, log=log)
+
+    async def _serve_until_end(self, link: ControlLink, keeper: Coroutine[None, None, None]) -> RunOver:
+        """Run all parts, of which the keeper watches over the coordinator, until the end of the run."""
+        async with self._group as group:
+            services = [
+                group.create_task(keeper),
+                group.create_task(link.run()),
+                group.create_task(self.workers.watch_heartbeats()),
+                group.create_task(self._watch_directory()),
+            ]
+            group.create_task(self._keep_fork_server())
+            over = await self._wait_for_end()
+            await self.workers.end(LEAVE_S.get(over.code, OTHER_LEAVE_S))
+            for task in services:
+                task.cancel()
         return over
 
     async def _wait_for_end(self) -> RunOver:

@@ -1,6 +1,7 @@
 """The agent's connection to the current coordinator of the run."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from websockets.asyncio.client import ClientConnection
@@ -21,17 +22,20 @@ class ControlLink:
     """Sends a complete report on every change and once a second, and receives the coordinator's messages.
 
     Args:
-        address: host and port.
+        find_endpoint: returns the endpoint of the present coordinator.
         secret: of the run.
         report: returns the current report.
         handle: receives the messages of the coordinator.
         changed: set when there is something new to report.
         log: receives a line about each malformed message.
+
+    Attributes:
+        heard_s: when the agent last had a connection, in monotonic seconds.
     """
 
     def __init__(
         self,
-        address: tuple[str, int],
+        find_endpoint: Callable[[], CoordinatorEndpoint],
         secret: str,
         report: Callable[[], AgentReport],
         handle: Callable[[ToAgent], None],
@@ -39,7 +43,8 @@ class ControlLink:
         *,
         log: Callable[[str], None],
     ) -> None:
-        self._endpoint = CoordinatorEndpoint(*address)
+        self._find_endpoint = find_endpoint
+        self.heard_s = time.monotonic()
         self._secret = secret
         self._report = report
         self._handle = handle
@@ -52,10 +57,11 @@ class ControlLink:
             try:
                 # The last message of a run contains its traceback, which may be long.
                 async with open_async_connection(
-                    self._endpoint, self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
+                    self._find_endpoint(), self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
                 ) as connection:
                     await self._exchange_messages(connection)
             except (OSError, TimeoutError, WebSocketException):
+                # Also the endpoint of a run that has just ended cannot be read.
                 await asyncio.sleep(RETRY_S)
             except Malformed as error:
                 # Connect again, to this coordinator or to its successor.
@@ -75,6 +81,7 @@ class ControlLink:
         while True:
             self._changed.clear()
             await connection.send(encode(self._report()), text=True)
+            self.heard_s = time.monotonic()
             try:
                 async with asyncio.timeout(REPORT_EVERY_S):
                     await self._changed.wait()

@@ -178,6 +178,8 @@ def start_fork_server(
 ) -> Child:
     """Start a fork server; with ``debug``, its workers get the standard streams of this process."""
     command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
+    if run_dir.node:
+        command = (*command, "--node", run_dir.node)
     # Pass copies, because the server's own standard streams are pipes and a log.
     streams = tuple(os.dup(standard) for standard in (0, 1, 2)) if debug else ()
     if streams:
@@ -185,7 +187,7 @@ def start_fork_server(
     try:
         return Child(
             command,
-            run_dir.log("fork-server"),
+            run_dir.fork_server_log,
             pass_fds=(lifeline, *streams),
             pipe_in=True,
             pipe_out=True,

@@ -77,10 +77,12 @@ class RunDir(msgspec.Struct, frozen=True):
     """The paths of a run's files.
 
     ``ledger.jsonl`` holds one `elastane.api.records.LedgerLine` per committed step, ``events.jsonl`` one
-    `elastane.api.records.EventLine` per change.
+    `elastane.api.records.EventLine` per change. All nodes of a run share the directory; each node beyond the
+    first has its own `beats` and `fork_server_log`.
     """
 
     root: Path
+    node: str = ""
 
     @property
     def run(self) -> Path:
@@ -160,7 +162,15 @@ class RunDir(msgspec.Struct, frozen=True):
     @property
     def beats(self) -> Path:
         """Heartbeats of the workers, see `elastane.api.heartbeat_file`."""
-        return self.root / "beats"
+        return self.root / f"beats{self._suffix}"
+
+    @property
+    def fork_server_log(self) -> Path:
+        return self.log(f"fork-server{self._suffix}")
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.node}" if self.node else ""
 
     @property
     def trackers(self) -> TrackerFiles:

@@ -83,6 +83,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when to save checkpoints; None: never.
+        listen: the address of this machine at which other nodes reach the run; empty: only this machine does.
         transport: ``shared`` passes gradients in shared memory, ``tcp`` over the workers' connections.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
         save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
@@ -110,6 +111,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     threads: int = 1
     digest_every: int = 50
     checkpoints: CheckpointPolicy | None = None
+    listen: str = ""
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False

@@ -54,18 +54,18 @@ class ForkServerLoop:
     """The server's loop over three descriptors: requests, ended workers, the agent's lifeline.
 
     Args:
-        run_dir: the directory of the run.
+        run_dir: the directory of the run, as its node sees it.
         lifeline: the read end of a pipe to which no process writes; it closes when the agent ends.
         streams: the descriptors of the workers' standard input, output and error; empty: input is empty, and
             the others go to the worker's log.
     """
 
-    def __init__(self, run_dir: Path, lifeline: int, streams: tuple[int, ...] = ()) -> None:
+    def __init__(self, run_dir: RunDir, lifeline: int, streams: tuple[int, ...] = ()) -> None:
         self._run_dir = run_dir
         self._lifeline = lifeline
         self._streams = streams
         # Every worker inherits the lock.
-        self._presence = hold_presence(RunDir(run_dir))
+        self._presence = hold_presence(run_dir)
         # Answers have their own copy of standard output, so that printed text cannot mix with them.
         self._answers = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -152,7 +152,7 @@ class ForkServerLoop:
     def _redirect_to_log(self, worker: int) -> None:
         """Send output to the worker's log, make input empty, and close the server's own descriptors."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        log = os.open(RunDir(self._run_dir).log(f"worker-{worker}"), flags, 0o644)
+        log = os.open(self._run_dir.log(f"worker-{worker}"), flags, 0o644)
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
         os.dup2(log, 1)
@@ -178,7 +178,7 @@ def _find_exit_code(error: BaseException) -> int:
     return LOST if resource is None else resource.exit_code
 
 
-def _run_forked(run_dir: Path, worker: int, lifeline: int) -> int:
+def _run_forked(run_dir: RunDir, worker: int, lifeline: int) -> int:
     from elastane.runtime.worker import run_worker
 
     return run_worker(run_dir, worker, lifeline)
@@ -196,17 +196,19 @@ def preload_modules(names: Iterable[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--node", default="", help="name of this node; empty: the first one")
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
-    server = ForkServerLoop(options.run_dir, options.lifeline, streams)
+    run_dir = RunDir(options.run_dir, options.node)
+    server = ForkServerLoop(run_dir, options.lifeline, streams)
     # The import of NumPy starts threads of its BLAS, before any fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)
-    preload_modules(read_record(RunDir(options.run_dir)).spec.preload)
+    preload_modules(read_record(run_dir).spec.preload)
     # All workers share the imported memory; a garbage collection would touch, and so copy, every page.
     gc.collect()
     gc.freeze()

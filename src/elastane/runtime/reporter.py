@@ -15,10 +15,12 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
+from elastane.api.addresses import LOOPBACK, find_own_address
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.endpoint import read_secret
+from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
-from elastane.api.spec import Pinned
+from elastane.api.rundir import RunDir
+from elastane.api.spec import Pinned, RunSpec
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -75,7 +77,7 @@ class Reporter:
         self.leave_loop: Callable[[], bool] = lambda: False
         if settings.run_dir is not None:
             secret = bytes.fromhex(read_secret(settings.run_dir))
-            self._mesh = Mesh(settings.worker, secret)
+            self._mesh = Mesh(settings.worker, secret, _find_mesh_address(settings.run_dir, self._spec))
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
@@ -315,3 +317,11 @@ def _exit(reporter: Reporter, code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _find_mesh_address(run_dir: RunDir, spec: RunSpec) -> str:
+    """Return the address at which this worker's peers reach it: the one that reaches the coordinator."""
+    if not spec.listen:
+        return LOOPBACK
+    endpoint = read_endpoint(run_dir)
+    return find_own_address(endpoint.host, endpoint.port)

@@ -37,11 +37,11 @@ NO_TERMINAL = (
 )
 
 
-def run_worker(run_dir: Path, worker: int, lifeline: int) -> int:
+def run_worker(files: RunDir, worker: int, lifeline: int) -> int:
     """Run a worker of a run, in this process.
 
     Args:
-        run_dir: the directory of the run.
+        files: the directory of the run, as its node sees it.
         worker: the number of this worker.
         lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
 
@@ -51,10 +51,9 @@ def run_worker(run_dir: Path, worker: int, lifeline: int) -> int:
     priority.lower()
     threading.excepthook = _handle_dead_thread
     threading.Thread(target=_watch_lifeline, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
-    files = RunDir(run_dir)
     record = read_record(files)
     spec = record.spec
-    worker_settings.set_settings(run_dir, worker, spec, record.resumed)
+    worker_settings.set_settings(files, worker, spec, record.resumed)
     assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.
     seed_everything(spec.seed)

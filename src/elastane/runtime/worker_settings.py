@@ -1,7 +1,5 @@
 """The settings of this process: those of a worker of a run, or of a process that trains alone."""
 
-from pathlib import Path
-
 import msgspec
 
 from elastane.api.rundir import RunDir
@@ -32,7 +30,7 @@ def get_settings() -> WorkerSettings:
     return _settings
 
 
-def set_settings(run_dir: Path, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
+def set_settings(run_dir: RunDir, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
     """Make this process a worker of a run, before its script begins."""
     global _settings  # noqa: PLW0603 - a process has one run, known before the script runs
-    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=RunDir(run_dir), resumed=resumed)
+    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=run_dir, resumed=resumed)

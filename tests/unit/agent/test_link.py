@@ -48,7 +48,7 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
         async with serve(coordinator, "127.0.0.1", 0) as server:
             address = server.sockets[0].getsockname()[:2]
             link = ControlLink(
-                address,
+                lambda: CoordinatorEndpoint(*address),
                 "secret",
                 lambda: AgentReport(pid=1, target=1, term=1),
                 heard.append,

@@ -33,7 +33,8 @@ def ps(
     """List the processes of RUN, or of all live runs.
 
     With --json, a list of objects with the keys run, role, pid, worker,
-    generation, virtual_ranks, blocks and state.
+    generation, virtual_ranks, blocks, state and node, which is empty on the
+    machine on which the run began.
     """
     if run is not None:
         answers = {read_run_name(run_dir): send_request(run_dir, AskStatus()) for run_dir in (find_run(run),)}
@@ -79,8 +80,10 @@ def print_processes(name: str, answer: Answer) -> None:
     console = open_console()
     console.print(Text(f"{name}: {', '.join(_list_facts(answer))}"))
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
+    nodes = ("node",) if any(row.node for row in answer.processes) else ()
     cells = [
         (
+            *(row.node or "(first)" for _ in nodes),
             row.role,
             *(
                 "" if n is None else str(n)
@@ -88,9 +91,9 @@ def print_processes(name: str, answer: Answer) -> None:
             ),
             row.state,
         )
-        for row in answer.processes
+        for row in sorted(answer.processes, key=lambda row: row.node)
     ]
-    print_wide(console, build_table(("role", *numbers, "state"), cells, numbers=numbers))
+    print_wide(console, build_table((*nodes, "role", *numbers, "state"), cells, numbers=numbers))
 
 
 def _list_facts(answer: Answer) -> list[str]:

@@ -39,6 +39,15 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
+            "10.0.0.5. The traffic is not encrypted yet, so use a network that you trust.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(

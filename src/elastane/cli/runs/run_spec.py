@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.api.addresses import check_own_address
 from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
 from elastane.api.field_checks import NAME
@@ -49,7 +50,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
             do="use --copies all, or take the state from a checkpoint",
         )
     low, high = _choose_limits(options, options.virtual_ranks, cpus)
-    start = _check_start(low if options.start is None else options.start, low, high)
+    first = min(max(low, cpus), high) if options.listen else low
+    start = _check_start(first if options.start is None else options.start, low, high)
     if options.start is not None and options.host_discovery_script:
         raise BadInput(
             "--start cannot be combined with --host-discovery-script",
@@ -61,7 +63,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "threads": options.threads,
         "convergence": options.convergence,
         "digest_every": options.digest_every,
-        "transport": options.transport,
+        "transport": _choose_transport(options),
+        "listen": None if options.listen is None else check_own_address("--listen", options.listen),
     }
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
@@ -73,7 +76,9 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         min_workers=low,
         max_workers=high,
         start=start,
-        self_sizing=options.start is None and low < high and not options.host_discovery_script,
+        self_sizing=options.start is None
+        and low < high
+        and not (options.host_discovery_script or options.listen),
         host_discovery=options.host_discovery_script or "",
         virtual_ranks=options.virtual_ranks,
         copies=copies,
@@ -181,13 +186,40 @@ def _check_numbers(options: RunOptions) -> None:
 
 
 def _choose_limits(options: RunOptions, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:
-    """Return the fewest and most workers; without ``--workers`` 1 to the number of CPUs, but at least 2."""
+    """Return the fewest and most workers; without ``--workers`` 1 to the number of CPUs, but at least 2.
+
+    Raises:
+        BadInput: the error names the option to change.
+    """
     if options.debug:
         return read_worker_range("1", virtual_ranks)
     if options.workers is not None:
         return read_worker_range(options.workers, virtual_ranks)
+    if options.listen:
+        raise BadInput(
+            "--listen needs --workers MIN:MAX",
+            means="on many machines the run may grow beyond the CPUs of this one",
+            do="--workers 1:16, with at most as many workers as a step has virtual ranks",
+        )
     most = max(cpus, 2)
     return 1, most if virtual_ranks is None else min(most, virtual_ranks)
+
+
+def _choose_transport(options: RunOptions) -> str | None:
+    """Return the transport of gradients; None: the default.
+
+    Raises:
+        BadInput: machines cannot share memory.
+    """
+    if not options.listen:
+        return options.transport
+    if options.transport == "shared":
+        raise BadInput(
+            "--transport shared cannot be combined with --listen",
+            means="workers on different machines do not share memory",
+            do="omit --transport, or use --transport tcp",
+        )
+    return "tcp"
 
 
 def _check_start(start: int, low: int, high: int) -> int:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elastane.api.addresses import find_family
 from elastane.api.patient_listener import compute_admission_rules
 from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules, RefusalLog, UnprovenConnections
 from elastane.runtime.links.frames import FrameStream, build_frame
@@ -169,7 +170,7 @@ class MeshEntrance:
         self._lost: list[int] = []
         self._refusals = RefusalLog()
         self._resume_s: float | None = None
-        self.listener = socket.create_server((host, 0), backlog=BACKLOG)
+        self.listener = socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG)
         self.listener.setblocking(False)
         self.address: Address = self.listener.getsockname()[:2]
         self._selector.register(self.listener, selectors.EVENT_READ, self)
@@ -320,7 +321,7 @@ class MeshEntrance:
         dial = self._dials[peer]
         dial.attempted_s = now_s
         try:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            sock = socket.socket(find_family(dial.address[0]), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             dial.candidate = self._create_candidate(sock, dial.address, peer)
             dial.candidate.connect(dial.address)
         except PeerUnreachable:

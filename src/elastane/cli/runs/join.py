@@ -1,0 +1,141 @@
+"""``elastane join``: let this machine take part in a run that began on another one."""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elastane.api.control import RunOver
+from elastane.api.errors import BadInput, NoSuchRun, RunFailed
+from elastane.api.extras import require
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.devices import count_devices
+from elastane.cli.scripts import check_script
+from elastane.client.runs_home import find_run
+from elastane.observability.run_files import read_record
+
+NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+
+
+def join(
+    run: RunName,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The most workers on this machine. Default: its GPUs or, without any, its CPUs.",
+            min=1,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NODE", help="Name of this machine in the run. Default: its host name."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let this machine take part in RUN, which began on another machine.
+
+    Start the run with elastane run --listen ADDRESS. All machines need its
+    directory and its script at the same path, on a file system that they share.
+
+    The run grows by up to N workers. The first Ctrl-C lets them leave at the next
+    commit, without losing any of their work; the second ends them at once. The
+    command ends with the run.
+
+      $ elastane run --listen 10.0.0.5 --run-dir /shared/demo train.py
+      $ srun -N4 elastane join /shared/demo
+    """
+    console = open_console(as_json=as_json)
+    require("torch", "training needs torch")
+    directory = find_run(run)
+    record = read_record(directory)
+    node = _choose_name(name)
+    _check_run(directory, record)
+    most = count_devices()[0] if slots is None else slots
+    console.print(f"{node} takes part in the run {record.spec.name} with up to {most} workers", markup=False)
+    over = asyncio.run(_take_part(RunDir(directory.root, node), record.spec, most, console.print))
+    console.print(over.why, markup=False)
+    if as_json:
+        print_json({"node": node, "code": over.code, "why": over.why})
+    if over.code:
+        raise typer.Exit(over.code)
+
+
+def _choose_name(name: str | None) -> str:
+    """Return the name of this machine in the run.
+
+    Raises:
+        BadInput: it cannot name a node.
+    """
+    chosen = socket.gethostname().lower() if name is None else name
+    if not NODE_NAME.fullmatch(chosen):
+        raise BadInput(
+            f"{chosen!r} cannot name a node",
+            means="logs and commands name the machine by it",
+            do="--name NODE, with at most 63 small letters, digits, dots and dashes",
+        )
+    return chosen
+
+
+def _check_run(run_dir: RunDir, record: RunRecord) -> None:
+    """Check that this machine can take part.
+
+    Raises:
+        NoSuchRun: the run is not running.
+        BadInput: it takes no other machines, or its script is not here.
+    """
+    spec = record.spec
+    if spec.contract is not None or not spec.listen:
+        raise BadInput(
+            f"the run {spec.name} takes no other machines",
+            means="an unmodified script trains on one machine"
+            if spec.contract is not None
+            else "it was started without --listen, so nothing outside its machine reaches it",
+            do="start it with elastane run --listen ADDRESS",
+        )
+    if not run_dir.endpoint.exists():
+        raise NoSuchRun(
+            f"the run {spec.name} is not running",
+            means=f"it has no coordinator: {run_dir.endpoint.name} is not in {run_dir.root}",
+            do="start or resume it first: elastane run --listen ADDRESS, on one machine",
+        )
+    if not Path(spec.script).is_file():
+        raise BadInput(
+            f"the script of the run is not on this machine: {spec.script}",
+            means="every machine runs the same script, from the same path",
+            do="keep the script on a file system that all machines share, or copy it to the same path",
+        )
+    check_script(Path(spec.script))
+
+
+async def _take_part(run_dir: RunDir, spec: RunSpec, slots: int, say: Callable[[str], None]) -> RunOver:
+    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it."""
+    from elastane.agent.joined_agent import JoinedAgent
+
+    agent = JoinedAgent(run_dir, spec, slots)
+    interrupts = 0
+
+    def handle_interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            say("leaving the run at the next commit; press Ctrl-C again to end at once")
+            agent.stop()
+        else:
+            say("ending all workers on this machine")
+            agent.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle_interrupt)
+    try:
+        return await agent.run()
+    except OSError as error:
+        raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
