@@ -22,6 +22,7 @@ from elastane.agent.workers import WorkerProcesses
 from elastane.api.addresses import LOOPBACK, find_family
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
+from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec
@@ -125,7 +126,9 @@ class Agent:
     async def _run_until_end(self) -> RunOver:
         host = self._spec.listen or LOOPBACK
         with socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG) as listening:
-            endpoint = CoordinatorEndpoint(*listening.getsockname()[:2])
+            certificate = create_certificate(self._run_dir) if self._spec.listen else ""
+            address, port = listening.getsockname()[:2]
+            endpoint = CoordinatorEndpoint(address, port, certificate)
             self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
             try:
                 return await self._serve_until_end(

@@ -2,14 +2,16 @@
 
 Workers and single requests use threads; the agent and the engines use asyncio. Both functions present the
 run's secret, limit the size of received messages, and use neither a proxy nor compression: the coordinator is
-on the same machine.
+on the same machine or near. If the endpoint has a certificate, they trust this one only.
 """
 
+import ssl
 from typing import TYPE_CHECKING, TypedDict
 
 import websockets.sync.client
 
 from elastane.api.endpoint import CoordinatorEndpoint, build_bearer_header
+from elastane.api.run_certificate import build_client_context
 
 if TYPE_CHECKING:
     import websockets.asyncio.client
@@ -19,6 +21,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class _Options(TypedDict):
+    ssl: ssl.SSLContext | None
     additional_headers: dict[str, str]
     max_size: int
     compression: None
@@ -41,7 +44,7 @@ def open_connection(
         OSError: no coordinator listens there, or it did not answer in time.
         WebSocketException: the coordinator refused the connection.
     """
-    options = _build_options(secret, largest_bytes)
+    options = _build_options(endpoint, secret, largest_bytes)
     return websockets.sync.client.connect(endpoint.url, open_timeout=timeout_s, **options)
 
 
@@ -69,12 +72,13 @@ def open_async_connection(
     # Commands open connections for threads only; asyncio would delay their start.
     from websockets.asyncio.client import connect
 
-    options = _build_options(secret, largest_bytes)
+    options = _build_options(endpoint, secret, largest_bytes)
     return connect(endpoint.url, open_timeout=timeout_s, ping_interval=ping_interval_s, **options)
 
 
-def _build_options(secret: str, largest_bytes: int) -> _Options:
+def _build_options(endpoint: CoordinatorEndpoint, secret: str, largest_bytes: int) -> _Options:
     return {
+        "ssl": build_client_context(endpoint.certificate) if endpoint.certificate else None,
         "additional_headers": build_bearer_header(secret),
         "max_size": largest_bytes,
         "compression": None,

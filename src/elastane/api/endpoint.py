@@ -14,15 +14,22 @@ _SECRET = re.compile(rb"[!-~]{1,256}")
 
 
 class CoordinatorEndpoint(msgspec.Struct, frozen=True):
-    """Host and TCP port of the coordinator."""
+    """Host and TCP port of the coordinator.
+
+    ``certificate`` is that of the run as PEM, if other machines take part; empty: the connection stays on
+    this machine and is not encrypted.
+    """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    certificate: str = ""
 
     @property
     def url(self) -> str:
         """The URL for a WebSocket connection."""
-        return f"ws://[{self.host}]:{self.port}" if ":" in self.host else f"ws://{self.host}:{self.port}"
+        scheme = "wss" if self.certificate else "ws"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
 
 
 _decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_bytes=LARGEST_ENDPOINT_BYTES)

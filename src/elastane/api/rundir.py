@@ -131,13 +131,18 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def endpoint(self) -> Path:
-        """``{"host", "port"}`` of the coordinator while the run lives."""
+        """``{"host", "port", "certificate"}`` of the coordinator while the run lives."""
         return self.root / "endpoint.json"
 
     @property
     def secret(self) -> Path:
         """The run's random secret, mode 0600; every connection must present it."""
         return self.root / "secret"
+
+    @property
+    def certificate(self) -> Path:
+        """The key and the certificate of the coordinator, mode 0600, in a run on several machines."""
+        return self.root / "certificate.pem"
 
     @property
     def lock(self) -> Path:

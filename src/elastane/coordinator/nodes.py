@@ -20,6 +20,9 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
     """Remember the last report of a node's agent, and what it says about the number of workers."""
     roster = turn.roster
     nodes, name = roster.nodes, report.node
+    if report.leaving and not report.workers and name not in nodes.reports:
+        # It has left, and reports until its agent has ended.
+        return
     ends = [end for _, end in report.numbers] + [worker + 1 for worker in list_node_workers(report)]
     turn.roster = replace(
         roster,
@@ -91,9 +94,8 @@ def _lose_node(turn: Turn, report: AgentReport) -> None:
     for worker in workers:
         exclude_worker(turn, worker, f"its node {name} was lost", since=turn.now)
     _forget_node(turn, name)
-    staying = len(set(workers) - roster.wanted.draining)
-    if target is not None and staying:
-        turn.set_target(max(1, target - staying), roster.wanted.draining)
+    if target is not None and report.target:
+        turn.set_target(max(1, target - report.target), roster.wanted.draining)
 
 
 def _forget_node(turn: Turn, name: NodeName) -> None:

@@ -16,6 +16,7 @@ from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishChec
 from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
+from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
 from elastane.coordinator.actions import (
     Action,
@@ -92,6 +93,7 @@ class Coordinator:
         async with serve(
             self._connections.serve,
             sock=listening,
+            ssl=load_server_context(self._run_dir) if self._record.spec.listen else None,
             # The documentation allows a factory, but the annotation does not.
             create_connection=self._authenticator.create_connection,  # type: ignore[arg-type]
             process_request=self._authenticator.authorise,

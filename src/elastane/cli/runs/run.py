@@ -167,6 +167,8 @@ def open_new_run(
         # Open the storage before anything is written: its package may be missing.
         open_storage(spec.checkpoints.url)
     require_trackers(spec.log, "--log")
+    if spec.listen:
+        require("nodes", "--listen encrypts the connections to other machines")
     spec = _start_as_discovered(spec, console)
     if prepare is not None:
         prepare()

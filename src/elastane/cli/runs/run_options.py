@@ -44,7 +44,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="ADDRESS",
             help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
-            "10.0.0.5. The traffic is not encrypted yet, so use a network that you trust.",
+            "10.0.0.5. Gradients between workers are not encrypted; use a network that you trust with them.",
             rich_help_panel=WORKERS,
         ),
     ] = None
