@@ -56,7 +56,7 @@ class Agent:
         resumed: Resumed | None = None,
     ) -> None:
         self._run_dir = run_dir
-        self._spec = spec
+        self.spec = spec
         self._commands = commands or Commands()
         self._first_term = 1 if resumed is None else resumed.first_term
         self._stopping = False
@@ -124,9 +124,9 @@ class Agent:
     # -- the parts ------------------------------------------------------------------------------------------
 
     async def _run_until_end(self) -> RunOver:
-        host = self._spec.listen or LOOPBACK
+        host = self.spec.listen or LOOPBACK
         with socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG) as listening:
-            certificate = create_certificate(self._run_dir) if self._spec.listen else ""
+            certificate = create_certificate(self._run_dir) if self.spec.listen else ""
             address, port = listening.getsockname()[:2]
             endpoint = CoordinatorEndpoint(address, port, certificate)
             self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
@@ -179,8 +179,8 @@ class Agent:
                 self._commands,
                 self._run_dir,
                 lifeline=self._lifeline,
-                threads=self._spec.threads,
-                debug=self._spec.debug,
+                threads=self.spec.threads,
+                debug=self.spec.debug,
             )
             self._fork_server = ForkServerHandle(child)
             self.workers.attach_fork_server(self._fork_server)

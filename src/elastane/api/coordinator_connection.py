@@ -15,6 +15,9 @@ from elastane.api.run_certificate import build_client_context
 
 if TYPE_CHECKING:
     import websockets.asyncio.client
+    from websockets.sync.client import ClientConnection
+
+    from elastane.api.threaded_connection import ThreadedConnection
 
 CLOSE_TIMEOUT_S = 1.0
 """How long a connection waits for the answer to its close frame; a coordinator may have been killed."""
@@ -31,7 +34,7 @@ class _Options(TypedDict):
 
 def open_connection(
     endpoint: CoordinatorEndpoint, secret: str, *, largest_bytes: int, timeout_s: float
-) -> websockets.sync.client.ClientConnection:
+) -> "ClientConnection | ThreadedConnection":
     """Open a connection for threads; use it as a context, which closes it.
 
     Args:
@@ -44,6 +47,12 @@ def open_connection(
         OSError: no coordinator listens there, or it did not answer in time.
         WebSocketException: the coordinator refused the connection.
     """
+    if endpoint.certificate:
+        from elastane.api.threaded_connection import ThreadedConnection
+
+        return ThreadedConnection(
+            lambda: open_async_connection(endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s)
+        )
     options = _build_options(endpoint, secret, largest_bytes)
     return websockets.sync.client.connect(endpoint.url, open_timeout=timeout_s, **options)
 

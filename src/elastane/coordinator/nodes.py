@@ -9,6 +9,7 @@ from dataclasses import replace
 from elastane.api.control import AgentReport
 from elastane.api.membership import NodeName
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
+from elastane.coordinator.placement import grant_numbers
 from elastane.coordinator.roster import FIRST_NODE, list_node_workers
 from elastane.coordinator.turn import Turn
 
@@ -24,15 +25,14 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
         # It has left, and reports until its agent has ended.
         return
     ends = [end for _, end in report.numbers] + [worker + 1 for worker in list_node_workers(report)]
-    turn.roster = replace(
-        roster,
-        nodes=replace(
-            nodes,
-            reports={**nodes.reports, name: report},
-            heard={**nodes.heard, name: turn.now},
-            numbers_end=max(nodes.numbers_end, *ends, 0),
-        ),
+    nodes = replace(
+        nodes,
+        reports={**nodes.reports, name: report},
+        heard={**nodes.heard, name: turn.now},
+        numbers_end=max(nodes.numbers_end, *ends, 0),
     )
+    # A new coordinator must know all numbers in use before it grants more.
+    turn.roster = replace(roster, nodes=nodes if roster.term.listening else grant_numbers(nodes, name))
     if roster.wanted.target is None and (report.total or name == FIRST_NODE):
         wanted = replace(
             roster.wanted,
@@ -107,5 +107,6 @@ def _forget_node(turn: Turn, name: NodeName) -> None:
             reports={other: report for other, report in nodes.reports.items() if other != name},
             heard={other: time for other, time in nodes.heard.items() if other != name},
             counted=nodes.counted - {name},
+            granted={other: numbers for other, numbers in nodes.granted.items() if other != name},
         ),
     )

@@ -1,11 +1,11 @@
 """The placement of a run's workers on its nodes: how many workers each node runs, under which numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from elastane.api.control import AgentReport, Numbers, SetTarget
+from elastane.api.control import AgentReport, SetTarget
 from elastane.api.membership import NodeName, WorkerId
-from elastane.coordinator.roster import Roster, list_node_workers
+from elastane.coordinator.roster import Nodes, Roster, list_node_workers
 
 NUMBERS_AT_ONCE = 100
 """The numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
@@ -47,17 +47,20 @@ def deal_target(total: int, loads: Mapping[NodeName, NodeLoad]) -> dict[NodeName
     return target
 
 
-def find_grant(report: AgentReport, highest: int) -> Numbers | None:
-    """Return more numbers for the workers of a node that has few left, above all those in use.
+def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:
+    """Grant a node more numbers for its workers if it has few left, above all those of any node.
 
-    Args:
-        report: the last report of its agent.
-        highest: the end of the highest range that any node has had.
+    A grant is repeated until the agent has reported it.
     """
-    if sum(end - first for first, end in report.numbers) >= FEW_NUMBERS:
-        return None
-    first = -(-highest // NUMBERS_AT_ONCE) * NUMBERS_AT_ONCE
-    return first, first + NUMBERS_AT_ONCE
+    left = sum(end - first for first, end in nodes.reports[name].numbers)
+    others = {other: numbers for other, numbers in nodes.granted.items() if other != name}
+    if left >= FEW_NUMBERS:
+        return replace(nodes, granted=others)
+    if name in nodes.granted:
+        return nodes
+    first = -(-nodes.numbers_end // NUMBERS_AT_ONCE) * NUMBERS_AT_ONCE
+    end = first + NUMBERS_AT_ONCE
+    return replace(nodes, granted={**others, name: (first, end)}, numbers_end=end)
 
 
 def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
@@ -73,7 +76,7 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
             by_hand=roster.wanted.by_hand,
             total=total,
             nodes=tuple(sorted(roster.nodes.reports)),
-            numbers=find_grant(roster.nodes.reports[name], roster.nodes.numbers_end),
+            numbers=roster.nodes.granted.get(name),
         )
         for name, target in targets.items()
     }

@@ -13,6 +13,7 @@ from elastane.api.control import (
     AgentReport,
     AskStop,
     Dismiss,
+    Numbers,
     RunOver,
     WorkerExit,
     WorkerFailed,
@@ -96,12 +97,14 @@ class Nodes:
         reports: the last report of each node's agent.
         heard: when it arrived.
         counted: the nodes whose slots are in the number of workers that the run should have.
-        numbers_end: the end of the highest range of workers' numbers that any node has had.
+        granted: the last range of workers' numbers for each node, until its agent has reported it.
+        numbers_end: the end of the highest range that any node has had or was granted.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
     heard: Mapping[NodeName, float] = field(default_factory=dict)
     counted: frozenset[NodeName] = frozenset()
+    granted: Mapping[NodeName, Numbers] = field(default_factory=dict)
     numbers_end: int = 0
 
 

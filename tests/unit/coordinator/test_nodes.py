@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
 from elastane.coordinator.actions import SendToAgent
 from elastane.coordinator.nodes import SILENCE_S
-from elastane.coordinator.placement import NodeLoad, deal_target, find_grant
+from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers
+from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED
 
 
@@ -234,8 +235,21 @@ def test_dealt_workers_add_up_and_stay_where_they_are(total, nodes) -> None:
 
 
 def test_a_node_gets_more_numbers_before_they_run_out() -> None:
-    report = AgentReport(pid=1, target=1, term=1, numbers=((60, 100),))
-    assert find_grant(report, 200) is None
-    few = AgentReport(pid=1, target=1, term=1, numbers=((95, 100),))
-    assert find_grant(few, 200) == (200, 300)
-    assert find_grant(few, 201) == (300, 400)
+    def grant(numbers_end: int, *numbers: tuple[int, int], granted=()) -> Nodes:
+        report = AgentReport(pid=1, target=1, term=1, node="b", numbers=numbers)
+        return grant_numbers(Nodes({"b": report}, granted=dict(granted), numbers_end=numbers_end), "b")
+
+    assert grant(200, (60, 100)).granted == {}
+    assert grant(200, (95, 100)).granted == {"b": (200, 300)}
+    assert grant(201, (95, 100)).granted == {"b": (300, 400)}
+    pending = {"b": (200, 300)}
+    assert grant(300, (95, 100), granted=pending).granted == pending
+    assert grant(300, (95, 100), (200, 300), granted=pending).granted == {}
+
+
+def test_two_nodes_that_join_at_once_get_different_numbers(training) -> None:
+    stage = training(2)
+    nodes = [OtherNode(stage, name, slots=1) for name in "bc"]
+    for node in (*nodes, *nodes):
+        node.report()
+    assert [node.numbers for node in nodes] == [((100, 200),), ((200, 300),)]

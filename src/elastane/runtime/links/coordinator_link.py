@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection
@@ -18,6 +19,10 @@ from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
 
+if TYPE_CHECKING:
+    from elastane.api.threaded_connection import ThreadedConnection
+
+Connection: TypeAlias = "ClientConnection | ThreadedConnection"
 REPORT_S = 0.5
 FLUSH_S = 0.05
 RETRY_S = 0.05
@@ -58,15 +63,17 @@ class CoordinatorLink:
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
         self._changed = True
-        self._connection: ClientConnection | None = None
+        self._connection: Connection | None = None
         close_in_children(self)
         threading.Thread(target=self._listen, name="elastane-control", daemon=True).start()
         threading.Thread(target=self._send_all, name="elastane-reports", daemon=True).start()
 
     def close_in_child(self) -> None:
         """Close the connection in a forked process, which would keep it open after this process has died."""
-        if self._connection is not None:
+        if isinstance(self._connection, ClientConnection):
             self._connection.socket.close()
+        elif self._connection is not None:
+            self._connection.close_descriptor()
 
     # -- from other threads --------------------------------------------------------------------------------
 
@@ -131,7 +138,7 @@ class CoordinatorLink:
             except (OSError, Malformed, WebSocketException):
                 time.sleep(RETRY_S)
 
-    def _follow(self, connection: ClientConnection) -> None:
+    def _follow(self, connection: Connection) -> None:
         """Take the messages of one coordinator until its connection ends."""
         with self._lock:
             self._sent = 0

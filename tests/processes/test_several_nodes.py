@@ -1,0 +1,138 @@
+"""A run on several machines, each with an agent of its own, gives the bytes of one worker.
+
+Here the machines are addresses of this one: the run listens at 127.0.0.2.
+"""
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from elastane.agent.joined_agent import JoinedAgent
+from elastane.api.control import AskResize
+from elastane.api.endpoint import read_endpoint
+from elastane.api.rundir import RunDir
+
+from .stage import find_members, get_state, is_alive, kill
+
+pytestmark = pytest.mark.processes
+
+NODES = {"listen": "127.0.0.2", "transport": "tcp", "start": 2}
+
+
+@asynccontextmanager
+async def join(stage, run, name, slots=2):
+    """Let another machine take part; leaving the context ends its agent."""
+    agent = JoinedAgent(RunDir(run.run_dir.root, name), run.agent.spec, slots, stage.commands)
+    task = asyncio.create_task(agent.run())
+    try:
+        yield agent
+    finally:
+        if not task.done():
+            agent.kill()
+        await task
+
+
+def step_until_members(run, *members):
+    return run.step_until(lambda answer: find_members(answer) == set(members))
+
+
+def test_a_machine_joins_and_leaves(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        async with join(stage, run, "b") as agent:
+            answer = await step_until_members(run, 0, 1, 100, 101)
+            nodes = {row.worker: row.node for row in answer.processes if row.role == "worker"}
+            assert nodes == {0: "", 1: "", 100: "b", 101: "b"}
+            agent.stop()
+            await run.step_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "")
+            await run.wait_for_event("node.left", "node b")
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("node.joined") == ["node b"]
+    assert ended.find_events("worker.died") == []
+    assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 100", "worker 101"]
+
+
+def test_workers_and_the_coordinator_die_in_a_run_on_three_machines(stage, assert_equals_reference):
+    def step_until_four(run, *, without):
+        return run.step_until(
+            lambda answer: len(find_members(answer)) == 4 and not find_members(answer) & without
+        )
+
+    async def disturb(run):
+        await run.wait_for_step(4)
+        async with join(stage, run, "b", 1), join(stage, run, "c", 1):
+            kill(await step_until_four(run, without=set()), "worker", 100)
+            kill(await step_until_four(run, without={100}), "coordinator")
+            await run.wait_until(lambda answer: answer.term == 2 and len(find_members(answer)) == 4)
+            kill(await step_until_four(run, without={100}), "worker", 1)
+            await step_until_four(run, without={1, 100})
+            run.stop_pacing()
+            await run.wait_for_event("run.finished")
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
+    started = ended.find_subjects("worker.started")
+    assert len(started) == len(set(started)) == 6
+    assert sorted(ended.find_subjects("node.joined")) == ["node b", "node c"]
+    assert ended.find_events("node.lost") == []
+
+
+def test_the_workers_of_a_silent_machine_are_lost_at_once(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        command = [sys.executable, "-P", "-m", "elastane", "join", str(run.run_dir.root), "--name", "b"]
+        agent = await asyncio.create_subprocess_exec(*command, "--slots", "2")
+        there = [agent.pid]
+        try:
+            await run.wait_for_event("worker.ready", "worker 100")
+            await run.wait_for_event("worker.ready", "worker 101")
+            answer = await step_until_members(run, 0, 1, 100, 101)
+            there = [row.pid for row in answer.processes if row.node == "b"]
+            for pid in there:
+                os.kill(pid, signal.SIGSTOP)
+            await run.wait_for_event("node.lost", "node b")
+            await step_until_members(run, 0, 1)
+            for pid in there:
+                os.kill(pid, signal.SIGCONT)
+            # It takes part again, with new workers; the old ones end.
+            await run.wait_for_event("worker.ready", "worker 102")
+            await run.wait_for_event("worker.ready", "worker 103")
+            await step_until_members(run, 0, 1, 102, 103)
+            assert not any(is_alive(row.pid) for row in answer.processes if row.worker in {100, 101})
+            run.stop_pacing()
+            await agent.wait()
+        finally:
+            for pid in filter(is_alive, there):
+                os.kill(pid, signal.SIGKILL)
+            await agent.wait()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
+    (lost,) = ended.find_events("node.lost")
+    assert lost.workers == (100, 101)
+    assert sorted(ended.find_subjects("worker.died")) == ["worker 100", "worker 101"]
+
+
+def test_control_connections_between_machines_are_encrypted(stage):
+    async def disturb(run):
+        endpoint = read_endpoint(run.run_dir)
+        assert endpoint.url.startswith("wss://127.0.0.2:")
+        assert stat.S_IMODE(run.run_dir.certificate.stat().st_mode) == 0o600
+        # What is not TLS gets no answer, also with the secret.
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        secret = run.run_dir.secret.read_text()
+        writer.write(f"GET / HTTP/1.1\r\nAuthorization: Bearer {secret}\r\n\r\n".encode())
+        answer = await reader.read(100)
+        assert b"HTTP" not in answer
+        writer.close()
+        assert (await run.ask(AskResize(workers=1))).ok
+
+    assert stage.play(disturb=disturb, **NODES).outcome.code == 0
