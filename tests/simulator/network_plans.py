@@ -72,7 +72,11 @@ def _draw_network_fault(chance: Random, at_s: float, start: int) -> list[Fault]:
             return [BreakLink(at_s, chance.randrange(5), chance.randrange(5), one_way)]
         case 1:
             side = tuple(sorted(chance.sample(range(SIDES), chance.randint(1, SIDES - 1))))
-            return [PartMesh(at_s, side, for_s, one_way)]
+            faults: list[Fault] = [PartMesh(at_s, side, for_s, one_way)]
+            if chance.random() < 0.25:
+                # The coordinator is on the other side.
+                faults += [CutControl(at_s, which, for_s) for which in side if which < start]
+            return faults
         case 2:
             from_ = tuple(chance.sample(range(5), chance.choice((0, 1, 2))))
             grown = min(start + 1, MAX_WORKERS)
