@@ -134,6 +134,13 @@ def test_a_silent_death_costs_nobody_else(seed):
     assert list_killed(history) == [1]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_two_silent_deaths_at_once_do_not_cost_the_survivor(seed):
+    history, verdict = play(seed, SilentDeath(0.8, 0), SilentDeath(0.8, 0))
+    assert verdict.code == 0
+    assert list_killed(history) == [0, 1]
+
+
 # -- the smallest number of kills ---------------------------------------------------------------------------
 
 
