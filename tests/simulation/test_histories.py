@@ -8,9 +8,16 @@ from elastane.protocol.messages import AnyPeerMessage
 from tests.simulator.__main__ import LAYOUTS, replay
 from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
+from tests.simulator.network_plans import draw_network
 
 SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
 STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
+NETWORKS = [
+    range(10),
+    *(pytest.param(range(start, start + 250), marks=pytest.mark.long) for start in range(10, 2510, 250)),
+]
+"""With each number of copies these are more than 10,000 histories."""
+
 LAST_LINES = 60
 
 encode_peer = msgspec.msgpack.encode
@@ -50,6 +57,17 @@ def test_every_storm_ends_with_the_state_of_the_reference_run(copies, seeds):
             add_checkpoints(draw_storm(seed, copies)),
             draw_storm(seed + 1, copies),
             f"--storm --histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
+
+
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+@pytest.mark.parametrize("seeds", NETWORKS, ids=str)
+def test_every_history_with_network_faults_ends_with_the_state_of_the_reference_run(copies, seeds):
+    for seed in seeds:
+        play(
+            add_checkpoints(draw_network(seed, copies)),
+            draw_network(seed + 1, copies),
+            f"--network --histories 1 --seed {seed} --copies {copies or 'all'}",
         )
 
 

@@ -14,6 +14,7 @@ import typer
 from tests.simulator.checkers import Violation
 from tests.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
+from tests.simulator.network_plans import draw_network
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
@@ -27,12 +28,13 @@ def main(  # noqa: PLR0917 - options, named on the command line
     histories: Annotated[int, typer.Option(help="Number of histories per number of copies.")] = 1000,
     copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",
     transcript: Annotated[bool, typer.Option(help="Print the transcript of every history.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Play histories with network faults.")] = False,
     storm: Annotated[bool, typer.Option("--storm", help="Play histories with faults all the time.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
-    draw = draw_storm if storm else draw_plan
+    draw = draw_network if network else draw_storm if storm else draw_plan
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):

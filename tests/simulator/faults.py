@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.protocol.layout import Layout
 from tests.simulator.network import NetworkConditions
+from tests.simulator.network_faults import BreakLink, CutControl, NetworkFault, PartMesh, SilentDeath
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
@@ -30,6 +31,10 @@ TRIGGERS = (
 USUAL = (6, 3, 2, 3, 6, 2, 1, 0.2)
 STORMY = (8, 3, 1, 3, 8, 1, 0, 0)
 """The weight of each kind of fault, in the order of `Fault`."""
+
+
+PROMPT_S = 0.03
+"""With longer delays the reports of one fault arrive too far apart to be judged together."""
 
 
 class Resize(msgspec.Struct, frozen=True, tag=True):
@@ -91,7 +96,9 @@ class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
     for_s: float
 
 
-Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | RefuseStorage
+Fault: TypeAlias = (
+    Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | RefuseStorage | NetworkFault
+)
 
 
 class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +125,16 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
+
+
+def is_prompt(plan: HistoryPlan) -> bool:
+    """Return whether all workers report a broken link within a quarter of a second of each other."""
+    slow = any(
+        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath)
+        or (isinstance(fault, BreakLink | PartMesh) and fault.one_way)
+        for fault in plan.faults
+    )
+    return not slow and plan.conditions.loss == 0.0 and plan.conditions.rare_s <= PROMPT_S
 
 
 def build_layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int = 4) -> Layout:

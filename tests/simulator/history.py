@@ -26,8 +26,12 @@ from tests.simulator.checkers import Checker, Violation, expect
 from tests.simulator.clock import Clock
 from tests.simulator.coordinator import RunFiles, SimCoordinator
 from tests.simulator.faults import HistoryPlan
+from tests.simulator.faulty_network import FaultyNetwork
 from tests.simulator.judge import Judge, describe_processes
-from tests.simulator.network import ControlNetwork, Endpoint, PeerNetwork
+from tests.simulator.needless_kills import KillCheck
+from tests.simulator.network import ControlNetwork, Endpoint
+from tests.simulator.network_faults import LONGEST_DIAL_S, SHORTEST_SILENCE_S
+from tests.simulator.network_injection import NetworkInjector
 from tests.simulator.storage import SimStorage, StoredCheckpoint
 from tests.simulator.worker import SimWorker
 
@@ -112,9 +116,11 @@ class History:
         self.workers: dict[WorkerId, SimWorker] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
-        self.peer_network = PeerNetwork(self.clock, plan.conditions, ends)
+        self.peer_network = FaultyNetwork(self.clock, plan.conditions, ends)
         self.control_network = ControlNetwork(self.clock, plan.conditions)
         self.checker = Checker(plan.shape, self.workers, self.files.origin)
+        self.kill_check = KillCheck(self.workers, prompt=faults.is_prompt(plan))
+        self.network_injector = NetworkInjector(self)
         self.deaths = 0
         self._joiners_killed = 0
         self._write_line = write_line
@@ -135,6 +141,8 @@ class History:
 
     def send_to_coordinator(self, message: FromWorker) -> None:
         self.trace(lambda: f"worker {message.worker} tells the coordinator: {message}")
+        if self.network_injector.is_cut_off(message.worker):
+            return
         self.control_network.deliver(
             lambda: self.coordinator.receive(message) if self.coordinator is not None else None
         )
@@ -159,6 +167,8 @@ class History:
 
     def send_to_worker(self, worker: WorkerId, message: ToWorker) -> None:
         self.trace(lambda: f"coordinator tells {worker}: {message}")
+        if self.network_injector.is_cut_off(worker):
+            return
         self.control_network.deliver(lambda: self.workers[worker].receive_order(message))
 
     def send_to_agent(self, message: ToAgent) -> None:
@@ -169,24 +179,29 @@ class History:
         slowness = 1.0 + self.clock.random.random() * (self.plan.slowest - 1.0)
         self.workers[worker] = self._ends[worker] = SimWorker(worker, self, slowness)
         self.trace(lambda: f"worker {worker} starts")
+        self.network_injector.handle_start(worker)
 
     def kill_worker(self, worker: WorkerId) -> None:
+        if not self.is_over and worker not in self.agent.draining:
+            self.kill_check.check(worker)
         self.workers[worker].die()
 
     def start_coordinator(self, term: int) -> None:
         self.coordinator = SimCoordinator(self, term)
         self.trace(lambda: f"coordinator of term {term} starts")
 
-    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False) -> None:
+    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False, silent: bool = False) -> None:
         """Handle the end of a worker's process, which the agent notices a moment later."""
         if code != 0:
             self.checker.check_death(self.workers[worker])
-        coordinator = self.coordinator
-        if coordinator is not None:
-            self.control_network.deliver(lambda: coordinator.receive(Disconnected(worker)))
-        self.clock.schedule_after(
-            self.peer_network.draw_delay(), lambda: self.agent.handle_worker_end(worker, code, hung=hung)
-        )
+        if silent:
+            noticed_s = self.clock.random.uniform(SHORTEST_SILENCE_S, LONGEST_DIAL_S)
+            self.clock.schedule_after(noticed_s, lambda: self.disconnect(worker))
+            noticed_s = self.clock.random.uniform(SHORTEST_SILENCE_S, LONGEST_DIAL_S)
+        else:
+            self.disconnect(worker)
+            noticed_s = self.peer_network.draw_delay()
+        self.clock.schedule_after(noticed_s, lambda: self.agent.handle_worker_end(worker, code, hung=hung))
         if (
             code == KILLED
             and self.clock.random.random() < self.plan.echo
@@ -200,31 +215,46 @@ class History:
             self.clock.schedule_at(again.at_s, self._plan_fault(again))
         self.deaths += code == KILLED
 
+    def disconnect(self, worker: WorkerId) -> None:
+        """Let the coordinator notice that the connection to a worker has closed."""
+        coordinator = self.coordinator
+        if coordinator is not None:
+            self.control_network.deliver(lambda: coordinator.receive(Disconnected(worker)))
+
+    @property
+    def is_over(self) -> bool:
+        return self.agent.over is not None
+
     # -- faults ------------------------------------------------------------------------------------------
+
+    def record_fault(self) -> None:
+        """Let the patience with the run begin anew."""
+        self._last_fault_s = self.clock.now
 
     def _plan_fault(self, fault: faults.Fault) -> Callable[[], None]:
         return lambda: self._inject(fault)
 
-    def _choose_victim(self, which: int) -> SimWorker | None:
+    def choose_victim(self, which: int) -> SimWorker | None:
         """Choose a living worker, but not too many joiners: three failed joins end a run by design."""
         living = [worker for worker in self.workers.values() if worker.alive]
         if not living:
             return None
         victim = living[which % len(living)]
-        if victim.member.works_in == 0:
-            if self._joiners_killed == MOST_JOINERS_KILLED:
-                return None
-            self._joiners_killed += 1
-        return victim
+        return None if victim.member.works_in == 0 and not self.allow_failed_join() else victim
+
+    def allow_failed_join(self) -> bool:
+        """Return whether one more joiner may fail."""
+        self._joiners_killed += 1
+        return self._joiners_killed <= MOST_JOINERS_KILLED
 
     def _inject(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
-        self._last_fault_s = self.clock.now
+        self.record_fault()
         self.trace(lambda: f"fault: {fault}")
         match fault:
             case faults.Resize(workers=workers):
                 self._ask(AskResize(workers=workers))
             case faults.Drain(which=which):
-                if (victim := self._choose_victim(which)) is not None:
+                if (victim := self.choose_victim(which)) is not None:
                     self._ask(AskDrain(worker=victim.worker))
             case faults.StopRun():
                 self._ask(AskStop())
@@ -234,21 +264,23 @@ class History:
                     self.coordinator = None
                     self.clock.schedule_after(absent_s, self.agent.replace_coordinator)
             case faults.Kill(which=which):
-                if (victim := self._choose_victim(which)) is not None:
+                if (victim := self.choose_victim(which)) is not None:
                     victim.die()
             case faults.Fuse(which=which, actions=actions):
-                if (victim := self._choose_victim(which)) is not None:
+                if (victim := self.choose_victim(which)) is not None:
                     victim.fuse = actions
             case faults.Trigger(which=which, kind=kind, spared=spared):
-                if (victim := self._choose_victim(which)) is not None:
+                if (victim := self.choose_victim(which)) is not None:
                     victim.trigger = (kind, spared)
             case faults.RefuseStorage(which=which, for_s=for_s):
                 if living := [worker for worker in self.workers.values() if worker.alive]:
                     victim = living[which % len(living)]
                     victim.checkpoint_writer.refused_until_s = self.clock.now + for_s
             case faults.Pause(which=which, for_s=for_s):
-                if (victim := self._choose_victim(which)) is not None:
+                if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
+            case _:
+                self.network_injector.inject(fault)
 
     def _ask(self, ask: Ask) -> None:
         if self.coordinator is not None:
@@ -258,7 +290,7 @@ class History:
         victim.pause()
 
         def end_pause() -> None:
-            self._last_fault_s = self.clock.now
+            self.record_fault()
             if for_s > HUNG_S:
                 victim.die(hung=True)
             else:

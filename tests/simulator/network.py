@@ -108,18 +108,30 @@ class PeerNetwork:
 
     def cut(self, worker: WorkerId) -> None:
         """Cut off a dead worker: each peer still gets its first messages, then learns of the break."""
-        for (sender, receiver), stream in list(self._streams.items()):
-            if worker not in (sender, receiver):
-                continue
-            stream.cut = True
+        for sender, receiver in self._list_streams(worker):
             if receiver == worker:
-                stream.in_flight.clear()
-                continue
-            if stream.in_flight and self._clock.random.random() < self._conditions.torn:
-                for _ in range(self._clock.random.randint(1, len(stream.in_flight))):
-                    stream.in_flight.pop()
-            noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.draw_delay()
-            self._clock.schedule_at(noticed, self._plan_loss(receiver, worker))
+                self._close(sender, receiver)
+            else:
+                self._break(sender, receiver)
+
+    def _list_streams(self, worker: WorkerId) -> list[tuple[WorkerId, WorkerId]]:
+        return [ends for ends in self._streams if worker in ends]
+
+    def _close(self, sender: WorkerId, receiver: WorkerId) -> None:
+        """Close a stream: what is in flight does not arrive."""
+        stream = self._streams[sender, receiver]
+        stream.cut = True
+        stream.in_flight.clear()
+
+    def _break(self, sender: WorkerId, receiver: WorkerId) -> None:
+        """Break a stream: the receiver may still get its first messages, then learns of the break."""
+        stream = self._streams[sender, receiver]
+        stream.cut = True
+        if stream.in_flight and self._clock.random.random() < self._conditions.torn:
+            for _ in range(self._clock.random.randint(1, len(stream.in_flight))):
+                stream.in_flight.pop()
+        noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.draw_delay()
+        self._clock.schedule_at(noticed, self._plan_loss(receiver, sender))
 
     def _plan_loss(self, survivor: WorkerId, dead: WorkerId) -> Callable[[], None]:
         end = self._ends[survivor]

@@ -9,17 +9,20 @@ from elastane.api.membership import WorkerId
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
 from tests.simulator.clock import Clock
+from tests.simulator.faulty_network import FaultyNetwork
 from tests.simulator.memory import Memory
-from tests.simulator.network import Endpoint, PeerNetwork
+from tests.simulator.network import Endpoint
 
 
 class ProcessWorld(Protocol):
     """The parts of the simulation that the process of a worker can reach."""
 
     clock: Clock
-    peer_network: PeerNetwork
+    peer_network: FaultyNetwork
 
-    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False) -> None: ...
+    def handle_end(
+        self, worker: WorkerId, code: int, *, hung: bool = False, silent: bool = False
+    ) -> None: ...
 
     def narrate(self, line: Callable[[], str]) -> None: ...
 
@@ -44,7 +47,7 @@ class WorkerProcess(Endpoint):
         self.member = member
         self.state: WorkerState = "starting"
         self._world = world
-        self._paused = False
+        self.paused = False
         self._deferred: list[Callable[[], None]] = []
 
     @abstractmethod
@@ -65,7 +68,7 @@ class WorkerProcess(Endpoint):
         def run() -> None:
             if not self.alive:
                 return
-            if self._paused:
+            if self.paused:
                 self._deferred.append(run)
             else:
                 callback()
@@ -75,19 +78,29 @@ class WorkerProcess(Endpoint):
     def schedule(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._world.clock.schedule_after(delay_s, self.guard(callback))
 
-    def die(self, code: int = -9, *, hung: bool = False) -> None:
+    def die(self, code: int = -9, *, hung: bool = False, silent: bool = False) -> None:
+        """End the process.
+
+        Args:
+            code: its exit code.
+            hung: the agent killed it because it was silent.
+            silent: no connection closes, so that all others notice it late.
+        """
         if not self.alive:
             return
         self.alive = False
         self._world.narrate(lambda: f"worker {self.worker} " + ("goes" if code == 0 else "dies"))
-        self._world.peer_network.cut(self.worker)
-        self._world.handle_end(self.worker, code, hung=hung)
+        if silent:
+            self._world.peer_network.silence(self.worker)
+        else:
+            self._world.peer_network.cut(self.worker)
+        self._world.handle_end(self.worker, code, hung=hung, silent=silent)
 
     def pause(self) -> None:
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
-        self._paused = False
+        self.paused = False
         deferred, self._deferred = self._deferred, []
         for callback in deferred:
             callback()

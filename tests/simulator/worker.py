@@ -74,6 +74,10 @@ class SimWorker(WorkerProcess):
         self._reporter.repeat(self._update_state(), self._training.compute_s)
         self.schedule(BETWEEN_REPORTS_S, self._report_regularly)
 
+    def reconnect(self) -> None:
+        """Send everything again over a new connection to the coordinator."""
+        self.guard(lambda: self._reporter.repeat(self._update_state(), self._training.compute_s))()
+
     def report(self) -> None:
         self._reporter.report(self._update_state(), self._training.compute_s)
 

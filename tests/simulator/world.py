@@ -10,7 +10,7 @@ from elastane.api.membership import WorkerId
 from elastane.api.spec import Pinned
 from tests.simulator.checkers import Checker
 from tests.simulator.clock import Clock
-from tests.simulator.network import PeerNetwork
+from tests.simulator.faulty_network import FaultyNetwork
 from tests.simulator.process import WorkerProcess
 from tests.simulator.reference_run import Shape
 from tests.simulator.storage import SimStorage, StoredCheckpoint
@@ -42,7 +42,7 @@ class WorkerWorld(Protocol):
     pace: Pace
     pinned: Pinned
     shared: bool
-    peer_network: PeerNetwork
+    peer_network: FaultyNetwork
     checker: Checker
     storage: SimStorage
     origin: StoredCheckpoint | None
@@ -52,7 +52,9 @@ class WorkerWorld(Protocol):
 
     def send_to_coordinator(self, message: FromWorker) -> None: ...
 
-    def handle_end(self, worker: WorkerId, code: int, *, hung: bool = False) -> None: ...
+    def handle_end(
+        self, worker: WorkerId, code: int, *, hung: bool = False, silent: bool = False
+    ) -> None: ...
 
     def trace(self, line: Callable[[], str]) -> None: ...
 
