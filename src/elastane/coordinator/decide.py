@@ -175,6 +175,7 @@ def _stop_listening(turn: Turn) -> None:
 
 def _handle_worker(turn: Turn, report: WorkerReport) -> None:
     worker = report.worker
+    turn.roster = replace(turn.roster, heard={**turn.roster.heard, worker: turn.now})
     known = turn.roster.reports.get(worker)
     if known is not None and is_outdated(known, report):
         return

@@ -19,6 +19,9 @@ from elastane.coordinator.turn import Turn
 REPORTS_S = 0.25
 """How long the coordinator waits for more reports after the first one of a broken connection."""
 
+QUIET_S = 1.2
+"""A worker that has sent no report for so long is probably dead; it sends two a second."""
+
 Pair: TypeAlias = tuple[WorkerId, WorkerId]
 
 
@@ -31,22 +34,22 @@ class Evidence:
         members: the living workers that the run needs.
         newcomers: the members that have not begun to work; they hold nothing that the others lack.
         holders: the members that are known to hold state.
-        connected: the members that the coordinator can reach.
+        quiet: the members that the coordinator does not hear either; they are probably dead.
     """
 
     reports: frozenset[Pair]
     members: frozenset[WorkerId]
     newcomers: frozenset[WorkerId] = frozenset()
     holders: frozenset[WorkerId] = frozenset()
-    connected: frozenset[WorkerId] = frozenset()
+    quiet: frozenset[WorkerId] = frozenset()
 
 
 def choose_excluded(evidence: Evidence) -> frozenset[WorkerId]:
     """Return the workers to go on without, so that no connection between the others is broken.
 
-    They are as few as can be found fast: the only peer that another worker has lost goes first, then the
-    worker with the most broken connections. That leaves the largest part of a network that has fallen into
-    parts. No member goes for a newcomer. If no holder of state would stay, the holders go last instead.
+    Quiet workers go first. Then they are as few as can be found fast: the only peer that another worker has
+    lost, then the worker with the most broken connections. That leaves the largest part of a network that has
+    fallen into parts. No member goes for a newcomer. If no holder of state would stay, holders go last.
     """
     excluded = _exclude_most_broken(evidence, spared=frozenset())
     if evidence.holders and evidence.holders <= excluded:
@@ -72,12 +75,12 @@ def _exclude_most_broken(evidence: Evidence, spared: frozenset[WorkerId]) -> fro
                 candidates,
                 key=lambda worker: (
                     worker not in spared,
+                    worker in evidence.quiet,
                     worker in only_peers,
                     counts[worker],
                     all_counts[worker],
                     # A dead worker reports nothing.
                     worker not in speakers,
-                    worker not in evidence.connected,
                     worker not in evidence.holders,
                     worker,
                 ),
@@ -118,7 +121,7 @@ def exclude_unreachable(turn: Turn) -> None:
     breaks = find_breaks(turn.roster)
     if not breaks:
         return
-    evidence = _gather_evidence(turn.roster, breaks)
+    evidence = _gather_evidence(turn.roster, breaks, turn.now)
     excluded = choose_excluded(evidence)
     first_s = min(breaks.values())
     if turn.now - first_s < REPORTS_S and not is_certain(evidence, excluded):
@@ -127,15 +130,20 @@ def exclude_unreachable(turn: Turn) -> None:
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
 
 
-def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float]) -> Evidence:
+def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -> Evidence:
     needed = roster.list_living(roster.needed)
     return Evidence(
         reports=frozenset(breaks),
         members=frozenset(needed),
         newcomers=frozenset(worker for worker in needed if worker not in roster.joined),
         holders=frozenset(worker for worker in needed if roster.holds_state(worker)),
-        connected=roster.connected,
+        quiet=frozenset(worker for worker in needed if _is_quiet(roster, worker, now)),
     )
+
+
+def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:
+    heard_s = roster.heard.get(worker, roster.term.began)
+    return worker not in roster.connected or now - heard_s >= QUIET_S
 
 
 def _describe_breaks(worker: WorkerId, reports: Iterable[Pair]) -> str:

@@ -200,6 +200,7 @@ class Roster:
         newest: the proposed or reported generation with the highest number.
         known: the other generations.
         reports: the last report of each worker.
+        heard: when the last report of each worker arrived.
         connected: the workers that have a connection now.
         joined: the workers that have ever worked in a generation.
         held: the workers that have ever reported complete state.
@@ -225,6 +226,7 @@ class Roster:
     newest: Generation | None = None
     known: KnownGenerations = field(default_factory=KnownGenerations)
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
+    heard: Mapping[WorkerId, float] = field(default_factory=dict)
     connected: frozenset[WorkerId] = frozenset()
     joined: frozenset[WorkerId] = frozenset()
     held: frozenset[WorkerId] = frozenset()

@@ -15,7 +15,7 @@ def make_evidence(members: int, *pairs: tuple[int, int], **facts: set[int]) -> E
     """Return evidence in which both workers of each pair report their broken connection."""
     everyone = frozenset(range(members))
     reports = frozenset({*pairs, *((peer, worker) for worker, peer in pairs)})
-    return Evidence(reports, everyone, **{"connected": everyone, "holders": everyone} | facts)
+    return Evidence(reports, everyone, **{"holders": everyone} | facts)
 
 
 def part(*sides: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -47,23 +47,34 @@ def test_two_newcomers_that_do_not_reach_one_member_go() -> None:
 
 def test_a_newcomer_that_also_lost_a_silent_member_stays() -> None:
     members = frozenset({0, 1, 2})
-    evidence = Evidence(frozenset({(0, 1), (2, 1)}), members, newcomers={2}, connected=members)
+    evidence = Evidence(frozenset({(0, 1), (2, 1)}), members, newcomers={2})
     assert choose_excluded(evidence) == {1}
 
 
 def test_of_two_workers_the_silent_one_goes() -> None:
     members = frozenset({0, 1})
-    assert choose_excluded(Evidence(frozenset({(0, 1)}), members, connected=members)) == {1}
-    assert choose_excluded(Evidence(frozenset({(1, 0)}), members, connected=members)) == {0}
+    assert choose_excluded(Evidence(frozenset({(0, 1)}), members)) == {1}
+    assert choose_excluded(Evidence(frozenset({(1, 0)}), members)) == {0}
 
 
-def test_of_two_workers_the_one_without_coordinator_goes() -> None:
-    assert choose_excluded(make_evidence(2, (0, 1), connected={1})) == {0}
+def test_of_two_workers_the_quiet_one_goes() -> None:
+    assert choose_excluded(make_evidence(2, (0, 1), quiet={0})) == {0}
 
 
 def test_a_small_part_goes_on_if_only_it_holds_the_state() -> None:
     sides = ((0,), (1, 2, 3))
     assert choose_excluded(make_evidence(4, *part(*sides), holders={0})) == {1, 2, 3}
+
+
+def test_quiet_workers_go_even_if_they_are_more() -> None:
+    # Two workers have lost power at once, and the third has lost both.
+    evidence = Evidence(frozenset({(2, 0), (2, 1)}), frozenset({0, 1, 2}), quiet=frozenset({0, 1}))
+    assert choose_excluded(evidence) == {0, 1}
+
+
+def test_an_isolated_worker_goes_although_it_reports_first() -> None:
+    reports = frozenset({(0, 1), (0, 2), (0, 3)})
+    assert choose_excluded(Evidence(reports, frozenset(range(4)))) == {0}
 
 
 PAIRS = list(combinations(range(5), 2))

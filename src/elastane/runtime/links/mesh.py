@@ -1,9 +1,9 @@
 """Proven connections between workers, which carry frames of a message and, optionally, a payload.
 
-Each worker has one connection to every other one, so all notice a death at once: a broken connection means a
-dead peer. If a peer sends a message that a worker never sends, it is broken: this worker stops reading from
-it and reports it as dead. `elastane.runtime.links.entrance` has the unproven connections. No message is
-unpickled.
+Each worker has one connection to every other one, so all notice a death at once. A connection breaks for
+good: this worker reports the peer as lost, and neither sends to it nor dials it again. If a peer sends a
+message that a worker never sends, it is broken: this worker stops reading from it and reports it as lost.
+`elastane.runtime.links.entrance` has the unproven connections. No message is unpickled.
 """
 
 import contextlib
@@ -69,6 +69,7 @@ class Mesh:
         self._peers: dict[int, _Connection] = {}
         self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
+        self._gone: set[int] = set()
         self._disowned: list[socket.socket] = []
         close_in_children(self)
 
@@ -100,11 +101,13 @@ class Mesh:
 
     def dial(self, peer: int, host: str, port: int) -> None:
         """Connect to a peer, unless connected or connecting; the worker with the higher number dials."""
-        if peer not in self._peers and peer < self.worker:
+        if peer not in self._peers and peer not in self._gone and peer < self.worker:
             self._entrance.dial(peer, (host, port), time.monotonic())
 
     def send(self, peer: int, message: AnyPeerMessage, payload: Iterable[Buffer] | None = None) -> None:
-        """Queue a frame, and send it at once if the connection accepts it."""
+        """Queue a frame, and send it at once if the connection accepts it; a lost peer gets nothing."""
+        if peer in self._gone:
+            return
         parts = build_frame(_encode(message), payload or ())
         connection = self._peers.get(peer)
         if connection is None:
@@ -117,7 +120,7 @@ class Mesh:
         """Report a broken peer as lost, and read nothing more from it.
 
         Its connection stays open until this process ends: a peer that saw it close would report this worker
-        as lost, and the coordinator believes the report that comes first.
+        as lost, and the coordinator spares those that report.
         """
         if peer in self._peers:
             self._disown(self._peers[peer])
@@ -154,8 +157,7 @@ class Mesh:
                     on_message(connection.peer, message, payload)
         if not self._entrance.quiet:
             for peer in self._entrance.handle_due(time.monotonic()):
-                self._queued.pop(peer, None)
-                self._lost.append(peer)
+                self._lose(peer)
         lost_peers, self._lost = self._lost, []
         for peer in lost_peers:
             on_lost_peer(peer)
@@ -232,8 +234,12 @@ class Mesh:
         connection.dropped = True
         self._selector.unregister(connection.stream.sock)
         del self._peers[connection.peer]
-        self._queued.pop(connection.peer, None)
-        self._lost.append(connection.peer)
+        self._lose(connection.peer)
+
+    def _lose(self, peer: int) -> None:
+        self._queued.pop(peer, None)
+        self._gone.add(peer)
+        self._lost.append(peer)
 
     def close(self) -> None:
         """Close every connection and the listener."""
