@@ -15,7 +15,7 @@ import pytest
 from elastane.agent.joined_agent import JoinedAgent
 from elastane.api.control import AskResize
 from elastane.api.endpoint import read_endpoint
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CERTIFICATE, RunDir
 
 from .stage import find_members, get_state, is_alive, kill
 
@@ -119,7 +119,7 @@ def test_control_connections_between_machines_are_encrypted(stage):
     async def disturb(run):
         endpoint = read_endpoint(run.run_dir)
         assert endpoint.url.startswith("wss://127.0.0.2:")
-        assert stat.S_IMODE(run.run_dir.certificate.stat().st_mode) == 0o600
+        assert stat.S_IMODE((run.run_dir.root / CERTIFICATE).stat().st_mode) == 0o600
         # What is not TLS gets no answer, also with the secret.
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         secret = run.run_dir.secret.read_text()

@@ -101,7 +101,7 @@ class Agent:
         """
         self._group = asyncio.TaskGroup()
         self._guard = DirectoryGuard(self._run_dir)
-        heartbeats = HeartbeatFile(self._run_dir.beats)
+        heartbeats = HeartbeatFile(self._run_dir.node_files.beats)
         self.workers.open(self._group, heartbeats)
         self._lifeline, lifeline_end = os.pipe()
         try:
@@ -141,7 +141,7 @@ class Agent:
     def _make_link(self, find_endpoint: Callable[[], CoordinatorEndpoint]) -> ControlLink:
         log = partial(self._write_log, "coordinator")
         secret = read_secret(self._run_dir)
-        return ControlLink(find_endpoint, secret, self._make_report, self._handle, self._changed, log=log)
+        return ControlLink(find_endpoint, secret, self.make_report, self._handle, self._changed, log=log)
 
     async def _serve_until_end(self, link: ControlLink, keeper: Coroutine[None, None, None]) -> RunOver:
         """Run all parts, of which the keeper watches over the coordinator, until the end of the run."""
@@ -235,7 +235,8 @@ class Agent:
             case RunOver():
                 self._finish(message)
 
-    def _make_report(self) -> AgentReport:
+    def make_report(self) -> AgentReport:
+        """Return the present report to the coordinator."""
         fork_server, coordinators, worker_set = self._fork_server, self._coordinators, self.workers.worker_set
         standby = None if coordinators is None else coordinators.standby_pid
         return AgentReport(

@@ -52,7 +52,7 @@ class JoinedAgent(Agent):
             await asyncio.sleep(CHECK_EVERY_S)
             running = self.workers.worker_set
             if self._leaving and not running.living and not running.requested:
-                # The coordinator learns with the last report that nobody is left here.
+                # The last report says that this node has no worker any more.
                 await asyncio.sleep(CHECK_EVERY_S)
                 self._finish(RunOver(code=ExitCode.OK, why="this node has left the run"))
             silent_s = time.monotonic() - link.heard_s
@@ -60,9 +60,10 @@ class JoinedAgent(Agent):
                 why = f"no coordinator of the run has answered for {silent_s:.0f} s"
                 self._finish(RunOver(code=ExitCode.FAILED, why=why))
 
-    def _make_report(self) -> AgentReport:
+    def make_report(self) -> AgentReport:
+        """Return the present report to the coordinator, with the name and the slots of this node."""
         return msgspec.structs.replace(
-            super()._make_report(),
+            super().make_report(),
             node=self._run_dir.node,
             slots=self._slots,
             leaving=self._leaving,

@@ -187,7 +187,7 @@ def start_fork_server(
     try:
         return Child(
             command,
-            run_dir.fork_server_log,
+            run_dir.node_files.fork_server_log,
             pass_fds=(lifeline, *streams),
             pipe_in=True,
             pipe_out=True,

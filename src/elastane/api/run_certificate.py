@@ -9,7 +9,7 @@ import os
 import ssl
 
 from elastane.api.extras import require
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CERTIFICATE, RunDir
 
 VALID_DAYS = 3650
 EARLIER_DAYS = 1
@@ -47,8 +47,9 @@ def create_certificate(run_dir: RunDir) -> str:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    run_dir.certificate.unlink(missing_ok=True)
-    descriptor = os.open(run_dir.certificate, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    path = run_dir.root / CERTIFICATE
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(private + text)
     return text.decode()
@@ -62,7 +63,7 @@ def load_server_context(run_dir: RunDir) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(run_dir.certificate)
+    context.load_cert_chain(run_dir.root / CERTIFICATE)
     return context
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+CERTIFICATE = "certificate.pem"
+"""The key and the certificate of the coordinator, mode 0600, in a run on several machines."""
 RECIPE = "recipe.yaml"
 """The complete recipe of a run of ``elastane recipe run``, in its directory; the script reads it."""
 
@@ -73,12 +75,32 @@ class TrackerFiles(msgspec.Struct, frozen=True):
         return self.root / "trackers.lock"
 
 
+class NodeFiles(msgspec.Struct, frozen=True):
+    """The files of one node in the run directory ``root``; the first ``node`` has no name."""
+
+    root: Path
+    node: str = ""
+
+    @property
+    def beats(self) -> Path:
+        """Heartbeats of the node's workers, see `elastane.api.heartbeat_file`."""
+        return self.root / f"beats{self._suffix}"
+
+    @property
+    def fork_server_log(self) -> Path:
+        return self.root / "logs" / f"fork-server{self._suffix}.log"
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.node}" if self.node else ""
+
+
 class RunDir(msgspec.Struct, frozen=True):
     """The paths of a run's files.
 
     ``ledger.jsonl`` holds one `elastane.api.records.LedgerLine` per committed step, ``events.jsonl`` one
     `elastane.api.records.EventLine` per change. All nodes of a run share the directory; each node beyond the
-    first has its own `beats` and `fork_server_log`.
+    first has its own `NodeFiles`.
     """
 
     root: Path
@@ -140,11 +162,6 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "secret"
 
     @property
-    def certificate(self) -> Path:
-        """The key and the certificate of the coordinator, mode 0600, in a run on several machines."""
-        return self.root / "certificate.pem"
-
-    @property
     def lock(self) -> Path:
         """Locked (flock) by the agent for as long as the run lives."""
         return self.root / "lock"
@@ -165,17 +182,9 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "presence"
 
     @property
-    def beats(self) -> Path:
-        """Heartbeats of the workers, see `elastane.api.heartbeat_file`."""
-        return self.root / f"beats{self._suffix}"
-
-    @property
-    def fork_server_log(self) -> Path:
-        return self.log(f"fork-server{self._suffix}")
-
-    @property
-    def _suffix(self) -> str:
-        return f"-{self.node}" if self.node else ""
+    def node_files(self) -> NodeFiles:
+        """The files of this node."""
+        return NodeFiles(self.root, self.node)
 
     @property
     def trackers(self) -> TrackerFiles:

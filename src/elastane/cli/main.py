@@ -34,7 +34,7 @@ from elastane.cli.operators.usage import usage
 from elastane.cli.recipes.recipe import recipe
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
-from elastane.cli.runs.join import join
+from elastane.cli.runs.join import join_run
 from elastane.cli.runs.launch import launch
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
@@ -136,7 +136,7 @@ app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": 
 app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False}, name="launch")(
     wrap_command(launch)
 )
-app.command(rich_help_panel=TRAIN)(wrap_command(join))
+app.command("join", rich_help_panel=TRAIN)(wrap_command(join_run))
 app.command(rich_help_panel=TRAIN)(wrap_command(resize))
 app.command(rich_help_panel=TRAIN)(wrap_command(drain))
 app.command(rich_help_panel=TRAIN)(wrap_command(stop))

@@ -27,7 +27,7 @@ Pair: TypeAlias = tuple[WorkerId, WorkerId]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of the workers between which connections have broken.
+    """The facts about the workers between which connections have broken.
 
     Args:
         reports: the reports, each by the worker that lost the connection and the peer that it lost.
@@ -147,7 +147,7 @@ def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:
 
 
 def _describe_breaks(worker: WorkerId, reports: Iterable[Pair]) -> str:
-    """Describe who lost the connection to a worker, or to whom it lost its connections."""
+    """Describe which workers lost the connection to a worker, or which it lost itself."""
     if by := sorted(other for other, lost in reports if lost == worker):
         what = "its connection" if len(by) == 1 else "their connections"
         return f"{format_worker_list(by)} lost {what} to it"

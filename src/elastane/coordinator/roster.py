@@ -96,7 +96,7 @@ class Nodes:
     Args:
         reports: the last report of each node's agent.
         heard: when it arrived.
-        counted: the nodes whose slots are in the number of workers that the run should have.
+        counted: the nodes with slots that are in the number of workers that the run should have.
         granted: the last range of workers' numbers for each node, until its agent has reported it.
         numbers_end: the end of the highest range that any node has had or was granted.
     """

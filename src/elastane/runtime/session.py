@@ -108,7 +108,7 @@ class Run:
 
     def __init__(self, settings: worker_settings.WorkerSettings, trackers: tuple[Tracker, ...] = ()) -> None:
         self._settings = settings
-        beats = settings.run_dir.beats if settings.run_dir else None
+        beats = settings.run_dir.node_files.beats if settings.run_dir else None
         self._heartbeat = Heartbeat(beats, settings.worker)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)

@@ -50,7 +50,7 @@ PINNED = Pinned(
 
 
 def beat(run_dir: RunDir, worker: int) -> None:
-    with run_dir.beats.open("r+b", buffering=0) as file:
+    with run_dir.node_files.beats.open("r+b", buffering=0) as file:
         for count in range(1, 1 << 30):
             if not (run_dir.root / f"hang-{worker}").exists():
                 file.seek(compute_slot_offset(worker))

@@ -24,7 +24,7 @@ from elastane.observability.run_files import read_record
 NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
-def join(
+def join_run(
     run: RunName,
     slots: Annotated[
         int | None,
