@@ -1,8 +1,10 @@
 """A simulated agent: it keeps the target number of workers alive, reports, and restarts the coordinator."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
 from elastane.api.membership import WorkerId
 from tests.simulator.clock import Clock
@@ -38,20 +40,20 @@ class SimAgent:
 
     def __init__(self, world: AgentWorld, target: int) -> None:
         self.world = world
-        self.target = target
+        self.worker_set = WorkerSet(target=target)
         self.term = 1
-        self.draining: tuple[WorkerId, ...] = ()
         self.living: list[WorkerId] = []
         self.exits: list[WorkerExit] = []
         self.over: RunOver | None = None
-        self._next = 0
         world.start_coordinator(1)
         self._fill()
         self._report_regularly()
 
     def _fill(self) -> None:
-        while self.over is None and len([w for w in self.living if w not in self.draining]) < self.target:
-            worker, self._next = self._next, self._next + 1
+        draining = self.worker_set.draining
+        while self.over is None and len(set(self.living) - set(draining)) < self.worker_set.target:
+            (worker,), rest = take_numbers(self.worker_set.numbers, 1)
+            self.worker_set = replace(self.worker_set, numbers=rest)
             self.living.append(worker)
             self.world.start_worker(worker)
 
@@ -64,18 +66,22 @@ class SimAgent:
         self.world.send_agent_report(
             AgentReport(
                 pid=1,
-                target=self.target,
+                target=self.worker_set.target,
+                numbers=self.worker_set.numbers,
+                total=self.worker_set.total,
+                nodes=self.worker_set.nodes,
                 term=self.term,
                 workers=tuple(ProcessInfo(role="worker", pid=1000 + w, worker=w) for w in self.living),
                 exits=tuple(self.exits),
-                draining=self.draining,
+                draining=self.worker_set.draining,
+                by_hand=self.worker_set.by_hand,
             )
         )
 
     def receive(self, message: ToAgent) -> None:
         match message:
-            case SetTarget(target=target, drain=drain):
-                self.target, self.draining = target, drain
+            case SetTarget():
+                self.worker_set = follow_order(self.worker_set, message)
                 self._fill()
                 self.report()
             case KillWorker(worker=worker):

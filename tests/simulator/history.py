@@ -182,7 +182,7 @@ class History:
         self.network_injector.handle_start(worker)
 
     def kill_worker(self, worker: WorkerId) -> None:
-        if not self.is_over and worker not in self.agent.draining:
+        if not self.is_over and worker not in self.agent.worker_set.draining:
             self.kill_check.check(worker)
         self.workers[worker].die()
 

@@ -46,19 +46,21 @@ def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]
     Without numbers left, request fewer: the coordinator sends more numbers before they run out.
     """
     missing = max(0, workers.target - len(workers.living) - len(workers.requested))
-    numbers, rest = _take_numbers(workers.numbers, missing)
+    numbers, rest = take_numbers(workers.numbers, missing)
     return replace(workers, numbers=rest, requested=workers.requested + numbers), numbers
 
 
-def _take_numbers(
-    ranges: tuple[Numbers, ...], count: int
-) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
+def take_numbers(ranges: tuple[Numbers, ...], count: int) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
+    """Take the next numbers from some ranges; return them, and the rest of the ranges.
+
+    The last range stays, even if it is empty: its end says up to where numbers are used.
+    """
     taken: list[WorkerId] = []
     rest: list[Numbers] = []
     for first, end in ranges:
         split = min(end, first + count - len(taken))
         taken += range(first, split)
-        if split < end:
+        if split < end or (first, end) == ranges[-1]:
             rest.append((split, end))
     return tuple(taken), tuple(rest)
 

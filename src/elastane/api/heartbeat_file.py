@@ -1,4 +1,4 @@
-"""The heartbeat file: progress of every training thread of a node, in memory shared through ``NodeFiles.beats``.
+"""The heartbeat file: progress of every training thread of a node, in memory shared through its file `beats`.
 
 The agent creates it; each worker maps it and writes its own slot, and the agent reads all slots. A slot holds
 a counter, which moves only with progress, and the phase of the worker.
