@@ -8,6 +8,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from elastane.controller.jobs.stored_job import StoredJob
 from elastane.controller.store import rows
+from elastane.controller.store.claims import forget_claims
 from elastane.controller.store.tables import decisions, events, forgotten, jobs
 
 AT_ONCE = 500
@@ -25,6 +26,7 @@ def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
     tx.execute(delete(jobs).where(jobs.c.name == job.name))
     tx.execute(delete(events).where(events.c.job == job.name))
     tx.execute(delete(decisions).where(decisions.c.job == job.name))
+    forget_claims(tx, job.name)
     if job.run_dir:
         tx.execute(insert(forgotten).values(name=job.name, run_dir=job.run_dir, forgotten_s=now_s))
 
