@@ -12,6 +12,9 @@ from elastane.api.errors import BadInput
 from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable, Content
 from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
 
+REQUEST_S = 3
+"""The time limit of one request: the client library then repeats it, while the claim still has some time."""
+
 
 def open_object_store(url: str) -> "ObjectStorePlace":
     """Return the place at a URL of S3, without a request to it.
@@ -21,7 +24,8 @@ def open_object_store(url: str) -> "ObjectStorePlace":
     """
     try:
         # No caches: a claimant must see the objects of the others.
-        filesystem, root = url_to_fs(url, use_listings_cache=False)
+        limits = {"connect_timeout": REQUEST_S, "read_timeout": REQUEST_S}
+        filesystem, root = url_to_fs(url, use_listings_cache=False, config_kwargs=limits)
     except (ImportError, ValueError) as error:
         raise BadInput(f"no file system for {url}: {error}", do="pip install 'elastane[s3]'") from error
     return ObjectStorePlace(filesystem, root, url)
@@ -101,7 +105,7 @@ class ObjectStorePlace:
         try:
             listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             return {}
         entries = {entry["name"].rpartition("/")[2]: entry for entry in listed if entry["type"] == "file"}

@@ -1,6 +1,6 @@
 """Claim lists in the store: one row per held slot; see `elastane.claims`."""
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, case, delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from elastane.claims.place import ClaimsUnavailable, Content
@@ -23,24 +23,26 @@ def insert_claim(tx: Connection, run: str, slot: int, content: bytes) -> bool:
 
 def list_claims(tx: Connection, run: str, first_slot: int) -> tuple[Content, ...]:
     """Return the contents of slots from ``first_slot`` on, up to the first slot without a content."""
-    # One byte more than a record has, so that a longer content is noticed without being read.
-    beginning = func.substr(claims.c.content, 1, LARGEST_RECORD_BYTES + 1)
-    here = (claims.c.run == run, claims.c.slot >= first_slot)
+    length = func.length(claims.c.content)
+    # A content that is too long is not read.
+    content = case((length <= LARGEST_RECORD_BYTES, claims.c.content))
+    query = select(claims.c.slot, length, content).where(claims.c.run == run, claims.c.slot >= first_slot)
     found: list[Content] = []
-    for slot, content in tx.execute(select(claims.c.slot, beginning).where(*here).order_by(claims.c.slot)):
+    for row in tx.execute(query.order_by(claims.c.slot)):
+        slot, length_bytes, value = row
         if slot != first_slot + len(found):
             break
-        found.append(_check_content(content))
+        found.append(_check_content(length_bytes, value))
     return tuple(found)
 
 
-def _check_content(content: object) -> Content:
-    # SQLite keeps values of any type in any column.
-    if not isinstance(content, bytes | memoryview):
-        return Unreadable("its content is not of the type that was written")
-    if len(content) > LARGEST_RECORD_BYTES:
+def _check_content(length_bytes: object, value: object) -> Content:
+    if isinstance(length_bytes, int) and length_bytes > LARGEST_RECORD_BYTES:
         return Unreadable(f"it has more than {LARGEST_RECORD_BYTES} bytes")
-    return bytes(content)
+    # SQLite keeps values of any type in any column.
+    if not isinstance(value, bytes | memoryview):
+        return Unreadable("its content is not of the type that was written")
+    return bytes(value)
 
 
 def forget_claims(tx: Connection, run: str) -> None:
@@ -58,7 +60,7 @@ class StorePlace:
 
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._run = store, run
-        self.where = f"of {run} in {store.where}"
+        self.where = f"{run} in {store.where}"
 
     def create(self, slot: int, content: bytes) -> bool:
         try:
