@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from elastane.claims.history import (
     describe_unreadable,
-    find_higher_term,
     find_newest_generation,
     find_newest_term,
     find_next_slot,
+    find_superseding_term,
     number_next_term,
 )
 from elastane.claims.records import (
@@ -78,9 +78,12 @@ def test_exactly_one_readable_term_is_in_charge(history):
     newest = find_newest_term(final)
     assert newest == (readable[-1] if readable else None)
     assert find_next_slot(final) == len(final) + 1
-    assert find_higher_term(final, 0) == newest
-    for number, record in ((one.number, one) for one in readable):
-        assert (find_higher_term(final, number) is None) is (record == newest)
+    for record in readable:
+        assert (find_superseding_term(final, record) is None) is (record == newest)
+    # A coordinator that could not claim its term gives way to an equal number.
+    if newest is not None:
+        assert find_superseding_term(final, term(newest.number)) == newest
+        assert find_superseding_term(final, term(newest.number + 1)) is None
 
 
 @given(steps)

@@ -69,9 +69,9 @@ def create_file(path: Path, content: bytes, *, mode: int = 0o666) -> bool:
         mode: permission bits of the new file, less the umask.
 
     Raises:
-        OSError: the file cannot be written; ``filename2`` is set if only the link failed. Over NFS the file
-            may exist all the same, because the reply to a link can be lost. For the same reason the result
-            can be False after a repetition by the kernel: only the content tells.
+        OSError: the file cannot be written; the error has a second file name if only the link failed. Over
+            NFS the file may exist all the same, because the reply to a link can be lost. For the same reason
+            the result can be False after a repetition by the kernel: only the content tells.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

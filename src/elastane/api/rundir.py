@@ -100,6 +100,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "events.jsonl"
 
     @property
+    def claims(self) -> Path:
+        """The claim list with the terms of the coordinators; see `elastane.claims`."""
+        return self.root / "claims"
+
+    @property
     def model_files(self) -> FinishedModelFiles:
         """The files of the finished model."""
         return FinishedModelFiles(self.root)

@@ -44,7 +44,7 @@ class ClaimList:
         """Claim a slot and return its holder: this record, or the one that was there first.
 
         Claim only the slot after the last one that `read` has returned. A claim may be repeated with the same
-        record, whatever became of it before.
+        record; its earlier outcome does not matter.
 
         Args:
             slot: its number, from 1.

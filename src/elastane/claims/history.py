@@ -44,10 +44,17 @@ def find_newest_term(held: Sequence[HeldSlot]) -> TermClaim | None:
     return newest
 
 
-def find_higher_term(held: Sequence[HeldSlot], number: int) -> TermClaim | None:
-    """Return the term in charge if its number is higher than this one. None: there is none."""
+def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim | None:
+    """Return the term that is in charge instead of the own one. None: there is none.
+
+    Args:
+        held: all slots.
+        own: term of the caller, which may act before it could claim it. Then an equal number counts too.
+    """
     newest = find_newest_term(held)
-    return newest if newest is not None and newest.number > number else None
+    if newest is None or newest.nonce == own.nonce or newest.number < own.number:
+        return None
+    return newest
 
 
 def find_newest_generation(held: Sequence[HeldSlot]) -> GenerationClaim | None:
