@@ -7,6 +7,9 @@ import msgspec
 RECIPE = "recipe.yaml"
 """The complete recipe of a run of ``elastane recipe run``, in its directory; the script reads it."""
 
+CLAIMS = "claims"
+"""The directory of the claim list with the terms of the coordinators; see `elastane.claims`."""
+
 
 class FinishedModelFiles(msgspec.Struct, frozen=True):
     """The files of a finished model, in the run directory ``root`` or in a directory of an export."""
@@ -98,11 +101,6 @@ class RunDir(msgspec.Struct, frozen=True):
     @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
-
-    @property
-    def claims(self) -> Path:
-        """The claim list with the terms of the coordinators; see `elastane.claims`."""
-        return self.root / "claims"
 
     @property
     def model_files(self) -> FinishedModelFiles:

@@ -25,7 +25,7 @@ from elastane.api.control import (
     decode_to_worker,
     encode,
 )
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.claims.history import find_newest_term
 from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm
@@ -42,7 +42,7 @@ class Served:
     def __init__(self, root) -> None:
         self.run_dir = RunDir(root)
         self.run_dir.logs.mkdir()
-        self.run_dir.claims.mkdir()
+        (self.run_dir.root / CLAIMS).mkdir()
         spec = RunSpec(name="n", script="train.py")
         self.run_dir.run.write_bytes(
             msgspec.json.encode(RunRecord(spec=spec, created="2026-01-01T00:00:00Z"))
@@ -191,7 +191,7 @@ def ask_term(served) -> int:
 
 
 def test_each_coordinator_claims_its_term_before_it_acts(served) -> None:
-    claims = open_claim_list(str(served.run_dir.claims))
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
     assert ask_term(served) == 1
     first = served.process.pid
     served.kill()
@@ -206,7 +206,7 @@ def test_a_term_that_is_claimed_already_is_not_used_again(served) -> None:
     assert ask_term(served) == 1
     served.kill()
     # Its coordinator died before its first event.
-    OwnTerm(open_claim_list(str(served.run_dir.claims)), at_least=2).claim()
+    OwnTerm(open_claim_list(str(served.run_dir.root / CLAIMS)), at_least=2).claim()
     served.start()
     assert ask_term(served) == 3
 
@@ -216,7 +216,7 @@ def test_a_coordinator_that_was_away_learns_of_the_higher_term_and_ends_in_words
     stale = served.process
     stale.send_signal(signal.SIGSTOP)
     served.start()
-    claims = open_claim_list(str(served.run_dir.claims))
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
     until = time.monotonic() + WAIT_S
     while len(claims.read()) < 2:
         assert time.monotonic() < until
@@ -241,11 +241,11 @@ def test_a_coordinator_that_was_away_learns_of_the_higher_term_and_ends_in_words
 def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None:
     assert ask_term(served) == 1
     served.kill()
-    away = served.run_dir.claims.rename(served.run_dir.claims.with_name("away"))
+    away = (served.run_dir.root / CLAIMS).rename(served.run_dir.root / "away")
     served.start()
     assert ask_term(served) == 2
-    away.rename(served.run_dir.claims)
-    claims = open_claim_list(str(served.run_dir.claims))
+    away.rename(served.run_dir.root / CLAIMS)
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
     until = time.monotonic() + WAIT_S
     while find_newest_term(claims.read()).number < 2:
         assert time.monotonic() < until
