@@ -20,6 +20,7 @@ from elastane.controller.jobs.requests import create_job
 from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import (
+    claims,
     decisions,
     documents,
     events,
@@ -241,6 +242,8 @@ def test_other_reasons_alone_are_not_stored_as_a_decision(store, make_spec):
     with store.begin_read() as tx:
         assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
         assert decisions.list_decisions(tx, "train", 10).items == ()
+        assert claims.list_claims(tx, "train", 1) == ()
+        assert claims.list_claims(tx, "other", 1) == (b"{}",)
 
 
 def test_devices_are_held_until_an_observation_shows_them_free(store, make_spec):
@@ -318,6 +321,7 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
         grant(store, name, 1)
         with store.begin_write() as tx:
             events.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
+            assert claims.insert_claim(tx, name, 1, b"{}")
     see(store, "train", 0, state="finished")
     with store.begin_read() as tx:
         assert forgotten_jobs.list_due_jobs(tx, NOW_S) == ()

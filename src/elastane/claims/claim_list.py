@@ -115,7 +115,7 @@ class ClaimList:
         last = begin - 1 + len(held)
         if last < self._known:
             raise ClaimsUnavailable(
-                f"the claim list {self.where} has lost slots {last + 1} to {self._known}",
+                f"the claim list {self.where} has lost slot {last + 1}, and {self._known} were held",
                 means="another or an older list is in its place, and a claim there would count for nothing",
                 do="mount or restore the list with which this process began",
             )

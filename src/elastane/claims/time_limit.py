@@ -49,6 +49,7 @@ class TimeLimit:
         try:
             return outcome.result(timeout=max(0.0, give_up - time.monotonic()))
         except TimeoutError:
+            # It may have returned just now, and its own error may be a TimeoutError too.
             if outcome.done():
-                raise
+                return outcome.result()
             raise NotAnswered from None
