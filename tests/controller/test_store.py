@@ -242,8 +242,6 @@ def test_other_reasons_alone_are_not_stored_as_a_decision(store, make_spec):
     with store.begin_read() as tx:
         assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
         assert decisions.list_decisions(tx, "train", 10).items == ()
-        assert claims.list_claims(tx, "train", 1) == ()
-        assert claims.list_claims(tx, "other", 1) == (b"{}",)
 
 
 def test_devices_are_held_until_an_observation_shows_them_free(store, make_spec):
@@ -333,6 +331,8 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
         assert jobs.find_job(tx, "train") is None
         assert events.list_events_after(tx, 0, 100, job="train") == ()
         assert decisions.list_decisions(tx, "train", 10).items == ()
+        assert claims.list_claims(tx, "train", 1) == ()
+        assert claims.list_claims(tx, "other", 1) == (b"{}",)
         assert len(events.list_events_after(tx, 0, 100, job="other")) == 2
         assert len(decisions.list_decisions(tx, "other", 10).items) == 1
         assert forgotten_jobs.find_left_files(tx, "train") == "/runs/train"

@@ -1,7 +1,7 @@
 """Jobs that the cluster forgets some time after their end.
 
-The record, the events, the decisions and the claims of such a job are deleted. Its usage, its audit lines and its files
-stay; its name is free once the files are gone.
+The record, the events, the decisions and the claims of such a job are deleted. Its usage, its audit lines and
+its files stay; its name is free once the files are gone.
 """
 
 from sqlalchemy import Connection, delete, insert, select

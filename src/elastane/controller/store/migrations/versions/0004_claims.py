@@ -14,4 +14,5 @@ def upgrade() -> None:
         sa.Column("slot", sa.BigInteger(), nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("run", "slot", name=op.f("pk_claims")),
+        comment="The held slots of claim lists; rows are never changed. See `elastane.claims`.",
     )
