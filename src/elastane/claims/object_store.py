@@ -14,6 +14,8 @@ from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
 
 REQUEST_S = 3
 """The time limit of one request: the client library then repeats it, while the claim still has some time."""
+CALL_S = 4
+"""The time limit of one call of the client library, which does not apply the limit of requests everywhere."""
 
 
 def open_object_store(url: str) -> "ObjectStorePlace":
@@ -55,7 +57,7 @@ class ObjectStorePlace:
 
     def _create(self, name: str, content: bytes) -> bool:
         try:
-            self._fs.pipe_file(f"{self._root}/{name}", content, mode="create")
+            self._fs.pipe_file(f"{self._root}/{name}", content, mode="create", timeout=CALL_S)
         except FileExistsError:
             return False
         return True
@@ -103,7 +105,7 @@ class ObjectStorePlace:
         """Return the size in bytes of each slot's object."""
         self._fs.invalidate_cache(self._root)
         try:
-            listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
+            listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True, timeout=CALL_S)
         except FileNotFoundError as error:
             if "bucket does not exist" in str(error):
                 raise
@@ -116,8 +118,8 @@ class ObjectStorePlace:
             return {}
         # A list of one path is answered without its name by some versions of fsspec.
         if len(paths) == 1:
-            return {paths[0]: bytes(self._fs.cat_file(paths[0]))}
-        return {path: bytes(content) for path, content in self._fs.cat(paths).items()}
+            return {paths[0]: bytes(self._fs.cat_file(paths[0], timeout=CALL_S))}
+        return {path: bytes(content) for path, content in self._fs.cat(paths, timeout=CALL_S).items()}
 
 
 def _is_slot(name: str) -> bool:
