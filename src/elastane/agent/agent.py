@@ -27,6 +27,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.untrusted_data import Malformed
+from elastane.claims.terms import SUPERSEDED_CODE
 from elastane.observability.tail import read_end_of_text
 
 BACKLOG = 512
@@ -170,7 +171,12 @@ class Agent:
         )
         self._coordinators = Coordinators(start, self._changed.set, self._first_term)
         code, deaths = await self._coordinators.keep()
-        self._give_up("coordinator", code, deaths)
+        if code == SUPERSEDED_CODE:
+            # Both would write the same files, so this attempt gives way.
+            why = f"another coordinator has claimed a higher term; see {self._run_dir.log('coordinator')}"
+            self._finish(RunOver(code=1, why=why))
+        else:
+            self._give_up("coordinator", code, deaths)
 
     async def _keep_fork_server(self) -> None:
         deaths = Deaths(within_s=60)

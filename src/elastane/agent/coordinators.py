@@ -7,6 +7,7 @@ from collections.abc import Callable
 from elastane.agent import priority
 from elastane.agent.processes import Child
 from elastane.agent.restarts import Deaths
+from elastane.claims.terms import SUPERSEDED_CODE
 
 WITHIN_S = 10
 GRACE_S = 2.0
@@ -37,7 +38,7 @@ class Coordinators:
         return None if self._standby is None else self._standby.pid
 
     async def keep(self) -> tuple[int, Deaths]:
-        """Keep both running until coordinators have died too often, or until cancelled.
+        """Keep both running until coordinators have died too often or are not in charge, or until cancelled.
 
         Returns:
             Exit code of the last coordinator that served, and the times of the deaths.
@@ -45,9 +46,9 @@ class Coordinators:
         Raises:
             OSError: a process cannot be started.
         """
-        deaths = Deaths(WITHIN_S)
+        code, deaths = 0, Deaths(WITHIN_S)
         try:
-            while not deaths.too_many:
+            while not deaths.too_many and code != SUPERSEDED_CODE:
                 code = await self._serve(self._take_successor())
                 deaths = deaths.add(time.monotonic(), code)
         finally:

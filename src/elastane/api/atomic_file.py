@@ -57,8 +57,41 @@ def open_replacement(path: Path, *, durable: bool, mode: int = 0o666) -> Iterato
         sync_directory(path.parent)
 
 
+def create_file(path: Path, content: bytes, *, mode: int = 0o666) -> bool:
+    """Write a new file atomically, unless its name is taken; return whether this call has made it.
+
+    A reader sees no file or the whole one. Of several processes, one makes it. The content is on the disk
+    when this returns, the name only after `sync_directory`.
+
+    Args:
+        path: of the file, in a directory that exists, on a file system with hard links.
+        content: of the file.
+        mode: permission bits of the new file, less the umask.
+
+    Raises:
+        OSError: the file cannot be written; the error has a second file name if only the link failed. Over
+            NFS the file may exist all the same, because the reply to a link can be lost. For the same reason
+            the result can be False after a repetition by the kernel: only the content tells.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        try:
+            os.link(partial, path, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
 def find_partials(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the partial files of `open_replacement` in a folder, each with the path it was to replace."""
+    """Yield the partial files in a folder, each with the path of the file that it was to become."""
     for partial in folder.glob(".*.partial"):
         if (match := PARTIAL_NAME.fullmatch(partial.name)) is not None:
             yield partial, partial.with_name(match["name"])

@@ -9,6 +9,9 @@ CERTIFICATE = "certificate.pem"
 RECIPE = "recipe.yaml"
 """The complete recipe of a run of ``elastane recipe run``, in its directory; the script reads it."""
 
+CLAIMS = "claims"
+"""The directory of the claim list with the terms of the coordinators; see `elastane.claims`."""
+
 
 class FinishedModelFiles(msgspec.Struct, frozen=True):
     """The files of a finished model, in the run directory ``root`` or in a directory of an export."""

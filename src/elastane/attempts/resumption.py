@@ -4,16 +4,19 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from elastane.api.atomic_file import replace_file
 from elastane.api.checkpoints import FileDamage, Manifest
-from elastane.api.errors import BadInput, Damaged
+from elastane.api.errors import BadInput, Damaged, ElastaneError
 from elastane.api.records import EventLine
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.claims.history import number_next_term
+from elastane.claims.urls import open_claim_list
 from elastane.observability.facts import has_finished
 from elastane.observability.line_files import append_line
 from elastane.observability.run_files import read_events, read_last_step, read_ledger, read_record
@@ -21,6 +24,9 @@ from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 
 Say = Callable[[str], None]
+
+CLAIMS_S = 1.0
+"""How long the claim list of a run may take to answer."""
 
 
 def prepare_resumption(
@@ -55,7 +61,7 @@ def prepare_resumption(
         _check_unchanged(record, spec)
     lines = len(read_ledger(run_dir, torn_tail=True))
     manifest = find_newest_valid(run_dir, spec, say, within=lines)
-    beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(record, events))
+    beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(run_dir, record, events))
     pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
     lost = _record_begin(run_dir, record, f"{why}: from {manifest.name}", lines)
@@ -80,7 +86,7 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     """
     record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
     lines = len(read_ledger(run_dir, torn_tail=True))
-    beginning = Resumed("", 0, *_compute_next_numbers(record, events))
+    beginning = Resumed("", 0, *_compute_next_numbers(run_dir, record, events))
     record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
     lost = _record_begin(
         run_dir, record, f"{why}: from the beginning, because no checkpoint was complete", lines
@@ -109,7 +115,7 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
             means="every process of its script has ended with exit code 0",
             do="start a new run (elastane run --contract torchrun)",
         )
-    times, worker, term = _compute_next_numbers(record, events)
+    times, worker, term = _compute_next_numbers(run_dir, record, events)
     record = msgspec.structs.replace(record, spec=spec, resumed=Resumed("", 0, times, worker, term))
     replace_file(
         run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
@@ -120,11 +126,18 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
     return record
 
 
-def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
+def _compute_next_numbers(
+    run_dir: RunDir, record: RunRecord, events: Sequence[EventLine]
+) -> tuple[int, int, int]:
     """Return how often the run has been resumed, and the numbers of its next worker and coordinator."""
     times = record.resumed.times + 1 if record.resumed is not None else 1
     first_worker = 1 + max((worker for event in events for worker in event.workers), default=-1)
-    return times, first_worker, 1 + sum(event.kind == "coordinator.started" for event in events)
+    first_term = 1 + sum(event.kind == "coordinator.started" for event in events)
+    with suppress(ElastaneError):
+        # A coordinator may have claimed its term and died before its event.
+        held = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIMS_S).read()
+        first_term = number_next_term(held, first_term)
+    return times, first_worker, first_term
 
 
 def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:

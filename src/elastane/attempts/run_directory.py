@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import msgspec
 from elastane.agent.presence import LOCK_CHECK_S
 from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.client.runs_home import find_runs_home
 
@@ -40,6 +40,7 @@ def claim_run_directory(
     run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
     try:
         run_dir.logs.mkdir(parents=True, exist_ok=True)
+        (run_dir.root / CLAIMS).mkdir(mode=0o755, exist_ok=True)
         lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise explain_unwritable(run_dir, error) from error
@@ -71,6 +72,9 @@ def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
         if run_dir.events.exists():
             with run_dir.events.open("r+b") as events:
                 acquire_lock(events.fileno(), run_dir)
+        # A run of an older version has none.
+        with suppress(OSError):
+            (run_dir.root / CLAIMS).mkdir(mode=0o755, exist_ok=True)
         yield run_dir
     finally:
         os.close(lock)

@@ -15,14 +15,25 @@ from pathlib import Path
 
 from elastane.api.log_lines import configure_handler
 from elastane.api.patient_listener import make_patient_listener
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
+from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
+from elastane.claims.urls import open_claim_list
 from elastane.coordinator.server import Coordinator
+
+CLAIM_S = 1.0
+"""How long a claim or a check may wait for the file system of the run directory."""
+
+logger = logging.getLogger(__name__)
 
 
 async def serve_until_stopped(
-    coordinator: Coordinator, listening: socket.socket, lifeline: int | None
-) -> None:
-    """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended."""
+    coordinator: Coordinator, own_term: OwnTerm, listening: socket.socket, lifeline: int | None
+) -> Superseded | None:
+    """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
+
+    Returns:
+        The reason if another coordinator is in charge now; otherwise None.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
@@ -30,8 +41,20 @@ async def serve_until_stopped(
         loop.add_reader(lifeline, ended.set)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(coordinator.serve(listening))
+        checking = group.create_task(_check_until_superseded(own_term))
+        checking.add_done_callback(lambda _: ended.set())
         await ended.wait()
         serving.cancel()
+        checking.cancel()
+    return None if checking.cancelled() else checking.result()
+
+
+async def _check_until_superseded(own_term: OwnTerm) -> Superseded:
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        # In a thread: a file system that hangs must not delay the run.
+        if (superseded := await asyncio.to_thread(own_term.check)) is not None:
+            return superseded
 
 
 def main() -> None:
@@ -49,9 +72,15 @@ def main() -> None:
         return
     os.set_blocking(options.fd, False)
     listening = make_patient_listener(socket.socket(fileno=options.fd))
-    asyncio.run(
-        serve_until_stopped(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline)
-    )
+    run_dir = RunDir(options.run_dir)
+    own_term = OwnTerm(open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S), at_least=int(term))
+    # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
+    own_term.claim()
+    coordinator = Coordinator(run_dir, own_term.number)
+    superseded = asyncio.run(serve_until_stopped(coordinator, own_term, listening, options.lifeline))
+    if superseded is not None:
+        logger.error("%s", superseded)
+        sys.exit(SUPERSEDED_CODE)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from elastane.agent.restarts import MOST_DEATHS
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus
 from elastane.api.errors import NoSuchRun
 from elastane.api.records import EventLine
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.claims.terms import OwnTerm
+from elastane.claims.urls import open_claim_list
 from elastane.client.coordinator_request import ask_coordinator
 
 pytestmark = pytest.mark.processes
@@ -33,6 +35,7 @@ class Running:
         self.run_dir = RunDir(root)
         spec = RunSpec(name="n", script="train.py", **wishes)
         self.run_dir.logs.mkdir()
+        (root / CLAIMS).mkdir()
         self.run_dir.run.write_bytes(
             msgspec.json.encode(RunRecord(spec=spec, created="2026-01-01T00:00:00Z"))
         )
@@ -273,6 +276,24 @@ def test_a_coordinator_that_cannot_start_ends_the_run_with_its_last_output(play_
     assert over.code == 1
     assert "the coordinator process died 5 times within 10 s" in over.why
     assert "no module named websockets" in over.why
+
+
+def test_a_run_gives_way_to_a_coordinator_of_another_agent(play_run) -> None:
+    async def story(running) -> None:
+        await running.wait_until(lambda answer: find_members(answer) == {0} and find_standby(answer))
+        other = OwnTerm(open_claim_list(str(running.run_dir.root / CLAIMS)), 1)
+        assert other.claim() == 2
+        await running.agent._finished.wait()
+        assert other.check() is None
+
+    over, running = play_run(story, start=1)
+    assert over.code == 1
+    assert "another coordinator has claimed a higher term" in over.why
+    log = running.run_dir.log("coordinator")
+    assert str(log) in over.why
+    assert "has claimed term 2" in log.read_text()
+    # The standby has not taken over.
+    assert running.list_kinds().count("coordinator.started") == 1
 
 
 def test_workers_outlive_their_fork_server_and_the_next_one_forks_more(play_run) -> None:

@@ -9,8 +9,11 @@ import pytest
 from elastane.api.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
+from elastane.api.rundir import CLAIMS
 from elastane.api.spec import CheckpointPolicy
 from elastane.attempts.resumption import find_newest_valid, prepare_resumption
+from elastane.claims.terms import OwnTerm
+from elastane.claims.urls import open_claim_list
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
@@ -106,6 +109,15 @@ def test_the_ledger_is_cut_at_the_checkpoint_and_the_lost_lines_are_kept(dead_ru
 def test_numbers_of_workers_and_terms_are_not_used_twice(dead_run):
     record = dead_run.resume()
     assert (record.resumed.first_worker, record.resumed.first_term) == (5, 3)
+
+
+def test_a_term_without_any_event_is_not_used_twice(dead_run):
+    """Two coordinators claimed terms 3 and 4 and died before their first events."""
+    claims = dead_run.run_dir.root / CLAIMS
+    claims.mkdir()
+    for number in (3, 4):
+        assert OwnTerm(open_claim_list(str(claims)), number).claim() == number
+    assert dead_run.resume().resumed.first_term == 5
 
 
 def test_a_resume_is_recorded_as_an_event(dead_run):

@@ -1,9 +1,11 @@
 """A real coordinator process over real websockets, with workers that the test plays."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import msgspec
 import pytest
@@ -23,8 +25,11 @@ from elastane.api.control import (
     decode_to_worker,
     encode,
 )
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.claims.history import find_newest_term
+from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm
+from elastane.claims.urls import open_claim_list
 from elastane.observability.run_files import read_run
 
 SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
@@ -37,6 +42,7 @@ class Served:
     def __init__(self, root) -> None:
         self.run_dir = RunDir(root)
         self.run_dir.logs.mkdir()
+        (self.run_dir.root / CLAIMS).mkdir()
         spec = RunSpec(name="n", script="train.py")
         self.run_dir.run.write_bytes(
             msgspec.json.encode(RunRecord(spec=spec, created="2026-01-01T00:00:00Z"))
@@ -57,7 +63,10 @@ class Served:
         for name, value in options.items():
             command += [name, str(value)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=(self.listening.fileno(), self.lifeline)
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(self.listening.fileno(), self.lifeline),
         )
         if serving:
             self.send_term()
@@ -79,6 +88,7 @@ class Served:
         self.process.kill()
         self.process.wait(WAIT_S)
         self.process.stdin.close()
+        self.process.stderr.close()
 
 
 @pytest.fixture
@@ -172,6 +182,77 @@ def test_a_connection_belongs_to_one_worker(served) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             worker.recv(timeout=WAIT_S)
         assert "this connection belongs to worker 0" in closed.value.rcvd.reason
+
+
+def ask_term(served) -> int:
+    with served.connect() as terminal:
+        terminal.send(encode(AskStatus()))
+        return decode_answer(terminal.recv(timeout=WAIT_S)).term
+
+
+def test_each_coordinator_claims_its_term_before_it_acts(served) -> None:
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
+    assert ask_term(served) == 1
+    first = served.process.pid
+    served.kill()
+    served.start()
+    assert ask_term(served) == 2
+    records = [one.record for one in claims.read()]
+    assert [record.number for record in records] == [1, 2]
+    assert [int(record.claimant.rpartition(":")[2]) for record in records] == [first, served.process.pid]
+
+
+def test_a_term_that_is_claimed_already_is_not_used_again(served) -> None:
+    assert ask_term(served) == 1
+    served.kill()
+    # Its coordinator died before its first event.
+    OwnTerm(open_claim_list(str(served.run_dir.root / CLAIMS)), at_least=2).claim()
+    served.start()
+    assert ask_term(served) == 3
+
+
+def test_a_coordinator_that_was_away_learns_of_the_higher_term_and_ends_in_words(served) -> None:
+    assert ask_term(served) == 1
+    stale = served.process
+    stale.send_signal(signal.SIGSTOP)
+    served.start()
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
+    until = time.monotonic() + WAIT_S
+    while len(claims.read()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    # It has its term, and waits for the lock on the ledger.
+    assert served.run_dir.events.read_bytes().count(b"coordinator.started") == 1
+    stale.send_signal(signal.SIGCONT)
+    assert stale.wait(WAIT_S) == SUPERSEDED_CODE
+    words = stale.stderr.read().decode()
+    stale.stdin.close()
+    stale.stderr.close()
+    assert f"the coordinator of term 1 ends: {claims.read()[1].record.claimant} has claimed term 2" in words
+    assert ask_term(served) == 2
+    assert [event.kind for event in read_run(served.run_dir).events] == [
+        "run.started",
+        "coordinator.started",
+        "coordinator.died",
+        "coordinator.started",
+    ]
+
+
+def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None:
+    assert ask_term(served) == 1
+    served.kill()
+    away = (served.run_dir.root / CLAIMS).rename(served.run_dir.root / "away")
+    served.start()
+    assert ask_term(served) == 2
+    away.rename(served.run_dir.root / CLAIMS)
+    claims = open_claim_list(str(served.run_dir.root / CLAIMS))
+    until = time.monotonic() + WAIT_S
+    while find_newest_term(claims.read()).number < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert served.process.poll() is None
+    served.process.terminate()
+    assert b"term 2 begins without a claim" in served.process.stderr.read()
 
 
 def test_the_coordinator_ends_with_its_agent(served) -> None:

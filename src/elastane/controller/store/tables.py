@@ -227,3 +227,12 @@ replies = Table(
     Index(None, "time_s"),
     comment="The first answer to each idempotency key.",
 )
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("run", Text, primary_key=True),
+    Column("slot", BigInteger, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    comment="The held slots of claim lists; rows are never changed. See `elastane.claims`.",
+)

@@ -1,0 +1,89 @@
+"""Decisions about a claim list that was read from slot 1 on: the term in charge, and the next one."""
+
+from collections.abc import Sequence
+
+from elastane.claims.records import GenerationClaim, HeldSlot, TermClaim, Unreadable
+
+
+def find_next_slot(held: Sequence[HeldSlot]) -> int:
+    """Return the first slot that is not held."""
+    return held[-1].slot + 1 if held else 1
+
+
+def number_next_term(held: Sequence[HeldSlot], at_least: int = 1) -> int:
+    """Return the number of a term that is claimed in the next slot.
+
+    It exceeds the number of every term in the list, also of one that cannot be read any more: such a record
+    counts as one more term, since the claimants of a list number their terms by this function.
+
+    Args:
+        held: all slots.
+        at_least: a number that is known from elsewhere.
+    """
+    newest = 0
+    for one in held:
+        match one.record:
+            case TermClaim(number=number):
+                newest = max(newest, number)
+            case Unreadable():
+                newest += 1
+            case GenerationClaim():
+                pass
+    return max(newest + 1, at_least)
+
+
+def find_newest_term(held: Sequence[HeldSlot]) -> TermClaim | None:
+    """Return the term in charge: the first record with the highest number. None: there is none."""
+    newest: TermClaim | None = None
+    for one in held:
+        match one.record:
+            case TermClaim() as term if newest is None or term.number > newest.number:
+                newest = term
+            case _:
+                pass
+    return newest
+
+
+def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim | None:
+    """Return the term that is in charge instead of the own one. None: there is none.
+
+    Args:
+        held: all slots.
+        own: term of the caller, which may act before it could claim it. Then an equal number counts too.
+    """
+    newest = find_newest_term(held)
+    if newest is None or newest.nonce == own.nonce or newest.number < own.number:
+        return None
+    return newest
+
+
+def find_newest_generation(held: Sequence[HeldSlot]) -> GenerationClaim | None:
+    """Return the unplanned generation that counts: the last one claimed by the term in charge at that time.
+
+    A coordinator may have lost its term between its last read and its claim; that claim does not count.
+    None: there is none.
+    """
+    term, newest = 0, None
+    for one in held:
+        match one.record:
+            case TermClaim(number=number):
+                term = max(term, number)
+            case GenerationClaim() as generation:
+                outdated = generation.term < term
+                # The record of its term may be unreadable.
+                term = max(term, generation.term)
+                if not outdated and (newest is None or generation.number > newest.number):
+                    newest = generation
+            case Unreadable():
+                pass
+    return newest
+
+
+def describe_unreadable(held: HeldSlot, where: str) -> str:
+    """Return a sentence about a slot without a readable record; empty if its record can be read."""
+    if not isinstance(held.record, Unreadable):
+        return ""
+    return (
+        f"slot {held.slot} of the claim list {where} cannot be read: {held.record.why}; it stays held, and "
+        "the other slots count as before"
+    )

@@ -1,0 +1,103 @@
+"""The term of one coordinator: claimed before it acts, and compared with later ones while it acts."""
+
+import logging
+import os
+import socket
+import time
+
+from elastane.api.errors import ElastaneError
+from elastane.api.exit_codes import ExitCode
+from elastane.claims.claim_list import ClaimList
+from elastane.claims.history import find_next_slot, find_superseding_term, number_next_term
+from elastane.claims.records import HeldSlot, TermClaim, make_nonce
+
+SUPERSEDED_CODE = 75
+"""The exit code of a coordinator that has learned of a higher term. No other code of ours is this one."""
+CHECK_EVERY_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Superseded(ElastaneError):
+    """Another coordinator is in charge of the run.
+
+    Args:
+        number: of the term of this process.
+        other: the term of the other coordinator.
+        where: the claim list.
+    """
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, number: int, other: TermClaim, where: str) -> None:
+        super().__init__(
+            f"the coordinator of term {number} ends: {other.claimant} has claimed term {other.number} in the "
+            f"claim list {where}",
+            means="another coordinator is in charge of this run, and this one may not change anything now",
+            do="nothing if the other one serves the run; otherwise end all its processes and resume it",
+        )
+
+
+class OwnTerm:
+    """The term of this process, in a claim list.
+
+    It acts without a claim if the list cannot be written, for example on a full disk, and claims later. Until
+    then only the lock on the run directory keeps other coordinators away.
+
+    Args:
+        claims: the list; give it a short time limit.
+        at_least: the lowest number that the term may have.
+    """
+
+    def __init__(self, claims: ClaimList, at_least: int) -> None:
+        self._claims = claims
+        self._record = _make_record(at_least)
+        self._claimed = False
+
+    @property
+    def number(self) -> int:
+        return self._record.number
+
+    def claim(self) -> int:
+        """Claim the next term and return its number, which is then fixed."""
+        try:
+            held = self._claims.read()
+            while not self._claimed:
+                number = number_next_term(held, self.number)
+                if number != self.number:
+                    self._record = _make_record(number)
+                held = self._claim_next(held)
+        except ElastaneError as error:
+            logger.warning("term %d begins without a claim: %s", self.number, error)
+        return self.number
+
+    def check(self) -> Superseded | None:
+        """Compare the term with the list, and claim it if that was not possible before.
+
+        While the list is away nothing is compared, and the term goes on.
+
+        Returns:
+            The reason to end; None: this term is in charge.
+        """
+        try:
+            held = self._claims.read()
+            while (other := find_superseding_term(held, self._record)) is None and not self._claimed:
+                held = self._claim_next(held)
+        except ElastaneError:
+            return None
+        return None if other is None else Superseded(self.number, other, self._claims.where)
+
+    def _claim_next(self, held: tuple[HeldSlot, ...]) -> tuple[HeldSlot, ...]:
+        """Claim the slot after the held ones; return them with its holder."""
+        # An earlier claim of unknown outcome may hold a slot.
+        if any(one.holds(self._record) for one in held):
+            self._claimed = True
+            return held
+        holder = self._claims.claim(find_next_slot(held), self._record)
+        self._claimed = holder.holds(self._record)
+        return (*held, holder)
+
+
+def _make_record(number: int) -> TermClaim:
+    claimant = f"{socket.gethostname()}:{os.getpid()}"
+    return TermClaim(number=number, claimant=claimant[:256], nonce=make_nonce(), time=time.time())

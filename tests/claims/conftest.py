@@ -1,0 +1,73 @@
+"""Places of every kind for one contract suite."""
+
+import shutil
+
+import psycopg
+import pytest
+import s3fs
+
+from elastane.claims.records import TermClaim, make_nonce
+from elastane.controller.store.database import Store
+from tests.controller.postgres import NotInstalled, postgres_server
+
+from .kinds import DirectoryKind, ObjectStoreKind, StoreKind, numbers, set_s3_environment
+from .s3_server import FaultyServer
+
+
+@pytest.fixture(scope="session")
+def server():
+    running = FaultyServer()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    try:
+        with postgres_server() as url:
+            yield url
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    Store(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def make_s3(monkeypatch, server):
+    set_s3_environment(monkeypatch, server)
+    # fsspec keeps them for the whole process, with the endpoint of the first test.
+    s3fs.S3FileSystem.clear_instance_cache()
+    return lambda: ObjectStoreKind(server)
+
+
+@pytest.fixture(params=["directory", "s3", "sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+def kind(request, tmp_path):
+    """Make a place without any slot, of each kind."""
+    if request.param == "directory":
+        made = DirectoryKind(tmp_path)
+    elif request.param == "s3":
+        made = request.getfixturevalue("make_s3")()
+    elif request.param == "sqlite":
+        path = shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "store.db")
+        made = StoreKind(f"sqlite:///{path}")
+    else:
+        url, name = request.getfixturevalue("postgres"), f"claims{next(numbers)}"
+        with psycopg.connect(url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        made = StoreKind(url(name), postgres=url)
+    yield made
+    made.close()
+
+
+def _term(number=1, claimant="a:1", **values):
+    return TermClaim(number=number, claimant=claimant, nonce=make_nonce(), time=1.8e9, **values)
+
+
+@pytest.fixture(scope="session")
+def term():
+    return _term
