@@ -166,6 +166,7 @@ class Agent:
                 self._run_dir,
                 lifeline=self._lifeline,
                 threads=self._spec.threads,
+                numerics=self._spec.numerics,
                 debug=self._spec.debug,
             )
             self._fork_server = ForkServerHandle(child)

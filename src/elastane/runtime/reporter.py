@@ -18,7 +18,7 @@ from elastane.api import control
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
-from elastane.api.spec import Pinned
+from elastane.api.spec import Pinned, Probe
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -105,6 +105,11 @@ class Reporter:
         return self._reactor
 
     # -- to the coordinator --------------------------------------------------------------------------------
+
+    def add_probe(self, probe: Probe) -> None:
+        """Add the bits of the rehearsal to the pinned facts of the next report."""
+        if self._pinned is not None:
+            self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
 
     def report_ready(self) -> None:
         """Report that this worker has rehearsed."""

@@ -70,6 +70,7 @@ class Trainer:
         rehearsed: this worker has everything loaded and warm.
         initial: the run begins with this worker.
         compares: this worker computes a microbatch twice before it begins, to compare.
+        probes: it compares the bits of a microbatch with those of other workers before it begins.
         record: the values and files that the script records of the last step.
         seeds: the seeds of the script's random numbers outside microbatches.
         schedule: the schedule by which the run takes checkpoints.
@@ -108,6 +109,7 @@ class Trainer:
         self.rehearsed = False
         self.initial = reporter.alone or (settings.resumed is None and settings.worker < settings.spec.start)
         self.compares = self.initial and settings.spec.convergence == "exact"
+        self.probes = not reporter.alone and settings.spec.convergence == "exact"
         self.record = StepRecord()
         self.seeds = ScriptSeeds(settings.spec.seed)
         self.schedule = CheckpointSchedule(settings.spec.checkpoints)

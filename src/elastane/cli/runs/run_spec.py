@@ -60,6 +60,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "seed": options.seed,
         "threads": options.threads,
         "convergence": options.convergence,
+        "numerics": options.numerics,
         "digest_every": options.digest_every,
         "transport": options.transport,
     }
