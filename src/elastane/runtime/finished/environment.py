@@ -51,7 +51,7 @@ def describe_machine() -> dict[str, str]:
         "CPU": _find_processor(),
         "CPU capability": str(torch.backends.cpu.get_cpu_capability()),
         "MKL": _find_line(build, "Math Kernel Library Version"),
-        "oneDNN": _find_line(build, "MKL-DNN"),
+        "oneDNN": _find_line(build, "MKL-DNN") if torch.backends.mkldnn.enabled else "disabled",
         "torch build": f"{torch.__version__}, {torch.version.git_version[:12]}",
         "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "",
     }
