@@ -42,7 +42,7 @@ def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
         f"its {name} is {its or 'unknown'!r}, the run's is {of_run or 'unknown'!r}"
         for name, its, of_run in facts
         if its != of_run
-    ] or ["none of the known facts about the two machines differs, so the script may compute something else there"]
+    ] or ["no known fact differs between the two machines, so the script may compute something else there"]
     return (
         "its machine computes other bits from the same microbatch and the same values "
         f"(probe {other.result[:12]}, but the run's is {probe.result[:12]}): {'; '.join(reasons)} "

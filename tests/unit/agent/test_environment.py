@@ -64,7 +64,10 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
     )
     module, start = {
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
-        "fork-server": (processes, partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1, numerics="native")),
+        "fork-server": (
+            processes,
+            partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1, numerics="native"),
+        ),
         "agent of a job": (
             agent_process,
             partial(start_agent, run_dir, order, (), build_job_environment(wishes, os.environ), run_dir.root),
