@@ -18,8 +18,8 @@ tenth of a step's time. The first value is the largest that glibc accepts."""
 
 
 PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-"""Variables of workers with portable numerics, which the libraries read when they are loaded. All three have to
-be set: capping ATen alone leaves the choice of kernels to oneDNN and MKL."""
+"""Variables of workers with portable numerics, which the libraries read when they are loaded. All three have
+to be set: capping ATen alone leaves the choice of kernels to oneDNN and MKL."""
 
 
 def build_process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -28,7 +28,7 @@ def build_process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def list_portable_variables(architecture: str) -> dict[str, str]:
-    """Return the variables that select the same kernels on all CPUs of an architecture, such as ``x86_64``."""
+    """Return the variables that select the same kernels on all CPUs of an architecture, as in ``uname``."""
     capability = "avx2" if architecture in ("x86_64", "AMD64") else "default"
     return {**PORTABLE, "ATEN_CPU_CAPABILITY": capability}
 
