@@ -74,7 +74,8 @@ def main() -> None:
         same = len({r[setting][name]["digest"] for r in rounds for setting in SETTINGS}) == 1
         print(
             f"{name}: portable takes {median(ratios):.2f} times as long "
-            f"({min(ratios):.2f} to {max(ratios):.2f}); {'the same' if same else 'other'} bits; digest {median(shares):.1%} of a pass"
+            f"({min(ratios):.2f} to {max(ratios):.2f}); {'the same' if same else 'other'} bits; "
+            f"digest {median(shares):.1%} of a pass"
         )
 
 

@@ -106,13 +106,10 @@ class Reporter:
 
     # -- to the coordinator --------------------------------------------------------------------------------
 
-    def add_probe(self, probe: Probe) -> None:
-        """Add the bits of the rehearsal to the pinned facts of the next report."""
-        if self._pinned is not None:
+    def report_ready(self, probe: Probe | None) -> None:
+        """Report that this worker has rehearsed, with the bits of the rehearsal; None: they are not compared."""
+        if self._pinned is not None and probe is not None:
             self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
-
-    def report_ready(self) -> None:
-        """Report that this worker has rehearsed."""
         priority.restore()
         self._ready = True
         if self._link is not None:

@@ -342,9 +342,7 @@ class TrainingStep:
             check_scalers(scalers)
         probe = rehearsal.build_probe()
         rehearsal.leave_no_trace()
-        if probe is not None:
-            trainer.reporter.add_probe(probe)
-        trainer.end_rehearsal()
+        trainer.end_rehearsal(probe)
 
     def _load_first_batch(self) -> Any:
         """Return the first microbatch of the run that has samples.
