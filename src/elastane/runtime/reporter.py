@@ -107,7 +107,7 @@ class Reporter:
     # -- to the coordinator --------------------------------------------------------------------------------
 
     def report_ready(self, probe: Probe | None) -> None:
-        """Report that this worker has rehearsed, with the bits of the rehearsal; None: they are not compared."""
+        """Report that this worker has rehearsed, with its bits; None: they are not compared."""
         if self._pinned is not None and probe is not None:
             self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
         priority.restore()

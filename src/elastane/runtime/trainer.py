@@ -170,7 +170,7 @@ class Trainer:
             reactor.post(events.GenerationProposed(Generation(1, 1, (member_alone,), planned=False)))
 
     def end_rehearsal(self, probe: Probe | None = None) -> None:
-        """Report that this worker has rehearsed and is ready, with the bits of the rehearsal, if it had one."""
+        """Report that this worker has rehearsed and is ready, with the bits that it computed."""
         if not self.reporter.alone:
             # Warm up now, so that peers do not wait for it later; a process that trains alone has no peers.
             self.gradients.slots.touch()
