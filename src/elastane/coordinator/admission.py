@@ -33,7 +33,7 @@ def describe_differences(pinned: Pinned, other: Pinned) -> str:
 
 
 def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
-    """Describe why a machine computes other bits than the run's; empty if it does not, or if that is unknown."""
+    """Describe why a machine computes other bits than the run's; empty if none or unknown."""
     if probe is None or other is None or probe.values != other.values or probe.result == other.result:
         return ""
     names = sorted(probe.machine.keys() | other.machine.keys())
