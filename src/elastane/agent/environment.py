@@ -28,7 +28,7 @@ def build_process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def list_portable_variables(architecture: str) -> dict[str, str]:
-    """Return the variables that select the same kernels on all CPUs of an architecture, as in ``uname``."""
+    """Return the variables that select the same kernels on all CPUs of an architecture, such as x86_64."""
     capability = "avx2" if architecture in ("x86_64", "AMD64") else "default"
     return {**PORTABLE, "ATEN_CPU_CAPABILITY": capability}
 

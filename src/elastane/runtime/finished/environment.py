@@ -53,7 +53,7 @@ def describe_machine() -> dict[str, str]:
         "MKL": _find_line(build, "Math Kernel Library Version"),
         "oneDNN": _find_line(build, "MKL-DNN") if torch.backends.mkldnn.enabled else "disabled",
         "torch build": f"{torch.__version__}, {torch.version.git_version[:12]}",
-        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
     }
     facts |= {name: os.environ.get(name, "") for name in CAP_INSTRUCTIONS}
     return {name: fact for name, fact in facts.items() if fact}
