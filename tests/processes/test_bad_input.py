@@ -108,6 +108,29 @@ def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(
     assert ended.get_shares(30).keys() == {0, 1}
 
 
+def test_a_worker_that_computes_other_bits_is_refused_and_the_run_goes_on(
+    stage, assert_equals_reference, tmp_path
+):
+    """A joiner rounds one function in another way, as a library does that selects other kernels."""
+    scripts = shutil.copytree(SCRIPTS, tmp_path / "scripts")
+
+    async def disturb(run):
+        await run.wait_for_step(4)
+        with (scripts / "faults.py").open("a") as file:
+            file.write("import torch\ntorch.tanh = lambda x: 1 - 2 / ((2 * x.float()).exp() + 1)\n")
+        await run.resize(3)
+        await run.wait_for_event("worker.refused", "worker 2")
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, script=scripts / "training.py", start=2)
+    assert_equals_reference(ended)
+    why = ended.find_events("worker.refused")[0].why
+    assert "computes other bits" in why
+    assert "no known fact differs" in why
+    assert "worker 2" not in ended.find_subjects("worker.joined")
+    assert ended.get_shares(30).keys() == {0, 1}
+
+
 def test_a_worker_with_another_model_is_refused(stage):
     """The first worker pins the model; a worker with another one may not join."""
     ended = stage.play("another model", script="mistaken.py", start=2, max_workers=2)

@@ -186,6 +186,7 @@ class Agent:
                 self._run_dir,
                 lifeline=self._lifeline,
                 threads=self.spec.threads,
+                numerics=self.spec.numerics,
                 debug=self.spec.debug,
             )
             self._fork_server = ForkServerHandle(child)

@@ -90,6 +90,7 @@ class Child:
         pipe_in: its standard input is a pipe from the agent.
         pipe_out: its standard output is a pipe to the agent.
         threads: threads of its numerical libraries, as in a worker; None: do not set them.
+        numerics: as in `elastane.api.spec.RunSpec`; only with ``threads``.
 
     Raises:
         OSError: it cannot be started.
@@ -104,11 +105,12 @@ class Child:
         pipe_in: bool = False,
         pipe_out: bool = False,
         threads: int | None = None,
+        numerics: str = "native",
     ) -> None:
         environment = (
             build_process_environment(os.environ)
             if threads is None
-            else build_worker_environment(os.environ, threads)
+            else build_worker_environment(os.environ, threads, numerics)
         )
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
@@ -174,7 +176,7 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
 
 
 def start_fork_server(
-    commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, debug: bool = False
+    commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, numerics: str, debug: bool = False
 ) -> Child:
     """Start a fork server; with ``debug``, its workers get the standard streams of this process."""
     command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
@@ -192,6 +194,7 @@ def start_fork_server(
             pipe_in=True,
             pipe_out=True,
             threads=threads,
+            numerics=numerics,
         )
     finally:
         for stream in streams:

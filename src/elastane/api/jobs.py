@@ -143,7 +143,7 @@ class JobCheckpoints(SpecPart, frozen=True, kw_only=True, gc=False):
 
 
 class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
-    """How the job trains. The trained bytes depend on the first five fields, never on the cluster.
+    """How the job trains. The trained bytes depend on the first six fields, never on the cluster.
 
     Args:
         seed: seed of the sample order, dropout and initial weights.
@@ -151,6 +151,8 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
         virtual_ranks: V, the number of pieces of every global batch; None: global batch divided by
             microbatch.
         convergence: ``exact``: the same bits for any number of workers; ``fast``: sums in the cheapest order.
+        numerics: ``native`` computes with all instructions of the CPU; ``portable`` only with those that all
+            CPUs of the architecture have.
         copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
         checkpoints: when it saves checkpoints.
         log: the trackers that receive the metrics of each step.
@@ -162,6 +164,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     threads: int = 1
     virtual_ranks: int | None = None
     convergence: Literal["exact", "fast"] = "exact"
+    numerics: Literal["native", "portable"] = "native"
     copies: int | Literal["all"] = "all"
     checkpoints: JobCheckpoints = JobCheckpoints()
     log: tuple[Tracker, ...] = ()

@@ -79,6 +79,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             microbatch.
         copies: copies of the optimizer state; None: every worker keeps everything.
         convergence: ``exact`` sums gradients in one fixed tree; ``fast`` sums them in the cheapest order.
+        numerics: ``native`` computes with all instructions of the CPU; ``portable`` only with those that all
+            CPUs of the architecture have.
         seed: seed of the sample order, dropout and (through ``elastane.join``) the initial weights.
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
@@ -107,6 +109,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     virtual_ranks: int | None = None
     copies: int | None = None
     convergence: Literal["exact", "fast"] = "exact"
+    numerics: Literal["native", "portable"] = "native"
     seed: int = 0
     threads: int = 1
     digest_every: int = 50
@@ -124,6 +127,20 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def program(self) -> tuple[str, ...]:
         """The words after ``python``, or after the options of ``elastane run``, that start the program."""
         return (*(("-m", self.module) if self.module else (self.script,)), *self.args)
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """The bits that a machine computes in the rehearsal of a worker: a microbatch of step 1.
+
+    Args:
+        values: digest of the values with which it was computed. Probes of different values tell nothing.
+        result: digest of the loss and the gradients.
+        machine: readable facts by name, such as the model of the CPU, that may explain another result.
+    """
+
+    values: str
+    result: str
+    machine: dict[str, str]
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +164,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         versions: versions of elastane, torch, python and the device, readable.
         dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
         order_digest: SHA-256 over the first epoch's order, if the script chooses it; empty: the seed does.
+        numerics: as in `RunSpec`.
+        probe: None before the rehearsal, without one, or with ``convergence`` ``fast``.
     """
 
     script_digest: str
@@ -166,6 +185,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     dataset_digest: str = ""
     order_digest: str = ""
+    numerics: str = "native"
+    probe: Probe | None = None
 
 
 class Resumed(msgspec.Struct, frozen=True):

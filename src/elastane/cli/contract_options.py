@@ -10,6 +10,7 @@ NOT_WITH_CONTRACT = (
     "copies",
     "virtual_ranks",
     "convergence",
+    "numerics",
     "seed",
     "checkpoint_every",
     "checkpoint_at",

@@ -97,6 +97,15 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
             rich_help_panel=TRAINING,
         ),
     ] = None
+    numerics: Annotated[
+        Literal["native", "portable"] | None,
+        typer.Option(
+            metavar="native|portable",
+            help="native (default): use all instructions of the CPU. portable: only those that other models "
+            "have too, so that workers on them compute the same bits; slower.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(

@@ -191,6 +191,7 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
             threads=spec.threads,
             virtual_ranks=spec.virtual_ranks,
             convergence=spec.convergence,
+            numerics=spec.numerics,
             copies="all" if spec.copies is None else spec.copies,
         ),
     )

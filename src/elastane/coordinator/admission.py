@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.control import WorkerReport
 from elastane.api.membership import WorkerId
-from elastane.api.spec import Pinned
+from elastane.api.spec import Pinned, Probe
 from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
 
@@ -22,10 +22,31 @@ EXPLANATIONS = {
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
     """Describe the fields that differ, with both values and what to do; empty if none differs."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
-    return "; ".join(
+    differences = [
         f"{name} is {after[name]!r}, but the run's is {before[name]!r}{EXPLANATIONS.get(name, '')}"
         for name in before
-        if before[name] != after[name]
+        if name != "probe" and before[name] != after[name]
+    ]
+    if differences:
+        return "; ".join(differences)
+    return describe_other_bits(pinned.probe, other.probe)
+
+
+def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
+    """Describe why a machine computes other bits than the run's; empty if none or unknown."""
+    if probe is None or other is None or probe.values != other.values or probe.result == other.result:
+        return ""
+    names = sorted(probe.machine.keys() | other.machine.keys())
+    facts = [(name, other.machine.get(name, ""), probe.machine.get(name, "")) for name in names]
+    reasons = [
+        f"its {name} is {its or 'unknown'!r}, the run's is {of_run or 'unknown'!r}"
+        for name, its, of_run in facts
+        if its != of_run
+    ] or ["no known fact differs between the two machines, so the script may compute something else there"]
+    return (
+        "its machine computes other bits from the same microbatch and the same values "
+        f"(probe {other.result[:12]}, but the run's is {probe.result[:12]}): {'; '.join(reasons)} "
+        "(use like machines, or start a new run with --numerics portable)"
     )
 
 
@@ -36,6 +57,8 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
         return True
     differences = describe_differences(turn.roster.pinned, pinned)
     if not differences:
+        if turn.roster.pinned.probe is None and pinned.probe is not None:
+            turn.pin(msgspec.structs.replace(turn.roster.pinned, probe=pinned.probe))
         return True
     why = f"worker {worker} does not fit this run: {differences}"
     turn.record_worker_event("worker.refused", worker, why)

@@ -31,6 +31,7 @@ DECIDES = (
     "seed",
     "threads",
     "convergence",
+    "numerics",
     "parameters",
     "blocks",
     "layout_digest",
@@ -210,6 +211,8 @@ def flatten_pinned(pinned: Pinned) -> dict[str, str]:
     """Return pinned choices as readable pairs, with versions under names such as ``versions.torch``."""
     values = msgspec.structs.asdict(pinned)
     versions = values.pop("versions")
+    # It differs whenever another fact does, such as the seed.
+    del values["probe"]
     return {name: str(value) for name, value in values.items()} | {
         f"versions.{name}": version for name, version in versions.items()
     }

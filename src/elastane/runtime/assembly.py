@@ -143,6 +143,7 @@ def build_pinned(
         seed=spec.seed,
         threads=spec.threads,
         convergence=spec.convergence,
+        numerics=spec.numerics,
         copies=spec.copies,
         parameters=parts.layout.elements,
         blocks=len(parts.layout.blocks),

@@ -20,7 +20,7 @@ from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
-from elastane.api.spec import Pinned, RunSpec
+from elastane.api.spec import Pinned, Probe, RunSpec
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -108,8 +108,10 @@ class Reporter:
 
     # -- to the coordinator --------------------------------------------------------------------------------
 
-    def report_ready(self) -> None:
-        """Report that this worker has rehearsed."""
+    def report_ready(self, probe: Probe | None) -> None:
+        """Report that this worker has rehearsed, with its bits; None: they are not compared."""
+        if self._pinned is not None and probe is not None:
+            self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
         priority.restore()
         self._ready = True
         if self._link is not None:

@@ -324,7 +324,7 @@ class TrainingStep:
     def _rehearse(self) -> Iterator[Any]:
         trainer = self._trainer
         rehearsal = self._rehearsal = StepRehearsal(
-            trainer.state, trainer.gradients, compared=trainer.compares
+            trainer.state, trainer.gradients, compared=trainer.compares, probed=trainer.probes
         )
         scalers = list_used_scalers() if trainer.initial else []
         for pass_number in range(2 if trainer.compares else 1):
@@ -340,8 +340,9 @@ class TrainingStep:
         self._rehearsal = None
         if trainer.initial:
             check_scalers(scalers)
+        probe = rehearsal.build_probe()
         rehearsal.leave_no_trace()
-        trainer.end_rehearsal()
+        trainer.end_rehearsal(probe)
 
     def _load_first_batch(self) -> Any:
         """Return the first microbatch of the run that has samples.

@@ -7,9 +7,13 @@ beginning of a run the rehearsal computes the microbatch twice and compares all 
 
 import msgspec
 import torch
+import xxhash
 
 from elastane.api.errors import BadInput
+from elastane.api.spec import Probe
+from elastane.runtime.finished.environment import describe_machine
 from elastane.runtime.losses import build_no_microbatch_error, build_unused_microbatch_error
+from elastane.runtime.state.change_detector import digest_tensor
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.module_attributes import ModuleAttributes
 from elastane.runtime.state.training_state import TrainingState, build_inside_step_error
@@ -41,13 +45,14 @@ class StepRehearsal:
         state: the training state.
         gradients: the gradients of the training.
         compared: the passes must agree bit for bit.
+        probed: the bits of the first pass are compared with those of other machines.
     """
 
-    def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
-        self._state, self._gradients, self._compared = state, gradients, compared
+    def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool, probed: bool) -> None:
+        self._state, self._gradients, self._compared, self._probed = state, gradients, compared, probed
         self._attributes = ModuleAttributes(state.model)
         self._caches = state.replicated.untrained.copy_buffers()
-        self._content = state.digest_content() if compared else {}
+        self._content = state.digest_content() if compared or probed else {}
         self._versions = state.read_versions()
         self._passes: list[_Pass] = []
         self._loss = ""
@@ -79,7 +84,8 @@ class StepRehearsal:
             raise build_no_microbatch_error()
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
-        self._fingerprints = self._gradients.compute_fingerprints() if self._compared else ()
+        needed = self._compared or (self._probed and not self._passes)
+        self._fingerprints = self._gradients.compute_fingerprints() if needed else ()
         # As in a step: the script must not change gradients, and zero_grad does no harm.
         self._gradients.mark_consumed()
 
@@ -112,6 +118,21 @@ class StepRehearsal:
         attributes = ModuleAttributes(state.model)
         self._passes.append(_Pass(self._loss, fingerprints, attributes, caches, self._logged))
         state.buffers.restore()
+
+    def build_probe(self) -> Probe | None:
+        """Return the bits of the first pass, to compare with those of other machines; None: not wanted."""
+        if not self._probed:
+            return None
+        first = self._passes[0]
+        caches = sorted(self._caches.items())
+        values = msgspec.json.encode(
+            (sorted(self._content.items()), [(name, digest_tensor(tensor)) for name, tensor in caches])
+        )
+        return Probe(
+            values=xxhash.xxh3_128_hexdigest(values),
+            result=xxhash.xxh3_128_hexdigest(msgspec.json.encode((first.loss, first.gradients))),
+            machine=describe_machine(),
+        )
 
     def leave_no_trace(self) -> None:
         """Restore everything that the passes have changed.

@@ -16,6 +16,7 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat_file import Phase
 from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest
+from elastane.api.spec import Probe
 from elastane.protocol import actions, events
 from elastane.protocol.layout import REPLICATED_BLOCK
 from elastane.protocol.member_machine import MemberMachine
@@ -70,6 +71,7 @@ class Trainer:
         rehearsed: this worker has everything loaded and warm.
         initial: the run begins with this worker.
         compares: this worker computes a microbatch twice before it begins, to compare.
+        probes: it compares the bits of a microbatch with those of other workers before it begins.
         record: the values and files that the script records of the last step.
         seeds: the seeds of the script's random numbers outside microbatches.
         schedule: the schedule by which the run takes checkpoints.
@@ -108,6 +110,7 @@ class Trainer:
         self.rehearsed = False
         self.initial = reporter.alone or (settings.resumed is None and settings.worker < settings.spec.start)
         self.compares = self.initial and settings.spec.convergence == "exact"
+        self.probes = not reporter.alone and settings.spec.convergence == "exact"
         self.record = StepRecord()
         self.seeds = ScriptSeeds(settings.spec.seed)
         self.schedule = CheckpointSchedule(settings.spec.checkpoints)
@@ -166,14 +169,14 @@ class Trainer:
             member_alone = Member(self.worker, "", 0)
             reactor.post(events.GenerationProposed(Generation(1, 1, (member_alone,), planned=False)))
 
-    def end_rehearsal(self) -> None:
-        """Report that this worker has rehearsed and is ready."""
+    def end_rehearsal(self, probe: Probe | None = None) -> None:
+        """Report that this worker has rehearsed and is ready, with the bits that it computed."""
         if not self.reporter.alone:
             # Warm up now, so that peers do not wait for it later; a process that trains alone has no peers.
             self.gradients.slots.touch()
             self.state.rehearse(self.gradients.slots.sums)
         self.rehearsed = True
-        self.reporter.report_ready()
+        self.reporter.report_ready(probe)
 
     def take_script_changes(self) -> None:
         """Add the script's changes since the last step to the state; call this before every round.

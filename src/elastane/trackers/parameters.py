@@ -12,7 +12,7 @@ from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.trackers.tracker import TrackedRun
 
 LARGEST_BYTES = 1 << 10
-FIXED = ("script", "module", "virtual_ranks", "convergence", "seed", "threads")
+FIXED = ("script", "module", "virtual_ranks", "convergence", "numerics", "seed", "threads")
 """Fields of the spec that stay the same from the first attempt to the last."""
 LEFT_OUT = ("copies", "versions")
 

@@ -1,6 +1,7 @@
 """Every process of a run has the same hash seed, for any shell and any job file."""
 
 import os
+import platform
 import subprocess
 import sys
 from functools import partial
@@ -8,7 +9,11 @@ from functools import partial
 import pytest
 
 from elastane.agent import processes
-from elastane.agent.environment import build_process_environment, build_worker_environment
+from elastane.agent.environment import (
+    build_process_environment,
+    build_worker_environment,
+    list_portable_variables,
+)
 from elastane.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.api.jobs import JobSpec
 from elastane.api.orders import StartAttempt
@@ -59,7 +64,10 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
     )
     module, start = {
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
-        "fork-server": (processes, partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1)),
+        "fork-server": (
+            processes,
+            partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1, numerics="native"),
+        ),
         "agent of a job": (
             agent_process,
             partial(start_agent, run_dir, order, (), build_job_environment(wishes, os.environ), run_dir.root),
@@ -88,3 +96,24 @@ def test_a_worker_keeps_the_variables_that_the_user_has_set() -> None:
     environment = build_worker_environment(own, threads=2)
     assert (environment["COLOUR"], environment["MALLOC_TRIM_THRESHOLD_"]) == ("red", "7")
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == ("2", "2")
+
+
+def test_portable_numerics_cap_the_kernels_that_torch_selects() -> None:
+    program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    environment = build_worker_environment(os.environ | {"MKL_CBWR": "AVX2"}, 1, "portable")
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    capability = list_portable_variables(platform.machine())["ATEN_CPU_CAPABILITY"]
+    assert printed.stdout.strip() == capability.upper()
+    assert environment["MKL_CBWR"] == "COMPATIBLE"
+
+
+def test_native_numerics_leave_the_choice_of_kernels_to_the_user() -> None:
+    own = {"ATEN_CPU_CAPABILITY": "default"}
+    assert build_worker_environment(own, 1)["ATEN_CPU_CAPABILITY"] == "default"
+    assert "MKL_CBWR" not in build_worker_environment(own, 1)

@@ -25,6 +25,7 @@ from elastane.api.control import (
     WriteModel,
 )
 from elastane.api.records import EventLine
+from elastane.api.spec import Probe
 
 
 def make_loss(worker: int, peer: int) -> PeerLost:
@@ -119,6 +120,53 @@ def test_the_first_report_of_the_script_pins_it_and_another_script_is_refused(op
     assert "seed is 7, but the run's is 0" in why
     assert stage.list_dismissals() == {1: 1}
     assert stage.proposals == []
+
+
+def build_probe(result: str, values: str = "the same", **machine: str) -> Probe:
+    return Probe(values=values, result=result, machine=machine)
+
+
+def report_probes(stage, first: Probe | None, second: Probe | None) -> list[str]:
+    """Report two rehearsed workers; return why the second is refused."""
+    stage.start(0)
+    stage.alive.add(1)
+    pinned = stage.roster.pinned
+    stage.report_worker(0, state="ready", pinned=msgspec.structs.replace(pinned, probe=first))
+    stage.report_worker(1, state="ready", pinned=msgspec.structs.replace(pinned, probe=second))
+    return [event.why for event in stage.events if event.kind == "worker.refused"]
+
+
+def test_a_worker_whose_machine_computes_other_bits_is_refused_with_the_facts_that_differ(open_stage) -> None:
+    stage = open_stage(start=2)
+    first, second = build_probe("aa", CPU="X", MKL="1"), build_probe("bb", CPU="Y", MKL="1")
+    (why,) = report_probes(stage, first, second)
+    assert "computes other bits" in why
+    assert "its CPU is 'Y', the run's is 'X'" in why
+    assert "MKL" not in why
+    assert stage.list_dismissals() == {1: 1}
+    assert stage.proposals == []
+
+
+def test_a_difference_that_no_fact_explains_is_refused_and_said_to_be_unknown(open_stage) -> None:
+    (why,) = report_probes(open_stage(start=2), build_probe("aa", CPU="X"), build_probe("bb", CPU="X"))
+    assert "no known fact differs" in why
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (build_probe("aa", CPU="X"), build_probe("aa", CPU="Y")),
+        (build_probe("aa"), None),
+        (None, build_probe("bb")),
+        (build_probe("aa"), build_probe("bb", values="others")),
+    ],
+    ids=["equal bits of two CPUs", "a joiner without one", "a run without one", "other values"],
+)
+def test_probes_that_are_equal_missing_or_not_comparable_refuse_nobody(open_stage, first, second) -> None:
+    stage = open_stage(start=2)
+    assert report_probes(stage, first, second) == []
+    assert stage.newest.workers == (0, 1)
+    assert stage.roster.pinned.probe == (first or second)
 
 
 def test_after_three_failed_joins_in_a_row_the_run_continues_without_replacements(training) -> None:

@@ -219,6 +219,7 @@ def _change_training(training: JobTraining, options: JobOptions) -> JobTraining:
         threads=options.threads,
         virtual_ranks=options.virtual_ranks,
         convergence=options.convergence,
+        numerics=options.numerics,
         copies=_read_job_copies(options.copies),
         log=read_trackers(options),
     )

@@ -134,6 +134,7 @@ PINNED = (
     "grace",
     "virtual_ranks",
     "convergence",
+    "numerics",
     "seed",
     "threads",
     "host_discovery_script",

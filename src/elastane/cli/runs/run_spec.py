@@ -62,6 +62,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "seed": options.seed,
         "threads": options.threads,
         "convergence": options.convergence,
+        "numerics": options.numerics,
         "digest_every": options.digest_every,
         "transport": _choose_transport(options),
         "listen": None if options.listen is None else check_own_address("--listen", options.listen),

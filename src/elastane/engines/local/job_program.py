@@ -55,6 +55,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
         virtual_ranks=training.virtual_ranks,
         copies=None if training.copies == "all" else training.copies,
         convergence=training.convergence,
+        numerics=training.numerics,
         seed=training.seed,
         threads=training.threads,
         checkpoints=None if contract else parse_checkpoint_policy(training.checkpoints),

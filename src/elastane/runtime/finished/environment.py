@@ -26,6 +26,9 @@ DECIDE_BITS = (
 """Environment variables that change the computation of kernels, or its order."""
 
 
+CAP_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+
+
 def describe_environment() -> TrainingEnvironment:
     return TrainingEnvironment(
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -39,6 +42,30 @@ def describe_environment() -> TrainingEnvironment:
         variables={name: os.environ[name] for name in DECIDE_BITS if name in os.environ},
         packages=list_imported_packages(),
     )
+
+
+def describe_machine() -> dict[str, str]:
+    """Return the facts about the machine and its libraries that may change the bits of kernels, by name."""
+    build = torch.__config__.show()
+    facts = {
+        "CPU": _find_processor(),
+        "CPU capability": str(torch.backends.cpu.get_cpu_capability()),
+        "MKL": _find_line(build, "Math Kernel Library Version"),
+        "oneDNN": _find_line(build, "MKL-DNN") if torch.backends.mkldnn.enabled else "disabled",
+        "torch build": f"{torch.__version__}, {torch.version.git_version[:12]}",
+        "device": torch.cuda.get_device_name() if _uses_cuda() else "",
+    }
+    facts |= {name: os.environ.get(name, "") for name in CAP_INSTRUCTIONS}
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _uses_cuda() -> bool:
+    """Return whether this process trains on a GPU; the question alone must not initialise one."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _find_line(text: str, word: str) -> str:
+    return next((line.strip(" -") for line in text.splitlines() if word in line), "")
 
 
 def encode_environment() -> bytes:
