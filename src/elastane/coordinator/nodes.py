@@ -59,9 +59,12 @@ def advance_nodes(turn: Turn) -> None:
 def _count_node(turn: Turn, report: AgentReport) -> None:
     """Let the run grow by the slots of a new node, within its limits."""
     roster, target = turn.roster, turn.roster.wanted.target
+    first = roster.nodes.reports.get(FIRST_NODE)
+    if target is None or first is None:
+        return
     counted = roster.nodes.counted | {report.node}
     turn.roster = replace(roster, nodes=replace(roster.nodes, counted=counted))
-    if target is None or report.total:
+    if report.node in first.nodes:
         # An earlier coordinator has done it.
         return
     slots = report.slots or 0

@@ -122,10 +122,12 @@ def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     assert (lost.who, lost.workers) == ("node b", (100, 101))
     assert "workers 100 and 101" in lost.why
     assert stage.roster.wanted.target == 2
-    # Its workers do not come back, if it was only unreachable.
+    # Its workers do not come back, if it was only unreachable; its slots do.
     stage.actions.clear()
     node.report()
     assert {kill.worker for kill in stage.list_messages(KillWorker)} == {100, 101}
+    assert stage.list_kinds("node.joined") == ["node.joined"]
+    assert (stage.roster.wanted.target, node.order.target) == (4, 2)
 
 
 def test_a_node_that_returns_takes_part_again_under_new_numbers(two_nodes) -> None:
