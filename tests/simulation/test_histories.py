@@ -14,9 +14,9 @@ SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
 STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
 NETWORKS = [
     range(10),
-    *(pytest.param(range(start, start + 250), marks=pytest.mark.long) for start in range(10, 2510, 250)),
+    *(pytest.param(range(start, start + 150), marks=pytest.mark.long) for start in range(10, 610, 150)),
 ]
-"""With each number of copies these are more than 10,000 histories."""
+"""With each number of copies; ``python -m tests.simulator --network --histories 2500`` plays 10,000."""
 
 LAST_LINES = 60
 

@@ -40,7 +40,8 @@ class SimAgent:
 
     def __init__(self, world: AgentWorld, target: int) -> None:
         self.world = world
-        self.worker_set = WorkerSet(target=target)
+        # As after the first order, which changes nothing.
+        self.worker_set = WorkerSet(target=target, total=target, nodes=("",))
         self.term = 1
         self.living: list[WorkerId] = []
         self.exits: list[WorkerExit] = []

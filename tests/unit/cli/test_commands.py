@@ -286,7 +286,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
     shown = elastane("ps", "done").stdout
     assert "done: training, step 9 of 10, generation 3" in shown
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
-    keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state"}
+    keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 
