@@ -17,7 +17,7 @@ from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
-"""How long the coordinator waits for more reports after the first one of a broken connection."""
+"""How long the coordinator waits for more reports after one of a broken connection."""
 
 QUIET_S = 1.2
 """A worker that has sent no report for so long is probably dead; it sends two a second."""
@@ -52,8 +52,9 @@ def choose_excluded(evidence: Evidence) -> frozenset[WorkerId]:
     fallen into parts. No member goes for a newcomer. If no holder of state would stay, holders go last.
     """
     excluded = _exclude_most_broken(evidence, spared=frozenset())
-    if evidence.holders and evidence.holders <= excluded:
-        return _exclude_most_broken(evidence, spared=evidence.holders)
+    audible = evidence.holders - evidence.quiet
+    if audible and evidence.holders <= excluded:
+        return _exclude_most_broken(evidence, spared=audible)
     return excluded
 
 
@@ -78,9 +79,9 @@ def _exclude_most_broken(evidence: Evidence, spared: frozenset[WorkerId]) -> fro
                     worker in evidence.quiet,
                     worker in only_peers,
                     counts[worker],
-                    all_counts[worker],
                     # A dead worker reports nothing.
                     worker not in speakers,
+                    all_counts[worker],
                     worker not in evidence.holders,
                     worker,
                 ),
@@ -124,7 +125,8 @@ def exclude_unreachable(turn: Turn) -> None:
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
     excluded = choose_excluded(evidence)
     first_s = min(breaks.values())
-    if turn.now - first_s < REPORTS_S and not is_certain(evidence, excluded):
+    # Each further report may be the first of several.
+    if turn.now - max(breaks.values()) < REPORTS_S and not is_certain(evidence, excluded):
         return
     for worker in sorted(excluded):
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)

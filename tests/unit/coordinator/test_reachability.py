@@ -77,6 +77,16 @@ def test_an_isolated_worker_goes_although_it_reports_first() -> None:
     assert choose_excluded(Evidence(reports, frozenset(range(4)))) == {0}
 
 
+def test_a_quiet_holder_of_state_is_not_spared() -> None:
+    assert choose_excluded(make_evidence(2, (0, 1), holders={0}, quiet={0})) == {0}
+
+
+def test_a_walled_newcomer_does_not_make_a_member_suspect() -> None:
+    reports = frozenset({(4, 0), (0, 3)})
+    evidence = Evidence(reports, frozenset(range(5)), newcomers=frozenset({4}))
+    assert choose_excluded(evidence) == {3, 4}
+
+
 PAIRS = list(combinations(range(5), 2))
 
 
