@@ -17,11 +17,12 @@ from elastane.agent.fork_server import ForkServerHandle
 from elastane.agent.hang_detection import READ_EVERY_S, HeartbeatFile
 from elastane.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.agent.restarts import Deaths
-from elastane.agent.worker_set import FIRST_NUMBERS, WorkerSet
+from elastane.agent.worker_set import WorkerSet
 from elastane.agent.workers import WorkerProcesses
 from elastane.api.addresses import LOOPBACK, find_family
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
+from elastane.api.membership import NUMBERS_AT_ONCE
 from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
@@ -67,9 +68,8 @@ class Agent:
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         first = 0 if resumed is None else resumed.first_worker
-        end = first + FIRST_NUMBERS
         self.workers = WorkerProcesses(
-            WorkerSet(target=spec.start, numbers=((first, end),), numbers_end=end),
+            WorkerSet(target=spec.start, numbers=((first, first + NUMBERS_AT_ONCE),)),
             debug=spec.debug,
             changed=self._changed,
             end_run=self._finish,

@@ -32,7 +32,7 @@ class JoinedAgent(Agent):
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, slots: int, commands: Commands | None = None) -> None:
         super().__init__(run_dir, msgspec.structs.replace(spec, start=0), commands)
-        self.workers.worker_set = WorkerSet(target=0, numbers=(), numbers_end=0)
+        self.workers.worker_set = WorkerSet(target=0, numbers=())
         self._slots = slots
         self._leaving = False
 

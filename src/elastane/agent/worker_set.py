@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elastane.api.control import Numbers, SetTarget, WorkerExit
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import NUMBERS_AT_ONCE, NodeName, WorkerId
 
 REMEMBERED_EXITS = 256
-FIRST_NUMBERS = 100
-"""The numbers that the first node begins with; the coordinator sends more before they run out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +23,10 @@ class WorkerSet:
         living: process ids of the running workers.
         exits: the latest exits, oldest first.
         by_hand: a user has set the target.
-        numbers_end: the end of the highest range of numbers so far.
     """
 
     target: int
-    numbers: tuple[Numbers, ...] = ((0, FIRST_NUMBERS),)
+    numbers: tuple[Numbers, ...] = ((0, NUMBERS_AT_ONCE),)
     total: int = 0
     nodes: tuple[NodeName, ...] = ()
     draining: tuple[WorkerId, ...] = ()
@@ -37,7 +34,11 @@ class WorkerSet:
     living: Mapping[WorkerId, int] = field(default_factory=dict)
     exits: tuple[WorkerExit, ...] = ()
     by_hand: bool = False
-    numbers_end: int = FIRST_NUMBERS
+
+    @property
+    def numbers_end(self) -> int:
+        """The end of the highest range of numbers that the agent has had; ranges are in order."""
+        return self.numbers[-1][1] if self.numbers else 0
 
 
 def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
@@ -74,7 +75,6 @@ def follow_order(workers: WorkerSet, order: SetTarget) -> WorkerSet:
         workers,
         target=order.target,
         numbers=numbers,
-        numbers_end=max((end for _, end in numbers), default=workers.numbers_end),
         total=order.total,
         nodes=order.nodes,
         draining=order.drain,

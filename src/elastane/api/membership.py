@@ -9,7 +9,12 @@ import msgspec
 
 WorkerId: TypeAlias = int
 
-NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$")]
+NUMBERS_AT_ONCE = 100
+"""The workers' numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
+
+NODE_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+"""The pattern of the name that a machine gives itself."""
+NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 

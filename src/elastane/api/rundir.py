@@ -90,6 +90,11 @@ class NodeFiles(msgspec.Struct, frozen=True):
         return self.root / f"beats{self._suffix}"
 
     @property
+    def lock(self) -> Path:
+        """Locked (flock) by the node's agent for as long as it takes part."""
+        return self.root / f"lock{self._suffix}"
+
+    @property
     def fork_server_log(self) -> Path:
         return self.root / "logs" / f"fork-server{self._suffix}.log"
 

@@ -33,7 +33,7 @@ def number_next_term(held: Sequence[HeldSlot], at_least: int = 1) -> int:
 
 
 def find_newest_term(held: Sequence[HeldSlot]) -> TermClaim | None:
-    """Return the term in charge: the first record with the highest number. None: there is none."""
+    """Return the term in charge: the first record with the highest number; None: no term is claimed."""
     newest: TermClaim | None = None
     for one in held:
         match one.record:
@@ -45,7 +45,7 @@ def find_newest_term(held: Sequence[HeldSlot]) -> TermClaim | None:
 
 
 def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim | None:
-    """Return the term that is in charge instead of the own one. None: there is none.
+    """Return the term that is in charge instead of the own one; None: the own term is in charge.
 
     Args:
         held: all slots.

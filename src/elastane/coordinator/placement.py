@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from elastane.api.control import AgentReport, SetTarget
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import NUMBERS_AT_ONCE, NodeName, WorkerId
 from elastane.coordinator.roster import Nodes, Roster, list_node_workers
 
-NUMBERS_AT_ONCE = 100
-"""The numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
 FEW_NUMBERS = 20
 
 

@@ -109,17 +109,9 @@ def receive_peer_lost(turn: Turn, lost: PeerLost) -> None:
     turn.roster = replace(turn.roster, ends=replace(ends, breaks={**ends.breaks, pair: turn.now}))
 
 
-def find_breaks(roster: Roster) -> Mapping[Pair, float]:
-    """Return the reports of broken connections between living workers that the run needs, by time."""
-    if not roster.ends.breaks or roster.finishing is not None:
-        return {}
-    needed = frozenset(roster.list_living(roster.needed))
-    return {pair: time for pair, time in roster.ends.breaks.items() if needed.issuperset(pair)}
-
-
 def exclude_unreachable(turn: Turn) -> None:
     """Exclude workers until no connection between the needed ones is broken, once the choice is certain."""
-    breaks = find_breaks(turn.roster)
+    breaks = _find_breaks(turn.roster)
     if not breaks:
         return
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
@@ -130,6 +122,14 @@ def exclude_unreachable(turn: Turn) -> None:
         return
     for worker in sorted(excluded):
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
+
+
+def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
+    """Return the reports of broken connections between living workers that the run needs, by time."""
+    if not roster.ends.breaks or roster.finishing is not None:
+        return {}
+    needed = frozenset(roster.list_living(roster.needed))
+    return {pair: time for pair, time in roster.ends.breaks.items() if needed.issuperset(pair)}
 
 
 def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -> Evidence:

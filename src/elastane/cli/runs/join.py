@@ -1,10 +1,13 @@
 """``elastane join``: let this machine take part in a run that began on another one."""
 
 import asyncio
+import fcntl
+import os
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +16,7 @@ import typer
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.extras import require
+from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.command import AsJson, RunName, open_console, print_json
@@ -20,8 +24,6 @@ from elastane.cli.devices import count_devices
 from elastane.cli.scripts import check_script
 from elastane.client.runs_home import find_run
 from elastane.observability.run_files import read_record
-
-NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 def join_run(
@@ -49,7 +51,7 @@ def join_run(
     commit, without losing any of their work; the second ends them at once. The
     command ends with the run.
 
-      $ elastane run --listen 10.0.0.5 --run-dir /shared/demo train.py
+      $ elastane run --listen 10.0.0.5 --workers 1:16 --run-dir /shared/demo train.py
       $ srun -N4 elastane join /shared/demo
     """
     console = open_console(as_json=as_json)
@@ -59,8 +61,11 @@ def join_run(
     node = _choose_name(name)
     _check_run(directory, record)
     most = count_devices()[0] if slots is None else slots
-    console.print(f"{node} takes part in the run {record.spec.name} with up to {most} workers", markup=False)
-    over = asyncio.run(_take_part(RunDir(directory.root, node), record.spec, most, console.print))
+    run_dir = RunDir(directory.root, node)
+    with _hold_name(run_dir):
+        what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
+        console.print(what, markup=False)
+        over = asyncio.run(_take_part(run_dir, record.spec, most, console.print))
     console.print(over.why, markup=False)
     if as_json:
         print_json({"node": node, "code": over.code, "why": over.why})
@@ -75,7 +80,7 @@ def _choose_name(name: str | None) -> str:
         BadInput: it cannot name a node.
     """
     chosen = socket.gethostname().lower() if name is None else name
-    if not NODE_NAME.fullmatch(chosen):
+    if not re.fullmatch(NODE_NAME, chosen):
         raise BadInput(
             f"{chosen!r} cannot name a node",
             means="logs and commands name the machine by it",
@@ -113,6 +118,37 @@ def _check_run(run_dir: RunDir, record: RunRecord) -> None:
             do="keep the script on a file system that all machines share, or copy it to the same path",
         )
     check_script(Path(spec.script))
+
+
+@contextmanager
+def _hold_name(run_dir: RunDir) -> Iterator[None]:
+    """Keep other agents from taking part under the same name for as long as the context lasts.
+
+    Raises:
+        BadInput: one takes part, or the run directory cannot be written.
+    """
+    path = run_dir.node_files.lock
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise BadInput(
+            f"cannot write {path}: {error.strerror}",
+            means="workers on this machine write logs and checkpoints into the directory of the run",
+            do="join as the user of the run, on a file system that this machine can write",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise BadInput(
+            f"a machine named {run_dir.node} takes part already",
+            means="two agents of one name would start workers under the same numbers",
+            do="--name NODE, with another name",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 async def _take_part(run_dir: RunDir, spec: RunSpec, slots: int, say: Callable[[str], None]) -> RunOver:
