@@ -1,8 +1,8 @@
 """The decision of a node's agent to start the coordinator of the next term. Pure.
 
-No node is the head of a run. While the coordinator is silent training continues, so the agents first make sure
-that it is silent for all of them: a coordinator that another agent still hears would lose its term without
-need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and Practice", section 9.6).
+No node is the head of a run. While the coordinator is silent, training continues. So the agents have time to
+make sure that it is silent for all of them: a coordinator that another agent still hears would lose its term
+without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and Practice", section 9.6).
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class SilenceView:
     Args:
         node: its node.
         silent_s: how long it has not heard the coordinator.
-        answers: for each other node of the run the seconds since its agent heard the coordinator; None: it did
-            not answer.
+        answers: for each other node of the run the seconds since its agent heard the coordinator; None: it
+            did not answer.
         coordinator_node: the node of the silent coordinator.
     """
 

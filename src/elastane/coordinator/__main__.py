@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from elastane.api.log_lines import configure_handler
-from elastane.api.patient_listener import make_patient_listener
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
 from elastane.claims.urls import open_claim_list
@@ -71,7 +70,7 @@ def main() -> None:
         # The agent has ended, so nothing is left to coordinate.
         return
     os.set_blocking(options.fd, False)
-    listening = make_patient_listener(socket.socket(fileno=options.fd))
+    listening = socket.socket(fileno=options.fd)
     run_dir = RunDir(options.run_dir)
     own_term = OwnTerm(open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S), at_least=int(term))
     # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.

@@ -1,7 +1,6 @@
 """The coordinator's shell: it receives, passes inputs to `decide_actions`, writes and sends."""
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -9,9 +8,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 import msgspec
-from websockets.asyncio.server import serve
 
 from elastane.api.atomic_file import replace_file
+from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
@@ -28,7 +27,6 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.append_file import AppendFile
-from elastane.coordinator.authentication import DEADLINE_S, Authenticator, filter_unproven_records
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
@@ -59,7 +57,7 @@ class Coordinator:
         self._stalled = False
         self._ledger = Ledger(run_dir.ledger)
         self._events = AppendFile(run_dir.events)
-        self._authenticator = Authenticator(read_secret(run_dir))
+        self._secret = read_secret(run_dir)
         self._connections = Connections()
         self._roster = self._create_roster(term)
 
@@ -88,20 +86,12 @@ class Coordinator:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
-        websockets_logger = logging.getLogger("websockets.server")
-        websockets_logger.addFilter(filter_unproven_records)
-        async with serve(
+        async with serve_authenticated(
             self._connections.serve,
-            sock=listening,
-            ssl=load_server_context(self._run_dir) if self._record.spec.listen else None,
-            # The documentation allows a factory, but the annotation does not.
-            create_connection=self._authenticator.create_connection,  # type: ignore[arg-type]
-            process_request=self._authenticator.authorise,
-            open_timeout=DEADLINE_S,
-            max_size=LARGEST_MESSAGE_BYTES,
-            logger=websockets_logger,
-            close_timeout=1,
-            compression=None,
+            listening,
+            self._secret,
+            largest_bytes=LARGEST_MESSAGE_BYTES,
+            context=load_server_context(self._run_dir) if self._record.spec.listen else None,
         ):
             while True:
                 self._handle(await self._receive())
