@@ -6,7 +6,7 @@ from typing import Protocol
 
 from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeAddress, WorkerId
 from tests.simulator.clock import Clock
 
 BETWEEN_REPORTS_S = 1.0
@@ -41,7 +41,7 @@ class SimAgent:
     def __init__(self, world: AgentWorld, target: int) -> None:
         self.world = world
         # As after the first order, which changes nothing.
-        self.worker_set = WorkerSet(target=target, total=target, nodes=("",))
+        self.worker_set = WorkerSet(target=target, total=target, nodes=(NodeAddress(""),))
         self.term = 1
         self.living: list[WorkerId] = []
         self.exits: list[WorkerExit] = []

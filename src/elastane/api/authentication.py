@@ -11,10 +11,11 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from elastane.api.endpoint import build_bearer_header
@@ -127,7 +128,7 @@ def serve_authenticated(
     *,
     largest_bytes: int,
     context: ssl.SSLContext | None = None,
-) -> serve:
+) -> AbstractAsyncContextManager[Server]:
     """Return a WebSocket server for connections with the secret of a run; it serves as a context.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from elastane.api.membership import NodeName
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
@@ -16,13 +17,20 @@ _SECRET = re.compile(rb"[!-~]{1,256}")
 class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """Host and TCP port of the coordinator.
 
-    ``certificate`` is that of the run as PEM, if other machines take part; empty: the connection stays on
-    this machine and is not encrypted.
+    Args:
+        host: numeric address, or a name.
+        port: TCP port.
+        certificate: that of the run as PEM, if other machines take part; empty: the connection stays on this
+            machine and is not encrypted.
+        term: number of the coordinator's term; 0: not known yet.
+        node: name of its machine.
     """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     certificate: str = ""
+    term: Annotated[int, msgspec.Meta(ge=0)] = 0
+    node: NodeName = ""
 
     @property
     def url(self) -> str:

@@ -154,7 +154,7 @@ def _answer_after_end(turn: Turn, event: Input) -> None:
 def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
     agents = roster.nodes.reports
-    named = {name for report in agents.values() for name in report.nodes}
+    named = {node.name for report in agents.values() for node in report.nodes}
     all_reported = (
         bool(agents) and agents.keys() >= named and all(worker in roster.reports for worker in roster.started)
     )

@@ -64,7 +64,7 @@ def _count_node(turn: Turn, report: AgentReport) -> None:
         return
     counted = roster.nodes.counted | {report.node}
     turn.roster = replace(roster, nodes=replace(roster.nodes, counted=counted))
-    if report.node in first.nodes:
+    if report.node in {node.name for node in first.nodes}:
         # An earlier coordinator has done it.
         return
     slots = report.slots or 0
