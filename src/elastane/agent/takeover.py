@@ -5,10 +5,12 @@ make sure that it is silent for all of them: a coordinator that another agent st
 without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and Practice", section 9.6).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from elastane.api.membership import NodeName
+from elastane.api.membership import NodeName, WorkerId
+from elastane.claims.history import find_newest_generation
+from elastane.claims.records import HeldSlot
 
 SILENCE_S = 3.0
 """How long a coordinator may be silent before another node takes over."""
@@ -45,8 +47,8 @@ class TakeoverDecision:
 def decide_takeover(view: SilenceView) -> TakeoverDecision:
     """Decide whether this node starts the next term now.
 
-    The coordinator's own node has the first turn, if its agent lives, then the others by name. Nodes that do
-    not answer have no turn.
+    The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
+    no turn, except the coordinator's: the network may have parted the two, and then it goes on.
     """
     hearing = sorted(
         node for node, heard_s in view.answers.items() if heard_s is not None and heard_s < SILENCE_S
@@ -55,8 +57,11 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
         return TakeoverDecision(now=False, why=f"the coordinator was heard {view.silent_s:.1f} s ago")
     if hearing:
         return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
-    answering = [node for node, heard_s in view.answers.items() if heard_s is not None]
-    order = sorted([view.node, *answering], key=lambda node: (node != view.coordinator_node, node))
+    answering = {node for node, heard_s in view.answers.items() if heard_s is not None}
+    order = sorted(
+        answering | {view.node, view.coordinator_node},
+        key=lambda node: (node != view.coordinator_node, node),
+    )
     turn = order.index(view.node)
     if view.silent_s < SILENCE_S + turn * TURN_S:
         return TakeoverDecision(now=False, why=f"node {order[0] or 'without a name'} has its turn before")
@@ -64,3 +69,16 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     return TakeoverDecision(
         now=True, why=f"no node has heard the coordinator for {view.silent_s:.1f} s{alone}"
     )
+
+
+def is_left_out(claimed: Sequence[HeldSlot], workers: Collection[WorkerId]) -> bool:
+    """Return whether the run has gone on without the workers of this node.
+
+    The coordinator is silent here because it has lost this node, so it is in charge for others.
+
+    Args:
+        claimed: the slots of the claim list that were claimed since the coordinator was heard.
+        workers: the living workers of this node.
+    """
+    newest = find_newest_generation(claimed)
+    return newest is not None and bool(workers) and not set(newest.members) & set(workers)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.membership import NodeName
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
@@ -51,6 +52,20 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         OSError: it cannot be read; usually because the run is not live.
     """
     return _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+
+
+def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
+    """Write the endpoint of a coordinator, unless that of a later term is published.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        present = read_endpoint(run_dir)
+    except (OSError, Malformed):
+        present = None
+    if present != endpoint and (present is None or present.term <= endpoint.term):
+        replace_file(run_dir.endpoint, msgspec.json.encode(endpoint), durable=False)
 
 
 def read_secret(run_dir: RunDir) -> str:

@@ -13,7 +13,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
@@ -26,14 +26,15 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.append_file import AppendFile
+from elastane.coordinator.append_file import AppendFile, open_copy_to_append
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
-from elastane.coordinator.ledger import Ledger
+from elastane.coordinator.ledger import Ledger, copy_ledger
 from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
+SYNC_EVERY_S = 0.1
 TICK_S = 0.1
 """The longest time between two calls of `decide_actions`, which depend on the time too."""
 
@@ -44,21 +45,31 @@ class Coordinator:
     Args:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
+        from_node: the machine whose coordinator was in charge before, if it was another one; it may still
+            write into the files of the run.
 
     Raises:
         OSError: the files of the run cannot be read.
         BadInput, Malformed: they are not valid.
     """
 
-    def __init__(self, run_dir: RunDir, term: int) -> None:
+    def __init__(self, run_dir: RunDir, term: int, *, from_node: NodeName | None = None) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
         self._pinned_on_disk = True
         self._stalled = False
-        self._ledger = Ledger(run_dir.ledger)
-        self._events = AppendFile(run_dir.events)
+        self._durable_step: int | None = None
+        if from_node is None:
+            self._ledger = Ledger(run_dir.ledger)
+            self._events = AppendFile(run_dir.events)
+        else:
+            self._ledger = copy_ledger(run_dir.ledger)
+            self._events = AppendFile(run_dir.events, open_copy_to_append)
         self._secret = read_secret(run_dir)
         self._connections = Connections()
+        self._reported: dict[WorkerId, int] = {}
+        if self._record.spec.listen:
+            self._durable_step = self._ledger.step
         self._roster = self._create_roster(term)
 
     def _create_roster(self, term: int) -> Roster:
@@ -93,9 +104,14 @@ class Coordinator:
             largest_bytes=LARGEST_MESSAGE_BYTES,
             context=load_server_context(self._run_dir) if self._record.spec.listen else None,
         ):
-            while True:
-                self._handle(await self._receive())
-                self._flush()
+            syncing = None if self._durable_step is None else asyncio.create_task(self._keep_synced())
+            try:
+                while True:
+                    self._handle(await self._receive())
+                    self._flush()
+            finally:
+                if syncing is not None:
+                    syncing.cancel()
 
     async def _receive(self) -> list[Input]:
         """Return the inputs that have arrived; empty after a while without any."""
@@ -148,12 +164,32 @@ class Coordinator:
             self._ledger.take(steps.reports)
         self._flush()
         reported = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
-        for worker, step in reported.items():
-            # Never more than the worker has reported: its next report still brings the step's duration.
-            self._acknowledge(worker, min(step, self._ledger.step))
+        self._reported |= reported
+        for worker in reported:
+            self._acknowledge(worker)
 
-    def _acknowledge(self, worker: WorkerId, step: int) -> None:
-        self._send(worker, Acknowledge(step=step))
+    def _acknowledge(self, worker: WorkerId) -> None:
+        """Acknowledge the steps that a worker need not report to another coordinator any more."""
+        written = self._ledger.step if self._durable_step is None else self._durable_step
+        # Never more than the worker has reported: its next report still brings the step's duration.
+        self._send(worker, Acknowledge(step=min(self._reported.get(worker, 0), written)))
+
+    async def _keep_synced(self) -> None:
+        """Sync the files of a run on several machines, and acknowledge steps only then.
+
+        This machine may lose its power while the others continue, and then nothing else has those steps.
+        """
+        while True:
+            await asyncio.sleep(SYNC_EVERY_S)
+            step = self._ledger.step
+            # In a thread: a slow disk must not delay the run.
+            if step != self._durable_step and await asyncio.to_thread(self._sync, step):
+                self._durable_step = step
+                for worker in self._connections.workers:
+                    self._acknowledge(worker)
+
+    def _sync(self, step: int) -> bool:
+        return self._ledger.sync(step) and self._events.sync() is None
 
     def _flush(self) -> None:
         """Write all waiting lines; lines that the disk refuses stay in order for the next call."""
@@ -162,7 +198,7 @@ class Coordinator:
             self._record_event("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")
         if self._stalled and error is None:
             for worker in self._connections.workers:
-                self._acknowledge(worker, self._ledger.step)
+                self._acknowledge(worker)
         self._stalled = error is not None
         self._events.flush()
 
