@@ -17,7 +17,6 @@ from elastane.api.control import AgentReport, RunOver
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import NodeName
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import Resumed, RunSpec
@@ -81,10 +80,11 @@ class NodeAgent(Agent):
         The last machine stops the run instead.
         """
         if self.is_last:
-            return self.stop()
-        self._leaving = True
-        self.workers.stop_starting()
-        self._changed.set()
+            self.stop()
+        else:
+            self._leaving = True
+            self.workers.stop_starting()
+            self._changed.set()
 
     @property
     def is_last(self) -> bool:
@@ -118,16 +118,13 @@ class NodeAgent(Agent):
                 self._withdraw(endpoint)
 
     def _withdraw(self, own: CoordinatorEndpoint) -> None:
-        """Remove the endpoint of this machine at the end of the run; another one may have begun an attempt."""
+        """Remove the endpoint of this machine at the end of the run, unless another one has begun an attempt."""
         try:
             published = read_endpoint(self._run_dir)
         except (OSError, Malformed):
             return
-        if (
-            self.concludes
-            and self._guard.check() is None
-            and (published.host, published.port) == (own.host, own.port)
-        ):
+        is_own = (published.host, published.port) == (own.host, own.port)
+        if is_own and self.concludes and self._guard.check() is None:
             self._run_dir.endpoint.unlink(missing_ok=True)
 
     async def _share_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
@@ -182,7 +179,7 @@ class NodeAgent(Agent):
                 if node.name != self._run_dir.node and node.port
             )
             answers = await ask_neighbours(self._run_dir, others)
-            in_charge = self._find_node_in_charge()
+            in_charge = read_endpoint(self._run_dir).node
         except (OSError, ElastaneError, Malformed):
             # The file system of the run is away, so nothing could be claimed either.
             return
@@ -204,9 +201,6 @@ class NodeAgent(Agent):
         if self._slots_before is None:
             self._slots_before = len(held)
         return is_left_out(held[self._slots_before :], self.workers.living)
-
-    def _find_node_in_charge(self) -> NodeName:
-        return read_endpoint(self._run_dir).node
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator, with the name, address and slots of this machine."""

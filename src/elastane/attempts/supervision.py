@@ -118,6 +118,11 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
 
 
 def _create_agent(run_dir: RunDir, record: RunRecord) -> "Agent | ScriptAgent":
+    if record.spec.listen:
+        from elastane.agent.node_agent import NodeAgent
+
+        host = record.spec.listen
+        return NodeAgent(run_dir, record.spec, host, slots=None, begins=True, resumed=record.resumed)
     if record.spec.contract is None:
         from elastane.agent.agent import Agent
 

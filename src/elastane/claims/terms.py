@@ -44,8 +44,8 @@ class Superseded(ElastaneError):
 class OwnTerm:
     """The term of this process, in a claim list.
 
-    On one machine it acts without a claim if the list cannot be written, for example on a full disk, and claims
-    later. Until then only the lock on the run directory keeps other coordinators away.
+    On one machine it acts without a claim if the list cannot be written, for example on a full disk, and
+    claims later. Until then only the lock on the run directory keeps other coordinators away.
 
     Args:
         claims: the list; give it a short time limit.

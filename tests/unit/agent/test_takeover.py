@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.agent.takeover import SILENCE_S, TURN_S, SilenceView, decide_takeover
+from elastane.agent.takeover import SILENCE_S, TURN_S, SilenceView, decide_takeover, is_left_out
+from elastane.claims.records import GenerationClaim, HeldSlot
 
 NODES = ("", "a", "b", "c")
 
@@ -18,15 +19,25 @@ def test_a_coordinator_that_another_node_hears_keeps_its_term() -> None:
 
 
 def test_nodes_take_turns_by_name_and_dead_ones_have_none() -> None:
-    assert decide("a", SILENCE_S, b=SILENCE_S)
-    assert not decide("b", SILENCE_S, a=SILENCE_S)
-    assert decide("b", SILENCE_S + TURN_S, a=SILENCE_S)
-    assert decide("b", SILENCE_S, a=None)
+    first, second = SILENCE_S + TURN_S, SILENCE_S + 2 * TURN_S
+    assert decide("a", first, b=SILENCE_S)
+    assert not decide("b", first, a=SILENCE_S)
+    assert decide("b", second, a=SILENCE_S)
+    assert decide("b", first, a=None)
 
 
-def test_the_node_of_the_silent_coordinator_goes_first_if_its_agent_lives() -> None:
+def test_the_node_of_the_silent_coordinator_goes_first() -> None:
     view = SilenceView("z", SILENCE_S, {"a": SILENCE_S}, coordinator_node="z")
     assert decide_takeover(view).now
+    assert not decide("a", SILENCE_S)
+
+
+def test_a_node_without_which_the_run_has_gone_on_takes_nothing_over() -> None:
+    claim = GenerationClaim(number=4, term=1, members=(0, 1), nonce="0" * 32)
+    assert is_left_out([HeldSlot(3, claim)], {100, 101})
+    assert not is_left_out([HeldSlot(3, claim)], {1, 100})
+    assert not is_left_out([HeldSlot(3, claim)], set())
+    assert not is_left_out([], {100})
 
 
 @given(st.sets(st.sampled_from(NODES), min_size=1), st.floats(0, 10), st.sampled_from(NODES))
@@ -41,4 +52,5 @@ def test_among_nodes_that_all_answer_one_has_the_first_turn(
         ).now
     ]
     turns = 0 if silent_s < SILENCE_S else 1 + int((silent_s - SILENCE_S) / TURN_S)
-    assert len(ready) == min(turns, len(nodes))
+    silent_first = coordinator_node not in nodes
+    assert len(ready) == min(max(0, turns - silent_first), len(nodes))
