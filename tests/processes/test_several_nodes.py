@@ -29,9 +29,7 @@ NODES = {"listen": ADDRESS, "transport": "tcp", "start": 2}
 async def join(stage, run, name, slots=2):
     """Let another machine take part; leaving the context ends its agent."""
     run_dir = RunDir(run.run_dir.root, name)
-    agent = NodeAgent(
-        run_dir, run.agent.spec, ADDRESS, slots=slots, begins=False, commands=stage.commands
-    )
+    agent = NodeAgent(run_dir, run.agent.spec, ADDRESS, slots=slots, begins=False, commands=stage.commands)
     task = asyncio.create_task(agent.run())
     try:
         yield agent

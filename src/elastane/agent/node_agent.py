@@ -118,7 +118,7 @@ class NodeAgent(Agent):
                 self._withdraw(endpoint)
 
     def _withdraw(self, own: CoordinatorEndpoint) -> None:
-        """Remove the endpoint of this machine at the end of the run, unless another one has begun an attempt."""
+        """Remove the endpoint of this machine at the end of the run; another one may begin an attempt now."""
         try:
             published = read_endpoint(self._run_dir)
         except (OSError, Malformed):

@@ -23,7 +23,7 @@ class Ledger:
         open_file: opens the file; see `elastane.coordinator.append_file.AppendFile`.
         write: writes like `os.write`.
         left: a descriptor of the file that an earlier coordinator on another machine may still write, if
-            ``open_file`` has put a copy in its place. Lines of steps that no worker reports here come from it.
+            ``open_file`` has put a copy in its place. Lines that no worker reports here come from it.
     """
 
     def __init__(

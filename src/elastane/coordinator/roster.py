@@ -41,6 +41,7 @@ class Term:
         first: the number of the first coordinator since the run began or was resumed.
         began: when this coordinator began.
         pid: the process id of this coordinator.
+        node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
     """
@@ -49,6 +50,7 @@ class Term:
     began: float
     first: int = 1
     pid: int = 0
+    node: NodeName = ""
     listening: bool = False
     waiting: tuple[Input, ...] = ()
 
@@ -419,6 +421,7 @@ def create_roster(
     now: float,
     *,
     pid: int = 0,
+    node: NodeName = "",
     pinned: Pinned | None = None,
     events: Iterable[EventLine] = (),
     last: LedgerLine | None = None,
@@ -432,6 +435,7 @@ def create_roster(
         term: 1 for the first coordinator of the run; a later one listens before it decides.
         now: the time in seconds.
         pid: the process id of this coordinator.
+        node: the name of its machine.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
         events: the changes in ``events.jsonl``.
         last: the last line of the ledger.
@@ -443,7 +447,7 @@ def create_roster(
     number = 0 if last is None else last.generation
     return Roster(
         spec=spec,
-        term=Term(term, now, first=first_term, pid=pid, listening=term > first_term),
+        term=Term(term, now, first=first_term, pid=pid, node=node, listening=term > first_term),
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number)),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),

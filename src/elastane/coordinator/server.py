@@ -82,12 +82,15 @@ class Coordinator:
             self._record_event("run.started", now, why=self._record.spec.script)
         elif term > first:
             self._record_event("coordinator.died", now, why=f"term {term - 1}")
-        self._record_event("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
+        node = f" on node {self._run_dir.node}" if self._run_dir.node else ""
+        why = f"term {term}{node}"
+        self._record_event("coordinator.started", now, why=why, detail={"term": term, "pid": pid})
         return create_roster(
             self._record.spec,
             term,
             now,
             pid=pid,
+            node=self._run_dir.node,
             pinned=self._record.pinned,
             events=events,
             last=self._ledger.last,
