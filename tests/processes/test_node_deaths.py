@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -16,6 +17,13 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def machines(stage, tmp_path):
     with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main")) as made:
+        yield made
+
+
+@pytest.fixture
+def slow_machines(tmp_path):
+    """Machines whose agents are the parents of their coordinators; the warm process is not."""
+    with Machines(RunDir(tmp_path / "run"), [sys.executable, "-P", "-m", "elastane"]) as made:
         yield made
 
 
@@ -58,7 +66,8 @@ def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert
     assert "has claimed term 2" in machines.run_dir.log("coordinator").read_text()
 
 
-def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(machines, assert_equals_reference):
+def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(slow_machines, assert_equals_reference):
+    machines = slow_machines
     begin_with(machines, "b")
     answer = machines.wait_for_answer()
     pid = next(row.pid for row in answer.processes if row.state == "term 1")

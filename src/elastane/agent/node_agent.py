@@ -21,6 +21,7 @@ from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.untrusted_data import Malformed
+from elastane.claims.records import HeldSlot, TermClaim
 from elastane.claims.terms import SUPERSEDED_CODE
 from elastane.claims.urls import open_claim_list
 
@@ -72,7 +73,10 @@ class NodeAgent(Agent):
         self._leaving = self.left = self.concludes = False
         self._charge = asyncio.Event()
         self._resting_until = 0.0
-        self._slots_before: int | None = None
+        self._claims_before: int | None = None
+        self._claims_seen = 0
+        self._tried_s = 0.0
+        """When a coordinator last took charge, or was to take it, during the present silence."""
 
     def leave(self) -> None:
         """Let the workers of this machine leave at the next commit; the run goes on without them.
@@ -163,7 +167,7 @@ class NodeAgent(Agent):
                 self.left = True
                 self._finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
-                self._slots_before = None
+                self._claims_before = None
             else:
                 await self._consider_charge(coordinators, link)
             if link.silent_s > LONGEST_SILENCE_S:
@@ -172,7 +176,7 @@ class NodeAgent(Agent):
 
     async def _consider_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
         try:
-            left_out = await asyncio.to_thread(self._read_whether_left_out)
+            claimed = await asyncio.to_thread(self._read_new_claims)
             others = tuple(
                 node
                 for node in self.workers.worker_set.nodes
@@ -183,24 +187,31 @@ class NodeAgent(Agent):
         except (OSError, ElastaneError, Malformed):
             # The file system of the run is away, so nothing could be claimed either.
             return
-        decision = decide_takeover(SilenceView(self._run_dir.node, link.silent_s, answers, in_charge))
-        if not decision.now or left_out or time.monotonic() < self._resting_until:
+        now = time.monotonic()
+        # A coordinator that has just taken charge needs time until it answers.
+        silent_s = min(link.silent_s, now - self._tried_s)
+        decision = decide_takeover(SilenceView(self._run_dir.node, silent_s, answers, in_charge))
+        left_out = is_left_out(claimed, self.workers.living)
+        if not decision.now or left_out or now < self._resting_until:
             return
         self._write_log("coordinator", f"this machine takes charge: {decision.why}")
         coordinators.replace()
         self._charge.set()
-        link.heard_s = time.monotonic()
+        self._tried_s = now
 
-    def _read_whether_left_out(self) -> bool:
-        """Read whether the run has gone on without this machine since it does not hear the coordinator.
+    def _read_new_claims(self) -> tuple[HeldSlot, ...]:
+        """Return what was claimed since this machine does not hear the coordinator.
 
         Raises:
             ElastaneError: the claim list is away.
         """
         held = open_claim_list(str(self._run_dir.root / CLAIMS), wait_s=READ_CLAIMS_S).read()
-        if self._slots_before is None:
-            self._slots_before = len(held)
-        return is_left_out(held[self._slots_before :], self.workers.living)
+        if self._claims_before is None:
+            self._claims_before, self._claims_seen = len(held), len(held)
+        if any(isinstance(one.record, TermClaim) for one in held[self._claims_seen :]):
+            self._tried_s = time.monotonic()
+        self._claims_seen = len(held)
+        return held[self._claims_before :]
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator, with the name, address and slots of this machine."""
