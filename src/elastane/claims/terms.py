@@ -55,6 +55,11 @@ class OwnTerm:
         self._claimed = False
 
     @property
+    def record(self) -> TermClaim:
+        """The claim of this term; its number may still grow until it is claimed."""
+        return self._record
+
+    @property
     def number(self) -> int:
         return self._record.number
 

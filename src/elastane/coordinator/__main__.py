@@ -16,6 +16,7 @@ from pathlib import Path
 from elastane.api.log_lines import configure_handler
 from elastane.api.patient_listener import make_patient_listener
 from elastane.api.rundir import CLAIMS, RunDir
+from elastane.claims.generations import GenerationClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
 from elastane.claims.urls import open_claim_list
 from elastane.coordinator.server import Coordinator
@@ -73,10 +74,11 @@ def main() -> None:
     os.set_blocking(options.fd, False)
     listening = make_patient_listener(socket.socket(fileno=options.fd))
     run_dir = RunDir(options.run_dir)
-    own_term = OwnTerm(open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S), at_least=int(term))
+    claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
+    own_term = OwnTerm(claims, at_least=int(term))
     # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
     own_term.claim()
-    coordinator = Coordinator(run_dir, own_term.number)
+    coordinator = Coordinator(run_dir, own_term.number, GenerationClaims(claims, own_term))
     superseded = asyncio.run(serve_until_stopped(coordinator, own_term, listening, options.lifeline))
     if superseded is not None:
         logger.error("%s", superseded)
