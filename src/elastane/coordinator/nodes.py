@@ -45,8 +45,9 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
     if is_first:
         # The number of workers with which the run begins includes those of this node.
         nodes = replace(nodes, counted=nodes.counted | {name})
-    # A new coordinator must know all numbers in use before it grants more.
-    turn.roster = replace(roster, nodes=nodes if roster.term.listening else grant_numbers(nodes, name))
+    # A new coordinator must know all numbers in use before it grants more, also those of the first node.
+    is_new = roster.term.listening or (roster.wanted.target is None and not is_first)
+    turn.roster = replace(roster, nodes=nodes if is_new else grant_numbers(nodes, name))
     if is_first or (roster.wanted.target is None and report.total):
         wanted = replace(
             roster.wanted,

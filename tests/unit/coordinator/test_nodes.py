@@ -272,3 +272,13 @@ def test_two_nodes_that_join_at_once_get_different_numbers(training) -> None:
     for node in (*nodes, *nodes):
         node.report()
     assert [node.numbers for node in nodes] == [((100, 200),), ((200, 300),)]
+
+
+def test_no_numbers_are_granted_before_those_of_the_first_node_are_known(open_stage) -> None:
+    stage = open_stage(start=2)
+    node = OtherNode(stage, "b", slots=1)
+    node.report()
+    assert node.numbers == ()
+    stage.report_agent(total=0, nodes=(), numbers=((0, 100),))
+    node.report()
+    assert node.numbers == ((100, 200),)
