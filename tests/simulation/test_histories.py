@@ -98,8 +98,8 @@ class EncodedHistory(History):
     def send_to_worker(self, worker, message):
         super().send_to_worker(worker, control.decode_to_worker(control.encode(message)))
 
-    def send_to_agent(self, message):
-        super().send_to_agent(control.decode_to_agent(control.encode(message)))
+    def send_to_agent(self, message, node=None):
+        super().send_to_agent(control.decode_to_agent(control.encode(message)), node)
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")

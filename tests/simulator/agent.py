@@ -6,7 +6,7 @@ from typing import Protocol
 
 from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
-from elastane.api.membership import NodeAddress, WorkerId
+from elastane.api.membership import NodeAddress, NodeName, WorkerId
 from tests.simulator.clock import Clock
 
 BETWEEN_REPORTS_S = 1.0
@@ -31,34 +31,45 @@ class AgentWorld(Protocol):
 
 
 class SimAgent:
-    """The foreground process of a run; it does not die in these histories, as its death ends the run.
+    """The agent of a node; that of the first node starts the first coordinator.
 
     Args:
         world: the parts that it can reach.
         target: the number of workers to keep alive.
+        node: the name of its node.
+        slots: the most workers on its node; None: it is the first node.
     """
 
-    def __init__(self, world: AgentWorld, target: int) -> None:
+    def __init__(self, world: AgentWorld, target: int, node: NodeName = "", slots: int | None = None) -> None:
         self.world = world
+        self.node, self.slots = node, slots
+        self.alive = True
         # As after the first order, which changes nothing.
         self.worker_set = WorkerSet(target=target, total=target, nodes=(NodeAddress(""),))
+        if slots is not None:
+            self.worker_set = WorkerSet(target=0, numbers=())
         self.term = 1
         self.living: list[WorkerId] = []
         self.exits: list[WorkerExit] = []
         self.over: RunOver | None = None
-        world.start_coordinator(1)
+        if slots is None:
+            world.start_coordinator(1)
         self._fill()
         self._report_regularly()
 
     def _fill(self) -> None:
         draining = self.worker_set.draining
         while self.over is None and len(set(self.living) - set(draining)) < self.worker_set.target:
-            (worker,), rest = take_numbers(self.worker_set.numbers, 1)
+            taken, rest = take_numbers(self.worker_set.numbers, 1)
+            if not taken:
+                return
             self.worker_set = replace(self.worker_set, numbers=rest)
-            self.living.append(worker)
-            self.world.start_worker(worker)
+            self.living += taken
+            self.world.start_worker(*taken)
 
     def _report_regularly(self) -> None:
+        if not self.alive:
+            return
         self.report()
         if self.over is None or self.living:
             self.world.clock.schedule_after(BETWEEN_REPORTS_S, self._report_regularly)
@@ -67,6 +78,8 @@ class SimAgent:
         self.world.send_agent_report(
             AgentReport(
                 pid=1,
+                node=self.node,
+                slots=self.slots,
                 target=self.worker_set.target,
                 numbers=self.worker_set.numbers,
                 total=self.worker_set.total,
@@ -80,6 +93,8 @@ class SimAgent:
         )
 
     def receive(self, message: ToAgent) -> None:
+        if not self.alive:
+            return
         match message:
             case SetTarget():
                 self.worker_set = follow_order(self.worker_set, message)
@@ -94,11 +109,15 @@ class SimAgent:
                     self.world.clock.schedule_after(FAREWELL_S, self._end_the_rest)
 
     def _end_the_rest(self) -> None:
+        if not self.alive:
+            return
         for worker in tuple(self.living):
             self.world.kill_worker(worker)
 
     def handle_worker_end(self, worker: WorkerId, code: int, *, hung: bool) -> None:
         """Report the end of a worker's process at once; replace the worker if it is needed."""
+        if not self.alive:
+            return
         self.living.remove(worker)
         self.exits.append(WorkerExit(worker=worker, pid=1000 + worker, code=code, hung=hung))
         self._fill()

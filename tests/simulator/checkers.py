@@ -1,6 +1,6 @@
 """The checks of every history: safety at the moment when it could break, liveness at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -39,6 +39,8 @@ class Checker:
         self.finished: set[WorkerId] = set()
         self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
         self.orphaned = False
+        self.watch: Callable[[WorkerId, RoundOutcome], None] = lambda _worker, _outcome: None
+        """Called with every commit."""
 
     # -- safety ------------------------------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class Checker:
             sorted(shares) == list(range(self.shape.count_virtual_ranks(kind))),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
         )
+        self.watch(worker, outcome)
         if kind == "train":
             expect(outcome.step <= self.steps + 1, f"step {outcome.step} committed after step {self.steps}")
             self.steps = max(self.steps, outcome.step)

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from elastane.api.control import Acknowledge, Answer, Ask, StepReports, ToAgent, ToWorker
-from elastane.api.membership import WorkerId
+from elastane.api.membership import Generation, NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import (
+    ClaimGeneration,
     CommandRequest,
     Input,
     PinScript,
@@ -17,7 +18,7 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.decide import decide_actions
-from elastane.coordinator.roster import create_roster
+from elastane.coordinator.roster import Roster, create_roster
 from tests.simulator.checkers import expect
 from tests.simulator.clock import Clock
 
@@ -33,6 +34,8 @@ class RunFiles:
     ledger: dict[int, LedgerLine] = field(default_factory=dict)
     events: list[EventLine] = field(default_factory=list)
     origin: int = 0
+    term: int = 0
+    """The newest term that has opened them, in a run on several nodes."""
 
     @property
     def step(self) -> int:
@@ -47,7 +50,7 @@ class CoordinatorWorld(Protocol):
 
     def send_to_worker(self, worker: WorkerId, message: ToWorker) -> None: ...
 
-    def send_to_agent(self, message: ToAgent) -> None: ...
+    def send_to_agent(self, message: ToAgent, node: NodeName | None) -> None: ...
 
     def record(self, event: EventLine) -> None: ...
 
@@ -63,21 +66,30 @@ class SimCoordinator:
     def __init__(self, world: CoordinatorWorld, term: int) -> None:
         self.world = world
         self.alive = True
-        files = world.files
         self._early: dict[int, LedgerLine] = {}
         self._tokens = 0
         self.answers: list[Answer] = []
-        self.roster = create_roster(
+        self.roster = self.create_roster(term)
+        self._tick()
+
+    @property
+    def now(self) -> float:
+        """The time on the clock of this process."""
+        return self.world.clock.now
+
+    def create_roster(self, term: int) -> Roster:
+        """Return the roster from the files of the run."""
+        files = self.world.files
+        return create_roster(
             files.spec,
             term,
-            world.clock.now,
+            self.now,
             pid=2,
             pinned=files.pinned,
             events=files.events,
             last=files.ledger[files.step] if files.ledger else None,
             origin=files.origin,
         )
-        self._tick()
 
     def _tick(self) -> None:
         if self.alive:
@@ -93,28 +105,35 @@ class SimCoordinator:
         self._tokens += 1
         self.receive(CommandRequest(self._tokens, ask))
 
-    def receive(self, *events: Input) -> None:
+    def receive(self, *events: Input) -> None:  # noqa: C901 - one row per kind of action
         """Handle inputs that have arrived; without any, only time has passed."""
         if not self.alive:
             return
         for event in events:
-            if isinstance(event, StepReports):
-                self._write(event)
-        self.roster, actions = decide_actions(self.roster, events, self.world.clock.now)
+            if isinstance(event, StepReports) and self.is_in_charge:
+                self.write_steps(event)
+        self.roster, actions = decide_actions(self.roster, events, self.now)
         for action in actions:
             match action:
                 case SendToWorker(worker, message):
                     self.world.send_to_worker(worker, message)
-                case SendToAgent(message):
-                    self.world.send_to_agent(message)
+                case SendToAgent(message, node):
+                    self.world.send_to_agent(message, node)
                 case WriteEvent(line):
                     self.world.record(line)
                 case PinScript(pinned):
-                    self.world.files.pinned = pinned
+                    if self.is_in_charge:
+                        self.world.files.pinned = pinned
                 case SendReply(_, answer):
                     self.answers.append(answer)
+                case ClaimGeneration(generation):
+                    self.claim(generation)
 
-    def _write(self, steps: StepReports) -> None:
+    def claim(self, generation: Generation) -> None:
+        """Claim an unplanned generation; a run on one machine has none to claim."""
+        raise AssertionError(f"a run on one machine claims generation {generation.number}")
+
+    def write_steps(self, steps: StepReports) -> None:
         """Write the ledger: each step once, in order, and equal in the reports of all workers."""
         files = self.world.files
         ledger = files.ledger
@@ -129,4 +148,14 @@ class SimCoordinator:
                 self._early.setdefault(line.step, line)
         while (following := self._early.pop(files.step + 1, None)) is not None:
             ledger[following.step] = following
-        self.world.send_to_worker(steps.worker, Acknowledge(step=files.step))
+        self.world.send_to_worker(steps.worker, Acknowledge(step=self.durable_step))
+
+    @property
+    def is_in_charge(self) -> bool:
+        """What this coordinator writes is read by the next one."""
+        return True
+
+    @property
+    def durable_step(self) -> int:
+        """The step up to which every later coordinator knows the ledger."""
+        return self.world.files.step

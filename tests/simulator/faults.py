@@ -8,6 +8,7 @@ import msgspec
 from elastane.protocol.layout import Layout
 from tests.simulator.network import NetworkConditions
 from tests.simulator.network_faults import BreakLink, CutControl, NetworkFault, PartMesh, SilentDeath
+from tests.simulator.node_faults import NodeFault
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
@@ -97,7 +98,17 @@ class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
 
 
 Fault: TypeAlias = (
-    Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | RefuseStorage | NetworkFault
+    Resize
+    | Drain
+    | Kill
+    | Fuse
+    | Trigger
+    | KillCoordinator
+    | Pause
+    | StopRun
+    | RefuseStorage
+    | NetworkFault
+    | NodeFault
 )
 
 
@@ -113,6 +124,9 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         echo: the probability that another death follows a death within a tenth of a second.
         slowest: the largest factor on a worker's durations.
         shared: peers read each other's memory; otherwise values travel in the frames.
+        nodes: the slots of each further node of a run on several.
+        claims: coordinators claim unplanned generations, as they must on several nodes.
+        skew_s: the largest error of the clock of a node, in either direction.
     """
 
     seed: int
@@ -123,6 +137,9 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     echo: float = 0.0
     slowest: float = 1.0
     shared: bool = False
+    nodes: tuple[int, ...] = ()
+    claims: bool = True
+    skew_s: float = 0.0
     conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
 

@@ -1,6 +1,6 @@
 """Connections between living workers that break, fail to open, or fall silent."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from elastane.api.membership import WorkerId
 from elastane.protocol.messages import AnyPeerMessage
@@ -11,13 +11,24 @@ from tests.simulator.network_faults import LONGEST_DIAL_S, SHORTEST_SILENCE_S, S
 Pair = frozenset[WorkerId]
 
 
-class Partition(NamedTuple):
-    """A partition that lasts: the workers with these numbers modulo `SIDES` are apart from all others."""
+class Partition(Protocol):
+    """A partition that lasts: the workers of one side are apart from all others."""
+
+    def contains(self, worker: WorkerId) -> bool: ...
+
+
+class NumberPartition(NamedTuple):
+    """A partition in which one side has the workers with some numbers modulo `SIDES`."""
 
     side: tuple[int, ...]
 
-    def is_between(self, a: WorkerId, b: WorkerId) -> bool:
-        return (a % SIDES in self.side) != (b % SIDES in self.side)
+    def contains(self, worker: WorkerId) -> bool:
+        """Return whether a worker is on this side."""
+        return worker % SIDES in self.side
+
+
+def is_between(partition: Partition, a: WorkerId, b: WorkerId) -> bool:
+    return partition.contains(a) != partition.contains(b)
 
 
 class FaultyNetwork(PeerNetwork):
@@ -82,7 +93,7 @@ class FaultyNetwork(PeerNetwork):
             return True
         if a in self.spared or b in self.spared:
             return False
-        return any(partition.is_between(a, b) for partition in self._partitions)
+        return any(is_between(partition, a, b) for partition in self._partitions)
 
     # -- faults ------------------------------------------------------------------------------------------
 
@@ -121,8 +132,8 @@ class FaultyNetwork(PeerNetwork):
         """Break all connections between the sides of a partition that has begun; see `break_link`."""
         for a, b in list(self._streams):
             alive = self._ends[a].alive and self._ends[b].alive
-            is_first = a % SIDES in partition.side
-            if alive and is_first and partition.is_between(a, b) and self.are_apart(a, b):
+            is_first = partition.contains(a)
+            if alive and is_first and is_between(partition, a, b) and self.are_apart(a, b):
                 self.break_link(a, b, one_way=one_way)
 
     def heal(self, partition: Partition) -> None:

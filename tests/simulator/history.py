@@ -11,11 +11,12 @@ from elastane.api.control import (
     AskResize,
     AskStop,
     FromWorker,
+    RunOver,
     ToAgent,
     ToWorker,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
@@ -30,7 +31,15 @@ from tests.simulator.faulty_network import FaultyNetwork
 from tests.simulator.judge import Judge, describe_processes
 from tests.simulator.needless_kills import KillCheck
 from tests.simulator.network import ControlNetwork, Endpoint
-from tests.simulator.network_faults import LONGEST_DIAL_S, SHORTEST_SILENCE_S
+from tests.simulator.network_faults import (
+    LONGEST_DIAL_S,
+    SHORTEST_SILENCE_S,
+    BreakLink,
+    CutControl,
+    PartMesh,
+    SilentDeath,
+    WallOff,
+)
 from tests.simulator.network_injection import NetworkInjector
 from tests.simulator.storage import SimStorage, StoredCheckpoint
 from tests.simulator.worker import SimWorker
@@ -128,10 +137,14 @@ class History:
         self._narrated: set[str] = set()
         self._last_fault_s = 0.0
         self.coordinator: SimCoordinator | None = None
-        self.agent = SimAgent(self, plan.start)
+        self.begin()
         for fault in plan.faults:
             self._last_fault_s = max(self._last_fault_s, fault.at_s)
             self.clock.schedule_at(fault.at_s, self._plan_fault(fault))
+
+    def begin(self) -> None:
+        """Start the first processes."""
+        self.agent = SimAgent(self, self.plan.start)
 
     # -- what the parts can reach ------------------------------------------------------------------------
 
@@ -171,7 +184,7 @@ class History:
             return
         self.control_network.deliver(lambda: self.workers[worker].receive_order(message))
 
-    def send_to_agent(self, message: ToAgent) -> None:
+    def send_to_agent(self, message: ToAgent, node: NodeName | None = None) -> None:
         self.trace(lambda: f"coordinator tells the agent: {message}")
         self.control_network.deliver(lambda: self.agent.receive(message))
 
@@ -182,7 +195,7 @@ class History:
         self.network_injector.handle_start(worker)
 
     def kill_worker(self, worker: WorkerId) -> None:
-        if not self.is_over and worker not in self.agent.worker_set.draining:
+        if not self.is_over and worker not in self.find_agent(worker).worker_set.draining:
             self.kill_check.check(worker)
         self.workers[worker].die()
 
@@ -201,7 +214,9 @@ class History:
         else:
             self.disconnect(worker)
             noticed_s = self.peer_network.draw_delay()
-        self.clock.schedule_after(noticed_s, lambda: self.agent.handle_worker_end(worker, code, hung=hung))
+        self.clock.schedule_after(
+            noticed_s, lambda: self.find_agent(worker).handle_worker_end(worker, code, hung=hung)
+        )
         if (
             code == KILLED
             and self.clock.random.random() < self.plan.echo
@@ -221,9 +236,25 @@ class History:
         if coordinator is not None:
             self.control_network.deliver(lambda: coordinator.receive(Disconnected(worker)))
 
+    def find_agent(self, worker: WorkerId) -> SimAgent:
+        """Return the agent of a worker."""
+        return self.agent
+
     @property
     def is_over(self) -> bool:
         return self.agent.over is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """The run is over, and all its processes have ended."""
+        return self.is_over and not self.agent.living
+
+    @property
+    def outcome(self) -> RunOver:
+        """The outcome of a run that is over."""
+        if self.agent.over is None:
+            raise Violation("the run is not over")
+        return self.agent.over
 
     # -- faults ------------------------------------------------------------------------------------------
 
@@ -232,7 +263,7 @@ class History:
         self._last_fault_s = self.clock.now
 
     def _plan_fault(self, fault: faults.Fault) -> Callable[[], None]:
-        return lambda: self._inject(fault)
+        return lambda: self.inject(fault)
 
     def choose_victim(self, which: int) -> SimWorker | None:
         """Choose a living worker, but not too many joiners: three failed joins end a run by design."""
@@ -247,17 +278,18 @@ class History:
         self._joiners_killed += 1
         return self._joiners_killed <= MOST_JOINERS_KILLED
 
-    def _inject(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
+    def inject(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
+        """Carry out a fault now."""
         self.record_fault()
         self.trace(lambda: f"fault: {fault}")
         match fault:
             case faults.Resize(workers=workers):
-                self._ask(AskResize(workers=workers))
+                self.ask(AskResize(workers=workers))
             case faults.Drain(which=which):
                 if (victim := self.choose_victim(which)) is not None:
-                    self._ask(AskDrain(worker=victim.worker))
+                    self.ask(AskDrain(worker=victim.worker))
             case faults.StopRun():
-                self._ask(AskStop())
+                self.ask(AskStop())
             case faults.KillCoordinator(absent_s=absent_s):
                 if self.coordinator is not None and self.agent.over is None:
                     self.coordinator.alive = False
@@ -279,10 +311,13 @@ class History:
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
-            case _:
+            case BreakLink() | PartMesh() | WallOff() | CutControl() | SilentDeath():
                 self.network_injector.inject(fault)
+            case _:
+                raise AssertionError(f"a run on one node has no fault like {fault}")
 
-    def _ask(self, ask: Ask) -> None:
+    def ask(self, ask: Ask) -> None:
+        """Let a user ask the coordinator."""
         if self.coordinator is not None:
             self.coordinator.ask(ask)
 
@@ -309,11 +344,11 @@ class History:
         shape, pace = self.shape, self.pace
         leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
         patience_s = PATIENCE_S + leaves * pace.leaf_s * self.plan.slowest + 2 * shape.steps * pace.user_s
-        while self.agent.over is None or self.agent.living:
+        while not self.has_ended:
             expect(self._step(), "no event is left, but the run has not ended")
             if self.clock.now >= self._last_fault_s + patience_s:
                 raise Violation(f"the run is stuck\n{describe_processes(self.coordinator, self.workers)}")
-        over = self.agent.over
+        over = self.outcome
         judge = Judge(self.plan, self.checker, self.files, self.workers, self.storage)
         judge.check_end(over.code, over.why)
         judge.check_events(set() if self.coordinator is None else self.coordinator.known_ends)

@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 from elastane.api.membership import WorkerId
 from tests.simulator.clock import Clock
-from tests.simulator.faulty_network import FaultyNetwork, Partition
+from tests.simulator.faulty_network import FaultyNetwork, NumberPartition
 from tests.simulator.needless_kills import KillCheck
 from tests.simulator.network_faults import (
     BreakLink,
@@ -111,7 +111,7 @@ class NetworkInjector:
         self._world.peer_network.break_link(a.worker, b.worker, one_way=fault.one_way)
 
     def _part(self, fault: PartMesh) -> None:
-        partition = Partition(fault.side)
+        partition = NumberPartition(fault.side)
         network = self._world.peer_network
         network.begin_partition(partition)
         for worker in self._list_living():

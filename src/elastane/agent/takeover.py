@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from elastane.api.membership import NodeName, WorkerId
-from elastane.claims.history import find_newest_generation
+from elastane.claims.history import list_generations
 from elastane.claims.records import HeldSlot
 
 SILENCE_S = 3.0
@@ -80,5 +80,5 @@ def is_left_out(claimed: Sequence[HeldSlot], workers: Collection[WorkerId]) -> b
         claimed: the slots of the claim list that were claimed since the coordinator was heard.
         workers: the living workers of this node.
     """
-    newest = find_newest_generation(claimed)
-    return newest is not None and bool(workers) and not set(newest.members) & set(workers)
+    generations = list_generations(claimed)
+    return bool(generations and workers) and set(generations[-1].members).isdisjoint(workers)

@@ -57,26 +57,24 @@ def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim
     return newest
 
 
-def find_newest_generation(held: Sequence[HeldSlot]) -> GenerationClaim | None:
-    """Return the unplanned generation that counts: the last one claimed by the term in charge at that time.
+def list_generations(held: Sequence[HeldSlot]) -> tuple[GenerationClaim, ...]:
+    """Return the unplanned generations that count, in order: those of the term in charge at their time.
 
     A coordinator may have lost its term between its last read and its claim; that claim does not count.
-    None: there is none.
     """
-    term, newest = 0, None
+    term, found = 0, []
     for one in held:
         match one.record:
             case TermClaim(number=number):
                 term = max(term, number)
             case GenerationClaim() as generation:
-                outdated = generation.term < term
+                if generation.term >= term:
+                    found.append(generation)
                 # The record of its term may be unreadable.
                 term = max(term, generation.term)
-                if not outdated and (newest is None or generation.number > newest.number):
-                    newest = generation
             case Unreadable():
                 pass
-    return newest
+    return tuple(found)
 
 
 def describe_unreadable(held: HeldSlot, where: str) -> str:

@@ -65,6 +65,11 @@ class OwnTerm:
         self.before: TermClaim | None = None
 
     @property
+    def record(self) -> TermClaim:
+        """The claim of this term; its number may still grow until it is claimed."""
+        return self._record
+
+    @property
     def number(self) -> int:
         return self._record.number
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from elastane.api.control import Answer, Ask, FromAgent, FromWorker, ToAgent, ToWorker
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import Generation, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
 
@@ -24,7 +24,24 @@ class Disconnected:
     worker: WorkerId
 
 
-Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected
+@dataclass(frozen=True, slots=True)
+class GenerationClaimed:
+    """The claim of a generation holds a slot of the claim list, so the generation may be proposed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUnanswered:
+    """The claim list has not answered in time: whether the claim holds a slot is unknown."""
+
+    number: int
+    why: str
+
+
+Input: TypeAlias = (
+    FromWorker | FromAgent | CommandRequest | Disconnected | GenerationClaimed | ClaimUnanswered
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +80,15 @@ class SendReply:
     answer: Answer
 
 
-Action: TypeAlias = SendToWorker | SendToAgent | WriteEvent | PinScript | SendReply
+@dataclass(frozen=True, slots=True)
+class ClaimGeneration:
+    """Claim the next slot of the claim list for an unplanned generation, in the background.
+
+    `GenerationClaimed` or `ClaimUnanswered` follows, unless another term is in charge: then this coordinator
+    ends. The same generation may be claimed again; it gets one slot.
+    """
+
+    generation: Generation
+
+
+Action: TypeAlias = SendToWorker | SendToAgent | WriteEvent | PinScript | SendReply | ClaimGeneration

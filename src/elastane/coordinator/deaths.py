@@ -30,6 +30,8 @@ DEATHS = ("worker.died", "worker.hung")
 def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None:
     """Exclude a worker that its peers cannot reach, and have its process killed: it must not continue alone.
 
+    On several machines it is killed only when the generation without it is claimed.
+
     Args:
         turn: the present turn.
         worker: the worker.
@@ -44,7 +46,8 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
     turn.roster = replace(
         roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})
     )
-    turn.send_to_agent(KillWorker(worker=worker))
+    if turn.roster.is_left_out(worker):
+        turn.send_to_agent(KillWorker(worker=worker))
 
 
 def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:

@@ -28,9 +28,18 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Action, CommandRequest, Disconnected, Input, WriteEvent
+from elastane.coordinator.actions import (
+    Action,
+    ClaimUnanswered,
+    CommandRequest,
+    Disconnected,
+    GenerationClaimed,
+    Input,
+    WriteEvent,
+)
 from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
+from elastane.coordinator.claiming import receive_claimed, receive_unanswered, repeat_claim
 from elastane.coordinator.deaths import (
     DEATHS,
     SCRIPT_LAST_WORD_S,
@@ -48,13 +57,15 @@ from elastane.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.coordinator.placement import build_orders, is_order_known
 from elastane.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.coordinator.requests import answer_request, request_stop
-from elastane.coordinator.roster import Roster
+from elastane.coordinator.roster import Roster, list_named_nodes
 from elastane.coordinator.run_end import end_when_done, fail_run, receive_model_written
 from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.turn import Turn
 
 LISTEN_S = 1.0
 ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
+PROPOSING = (replace_dead_workers, begin_first_generation, plan_generation)
+"""The rules that propose a generation; while one is being claimed, no other is proposed."""
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
@@ -84,7 +95,7 @@ def decide_actions(roster: Roster, events: Iterable[Input], now: float) -> tuple
     return turn.roster, tuple(turn.actions)
 
 
-def _handle(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of message
+def _handle(turn: Turn, event: Input) -> None:  # noqa: C901, PLR0912 - one row per kind of message
     match event:
         case WorkerReport():
             _handle_worker(turn, event)
@@ -104,6 +115,10 @@ def _handle(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind 
             receive_checkpoint_kept(turn, event)
         case CommandRequest():
             answer_request(turn, event)
+        case GenerationClaimed():
+            receive_claimed(turn, event)
+        case ClaimUnanswered():
+            receive_unanswered(turn, event)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
         case _:
@@ -119,6 +134,7 @@ def _advance(turn: Turn) -> None:
         end_when_done,
         advance_nodes,
         exclude_unreachable,
+        repeat_claim,
         replace_dead_workers,
         begin_first_generation,
         plan_generation,
@@ -132,6 +148,8 @@ def _advance(turn: Turn) -> None:
         if turn.roster.ends.suspects and rule is not _fail_on_script_exit:
             # The end of a member's script ends the run, so its peers need no new generation.
             return
+        if turn.roster.claiming.pending is not None and rule in PROPOSING:
+            continue
         rule(turn)
 
 
@@ -154,7 +172,7 @@ def _answer_after_end(turn: Turn, event: Input) -> None:
 def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
     agents = roster.nodes.reports
-    named = {node.name for report in agents.values() for node in report.nodes}
+    named = frozenset().union(*map(list_named_nodes, agents.values()))
     all_reported = (
         bool(agents) and agents.keys() >= named and all(worker in roster.reports for worker in roster.started)
     )
@@ -185,6 +203,8 @@ def _handle_worker(turn: Turn, report: WorkerReport) -> None:
         return
     turn.record_worker_event("worker.started", worker)
     if worker in roster.ends.excluded:
+        if not roster.is_left_out(worker):
+            return
         turn.send_to_agent(KillWorker(worker=worker))
         # Only after its death is written: a later coordinator could mistake its exit for its script's.
         if worker not in roster.ends.drafts:
@@ -351,7 +371,7 @@ def _handle_agent(turn: Turn, report: AgentReport) -> None:
         if process.worker is None or process.worker in turn.roster.ends.exits:
             continue
         turn.record_worker_event("worker.started", process.worker, pid=process.pid)
-        if process.worker in turn.roster.ends.excluded:
+        if process.worker in turn.roster.ends.excluded and turn.roster.is_left_out(process.worker):
             turn.send_to_agent(KillWorker(worker=process.worker))
     for worker in report.awaiting_data:
         if before is None or worker not in before.awaiting_data:

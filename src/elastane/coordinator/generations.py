@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from elastane.api.membership import Member, WorkerId
+from elastane.api.membership import Generation, Member, WorkerId
 from elastane.coordinator.balance import evaluate_balance
+from elastane.coordinator.claiming import may_go_on_with
 from elastane.coordinator.deaths import LAST_WORD_S, describe_causes, format_worker_list
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import fail_run, stop_run
@@ -26,10 +27,12 @@ def begin_first_generation(turn: Turn) -> None:
     ):
         # A silent worker may be training, and a new beginning beside it would be a second run.
         return
+    ready = roster.ready[: roster.wanted.target]
+    if not may_go_on_with(turn, ready):
+        return
     if roster.progress.step > roster.progress.origin:
         fail_run(turn, _describe_loss(roster), lost=True)
         return
-    ready = roster.ready[: roster.wanted.target]
     if len(ready) >= min(roster.spec.start, roster.wanted.target):
         members = tuple(roster.make_member(worker) for worker in ready)
         turn.propose(
@@ -59,21 +62,24 @@ def replace_dead_workers(turn: Turn) -> None:
     leaving = roster.list_handing_over(at_work) + tuple(
         member for member in living if member.worker in aside and member.worker not in roster.dismissed
     )
-    if dead and _fail_without_state(turn, tuple(member.worker for member in survivors + leaving)):
+    why = f"{format_worker_list(dead)} died" if dead else _find_reason_to_regroup(roster, newest)
+    present = tuple(member.worker for member in survivors + leaving)
+    if not why or not may_go_on_with(turn, present) or (dead and _fail_without_state(turn, present)):
         return
-    if dead and survivors:
-        turn.propose(survivors, planned=False, why=f"{format_worker_list(dead)} died", leaving=leaving)
+    if survivors:
+        turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif dead:
         # Nothing has been trained, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
-    elif survivors and (roster.known.contested or _is_change_unfinished(roster)):
-        why = f"the coordinator of term {roster.term.number} took over during a change"
-        turn.propose(survivors, planned=False, why=why, leaving=leaving)
-    elif survivors and (left := roster.departed.intersection(newest.workers)):
-        # They left with an earlier generation, before the newest proposal reached them.
-        turn.propose(
-            survivors, planned=False, why=f"{format_worker_list(sorted(left))} had left", leaving=leaving
-        )
+
+
+def _find_reason_to_regroup(roster: Roster, newest: Generation) -> str:
+    """Return why members must regroup although none is dead; empty if they need not."""
+    if roster.known.contested or _is_change_unfinished(roster):
+        return f"the coordinator of term {roster.term.number} took over during a change"
+    # They left with an earlier generation, before the newest proposal reached them.
+    left = sorted(roster.departed.intersection(newest.workers))
+    return f"{format_worker_list(left)} had left" if left else ""
 
 
 def _is_change_unfinished(roster: Roster) -> bool:

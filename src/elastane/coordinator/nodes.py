@@ -1,20 +1,30 @@
 """The nodes of a run: they join with their slots, leave on request, or are lost with all their workers.
 
-Every node has an agent. The first one has no name; its agent starts the coordinators, so it is never lost
-while one of them serves.
+Every node has an agent. The first one has no name; otherwise it is a node like the others.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from elastane.api.control import AgentReport
-from elastane.api.membership import NodeName
+from elastane.api.membership import NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.placement import grant_numbers
-from elastane.coordinator.roster import FIRST_NODE, list_node_workers
+from elastane.coordinator.roster import FIRST_NODE, Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
 
 SILENCE_S = 3.0
 """How long a node may be silent before it counts as lost; agents report once a second."""
+
+MINORITY_S = 2.5
+"""How much longer the coordinator waits if most workers are on silent nodes.
+
+Perhaps not they are cut off but this coordinator. They notice its silence in `SILENCE_S`, and need up to this
+time to agree on a successor and to claim its term. Then the smaller part of the run ends, not the larger one.
+"""
+
+WORKER_QUIET_S = 1.2
+"""A worker that has been silent for so long has missed two reports, and its agent one."""
 
 
 def receive_agent_report(turn: Turn, report: AgentReport) -> None:
@@ -31,9 +41,14 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
         heard={**nodes.heard, name: turn.now},
         numbers_end=max(nodes.numbers_end, *ends, 0),
     )
-    # A new coordinator must know all numbers in use before it grants more.
-    turn.roster = replace(roster, nodes=nodes if roster.term.listening else grant_numbers(nodes, name))
-    if roster.wanted.target is None and (report.total or name == FIRST_NODE):
+    is_first = roster.wanted.target is None and not report.total and name == FIRST_NODE
+    if is_first:
+        # The number of workers with which the run begins includes those of this node.
+        nodes = replace(nodes, counted=nodes.counted | {name})
+    # A new coordinator must know all numbers in use before it grants more, also those of the first node.
+    is_new = roster.term.listening or (roster.wanted.target is None and not is_first)
+    turn.roster = replace(roster, nodes=nodes if is_new else grant_numbers(nodes, name))
+    if is_first or (roster.wanted.target is None and report.total):
         wanted = replace(
             roster.wanted,
             target=report.total or report.target,
@@ -45,11 +60,19 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
 
 def advance_nodes(turn: Turn) -> None:
     """Let nodes take part, leave or count as lost, as their agents' reports show."""
-    for name, report in sorted(turn.roster.nodes.reports.items()):
-        if name == FIRST_NODE or turn.roster.wanted.target is None:
-            continue
-        if turn.now - turn.roster.nodes.heard[name] >= SILENCE_S:
-            _lose_node(turn, report)
+    if turn.roster.wanted.target is None:
+        return
+    nodes, now = turn.roster.nodes, turn.now
+    silent = {name for name in nodes.reports if now - nodes.heard[name] >= SILENCE_S}
+    # A coordinator that hears no node at all is cut off itself.
+    may_lose = silent < nodes.reports.keys() and not waits_in_minority(turn.roster, now)
+    missing = _list_missing(turn.roster)
+    if missing and may_lose:
+        _lose_missing_nodes(turn, missing)
+    for name, report in sorted(nodes.reports.items()):
+        if name in silent:
+            if may_lose:
+                _lose_node(turn, report)
         elif report.leaving:
             _drain_node(turn, report)
         elif name not in turn.roster.nodes.counted:
@@ -59,18 +82,25 @@ def advance_nodes(turn: Turn) -> None:
 def _count_node(turn: Turn, report: AgentReport) -> None:
     """Let the run grow by the slots of a new node, within its limits."""
     roster, target = turn.roster, turn.roster.wanted.target
-    first = roster.nodes.reports.get(FIRST_NODE)
-    if target is None or first is None:
+    if target is None:
         return
-    counted = roster.nodes.counted | {report.node}
-    turn.roster = replace(roster, nodes=replace(roster.nodes, counted=counted))
-    if report.node in {node.name for node in first.nodes}:
+    nodes = roster.nodes
+    others = [other for other in nodes.reports.values() if other.node != report.node] or [report]
+    turn.roster = replace(
+        roster,
+        nodes=replace(nodes, counted=nodes.counted | {report.node}, lost=nodes.lost - {report.node}),
+    )
+    is_known = any(report.node in list_named_nodes(other) for other in others)
+    if is_known and report.node not in nodes.lost:
         # An earlier coordinator has done it.
         return
-    slots = report.slots or 0
+    # A node without a limit gets as many workers as it had.
+    slots = report.target if report.slots is None else report.slots
     most = roster.spec.max_workers if roster.pinned is None else roster.pinned.virtual_ranks
     wanted = max(target, min(target + slots, roster.spec.max_workers, most))
-    turn.record("node.joined", who=f"node {report.node}", why=f"it takes part with up to {slots} workers")
+    turn.record(
+        "node.joined", who=describe_node(report.node), why=f"it takes part with up to {slots} workers"
+    )
     turn.set_target(wanted, roster.wanted.draining)
 
 
@@ -79,26 +109,108 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
     staying = set(roster.list_living(list_node_workers(report))) - roster.wanted.draining
     if not list_node_workers(report):
         _forget_node(turn, report.node)
-        turn.record("node.left", who=f"node {report.node}", why="its user asked it to leave")
+        turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
     elif staying and target is not None:
         workers = tuple(sorted(staying))
-        why = f"node {report.node} leaves the run"
-        turn.record("drain.requested", who=f"node {report.node}", why=why, workers=workers)
+        why = f"{describe_node(report.node)} leaves the run"
+        turn.record("drain.requested", who=describe_node(report.node), why=why, workers=workers)
         turn.set_target(max(1, target - len(workers)), roster.wanted.draining | staying)
 
 
 def _lose_node(turn: Turn, report: AgentReport) -> None:
     """Exclude all workers of a silent node at once."""
-    roster, target, name = turn.roster, turn.roster.wanted.target, report.node
-    workers = sorted(roster.list_living(list_node_workers(report)))
-    what = f"its agent was silent for {turn.now - roster.nodes.heard[name]:.1f} s"
-    lost = f"; with it {format_worker_list(workers)}" if workers else ""
-    turn.record("node.lost", who=f"node {name}", why=f"{what}{lost}", workers=workers)
-    for worker in workers:
-        exclude_worker(turn, worker, f"its node {name} was lost", since=turn.now)
-    _forget_node(turn, name)
+    silent_s = turn.now - turn.roster.nodes.heard[report.node]
+    _exclude_workers(turn, report.node, list_node_workers(report), silent_s)
+    target = turn.roster.wanted.target
+    _forget_node(turn, report.node)
     if target is not None and report.target:
-        turn.set_target(max(1, target - report.target), roster.wanted.draining)
+        turn.set_target(max(1, target - report.target), turn.roster.wanted.draining)
+
+
+def _list_missing(roster: Roster) -> tuple[NodeName, ...]:
+    """Return the nodes that this coordinator knows only from other agents."""
+    nodes = roster.nodes
+    missing = (
+        frozenset().union(*map(list_named_nodes, nodes.reports.values())) - nodes.reports.keys() - nodes.lost
+    )
+    return tuple(sorted(missing))
+
+
+def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
+    """Exclude all workers that no agent has reported, once each node that may run them counts as lost.
+
+    The node from which this term took over has been silent for `SILENCE_S` already: so the term began.
+    """
+    roster = turn.roster
+    silent_s = turn.now - roster.term.began
+    if silent_s < SILENCE_S and any(name != roster.term.from_node for name in missing):
+        return
+    workers = _list_unplaced(roster, turn.now)
+    for name in missing:
+        # Which of the lost nodes a worker was on is not known.
+        _exclude_workers(turn, name, workers, silent_s)
+        workers = ()
+    reports = turn.roster.nodes.reports.values()
+    total = max((report.total for report in reports), default=0)
+    target = turn.roster.wanted.target
+    lost = total - sum(report.target for report in reports)
+    turn.roster = replace(
+        turn.roster, nodes=replace(turn.roster.nodes, lost=turn.roster.nodes.lost.union(missing))
+    )
+    if target is not None and lost > 0:
+        turn.set_target(max(1, target - lost), turn.roster.wanted.draining)
+
+
+def _list_unplaced(roster: Roster, now: float) -> tuple[WorkerId, ...]:
+    """Return the needed workers of which neither an agent nor they themselves report anything."""
+    placed = {worker for report in roster.nodes.reports.values() for worker in list_node_workers(report)}
+    return tuple(
+        worker
+        for worker in sorted(roster.list_living(roster.needed))
+        if worker not in placed and now - roster.heard.get(worker, roster.term.began) >= WORKER_QUIET_S
+    )
+
+
+def _exclude_workers(turn: Turn, name: NodeName, workers: Iterable[WorkerId], silent_s: float) -> None:
+    living = sorted(turn.roster.list_living(workers))
+    what = f"its agent was silent for {silent_s:.1f} s"
+    lost = f"; with it {format_worker_list(living)}" if living else ""
+    turn.record("node.lost", who=describe_node(name), why=f"{what}{lost}", workers=living)
+    for worker in living:
+        exclude_worker(turn, worker, f"{describe_node(name)} was lost", since=turn.now)
+
+
+def describe_node(name: NodeName) -> str:
+    """Return "node NAME"; the first node of a run has no name."""
+    return f"node {name}" if name else "the first node"
+
+
+def waits_in_minority(roster: Roster, now: float) -> bool:
+    """Return whether to wait, because most of the run's workers are on nodes that are not heard.
+
+    The larger part of the run can claim the next term in this time, see `MINORITY_S`. A tie does not wait.
+    """
+    away = _find_away(roster, now)
+    present = set(roster.list_living(roster.needed)) - away.keys()
+    if not roster.spec.listen or len(present) >= len(away):
+        return False
+    return now - min(away.values()) < SILENCE_S + MINORITY_S
+
+
+def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
+    """Return the needed workers that have not ended and are not heard, with the time of their last sign."""
+    nodes = roster.nodes
+    # A node that an earlier term did not hear has been silent before this term began.
+    unknown_s = roster.term.began - (0.0 if roster.term.from_node is None else SILENCE_S)
+    signs = {worker: roster.heard.get(worker, unknown_s) for worker in roster.needed}
+    for name, report in nodes.reports.items():
+        for worker in signs.keys() & list_node_workers(report):
+            signs[worker] = max(signs[worker], nodes.heard[name])
+    return {
+        worker: sign_s
+        for worker, sign_s in signs.items()
+        if not roster.has_ended(worker) and now - sign_s >= WORKER_QUIET_S
+    }
 
 
 def _forget_node(turn: Turn, name: NodeName) -> None:

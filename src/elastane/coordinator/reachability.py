@@ -13,6 +13,7 @@ from typing import TypeAlias
 from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
+from elastane.coordinator.nodes import waits_in_minority
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
@@ -112,7 +113,7 @@ def receive_peer_lost(turn: Turn, lost: PeerLost) -> None:
 def exclude_unreachable(turn: Turn) -> None:
     """Exclude workers until no connection between the needed ones is broken, once the choice is certain."""
     breaks = _find_breaks(turn.roster)
-    if not breaks:
+    if not breaks or waits_in_minority(turn.roster, turn.now):
         return
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
     excluded = choose_excluded(evidence)

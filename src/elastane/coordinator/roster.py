@@ -22,6 +22,7 @@ from elastane.api.control import (
 from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
+from elastane.claims.records import GenerationClaim
 from elastane.coordinator.actions import Input
 from elastane.coordinator.balance import Balance
 from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
@@ -29,7 +30,7 @@ from elastane.coordinator.event_summary import WorkerEvents, summarize_events
 from elastane.coordinator.step_times import StepTimes
 
 FIRST_NODE: NodeName = ""
-"""The node on which the run began; its agent starts the coordinators."""
+"""The node on which the run began; it says how many workers the run begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Term:
         node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
+        from_node: the silent node from which this term took over; None: from a process on its own node.
     """
 
     number: int
@@ -53,6 +55,28 @@ class Term:
     node: NodeName = ""
     listening: bool = False
     waiting: tuple[Input, ...] = ()
+    from_node: NodeName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The unplanned generations of a run on several machines, which are claims in a list.
+
+    Args:
+        earlier: the generations that earlier terms of this attempt have claimed.
+        pending: the generation whose claim has no outcome yet; until then no other one is proposed.
+        asked_s: when the claim was last asked for.
+        unanswered: the list has not answered since then.
+        recorded: the event about a list that does not answer is written.
+        unheard_since: since when a generation may be at work of which no member is heard.
+    """
+
+    earlier: tuple[GenerationClaim, ...] = ()
+    pending: Generation | None = None
+    asked_s: float = 0.0
+    unanswered: bool = False
+    recorded: bool = False
+    unheard_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,7 @@ class Nodes:
         counted: the nodes with slots that are in the number of workers that the run should have.
         granted: the last range of workers' numbers for each node, until its agent has reported it.
         numbers_end: the end of the highest range that any node has had or was granted.
+        lost: the nodes that have been lost and not heard again.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
@@ -108,6 +133,7 @@ class Nodes:
     counted: frozenset[NodeName] = frozenset()
     granted: Mapping[NodeName, Numbers] = field(default_factory=dict)
     numbers_end: int = 0
+    lost: frozenset[NodeName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +227,7 @@ class Roster:
         pinned: the properties of the script, from the first worker that reported them.
         newest: the proposed or reported generation with the highest number.
         known: the other generations.
+        claiming: the claims of unplanned generations.
         reports: the last report of each worker.
         heard: when the last report of each worker arrived.
         connected: the workers that have a connection now.
@@ -227,6 +254,7 @@ class Roster:
     pinned: Pinned | None = None
     newest: Generation | None = None
     known: KnownGenerations = field(default_factory=KnownGenerations)
+    claiming: Claiming = field(default_factory=Claiming)
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
     heard: Mapping[WorkerId, float] = field(default_factory=dict)
     connected: frozenset[WorkerId] = frozenset()
@@ -253,6 +281,21 @@ class Roster:
 
     def list_living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
         return tuple(worker for worker in workers if not self.is_gone(worker))
+
+    def has_ended(self, worker: WorkerId) -> bool:
+        """Return whether a worker certainly works no more: its agent has seen its end, or it has failed."""
+        return worker in self.ends.exits or worker in self.ends.failed
+
+    def is_left_out(self, worker: WorkerId) -> bool:
+        """Return whether an excluded worker may be killed: the others go on without it.
+
+        On several machines they do so once that is claimed. A coordinator that is not in charge any more
+        cannot claim it, so it kills no worker.
+        """
+        if not self.spec.listen or self.newest is None:
+            return True
+        leavers = {leaver.worker for leaver in self.newest.leaving}
+        return worker not in self.newest and worker not in leavers
 
     @property
     def started(self) -> tuple[WorkerId, ...]:
@@ -415,6 +458,11 @@ def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
     return tuple(process.worker for process in report.workers if process.worker is not None)
 
 
+def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
+    """Return the names of the nodes that an agent knows of."""
+    return frozenset(node.name for node in report.nodes)
+
+
 def create_roster(
     spec: RunSpec,
     term: int,
@@ -422,6 +470,8 @@ def create_roster(
     *,
     pid: int = 0,
     node: NodeName = "",
+    from_node: NodeName | None = None,
+    claimed: Iterable[GenerationClaim] = (),
     pinned: Pinned | None = None,
     events: Iterable[EventLine] = (),
     last: LedgerLine | None = None,
@@ -436,6 +486,8 @@ def create_roster(
         now: the time in seconds.
         pid: the process id of this coordinator.
         node: the name of its machine.
+        from_node: see `Term`.
+        claimed: the unplanned generations in the run's claim list that count, in its order.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
         events: the changes in ``events.jsonl``.
         last: the last line of the ledger.
@@ -445,11 +497,21 @@ def create_roster(
     past = summarize_events(events)
     step = origin if last is None else last.step
     number = 0 if last is None else last.generation
+    claimed = tuple(claimed)
     return Roster(
         spec=spec,
-        term=Term(term, now, first=first_term, pid=pid, node=node, listening=term > first_term),
+        term=Term(
+            term,
+            now,
+            first=first_term,
+            pid=pid,
+            node=node,
+            listening=term > first_term,
+            from_node=from_node,
+        ),
         pinned=pinned,
-        known=KnownGenerations(highest=max(past.generation, number)),
+        known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),
+        claiming=Claiming(earlier=tuple(claim for claim in claimed if claim.term >= first_term)),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
         progress=StepProgress(
             origin=origin, step=step, recorded=step, loss=None if last is None else last.loss

@@ -13,12 +13,17 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.errors import ElastaneError
+from elastane.api.membership import Generation, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
+from elastane.claims.generations import GenerationClaims
 from elastane.coordinator.actions import (
     Action,
+    ClaimGeneration,
+    ClaimUnanswered,
+    GenerationClaimed,
     Input,
     PinScript,
     SendReply,
@@ -45,6 +50,7 @@ class Coordinator:
     Args:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
+        claims: claims the unplanned generations of a run on several machines.
         from_node: the machine whose coordinator was in charge before, if it was another one; it may still
             write into the files of the run.
 
@@ -53,9 +59,12 @@ class Coordinator:
         BadInput, Malformed: they are not valid.
     """
 
-    def __init__(self, run_dir: RunDir, term: int, *, from_node: NodeName | None = None) -> None:
+    def __init__(
+        self, run_dir: RunDir, term: int, claims: GenerationClaims, *, from_node: NodeName | None = None
+    ) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
+        self._from_node = from_node
         self._pinned_on_disk = True
         self._stalled = False
         self._durable_step: int | None = None
@@ -70,6 +79,8 @@ class Coordinator:
         self._reported: dict[WorkerId, int] = {}
         if self._record.spec.listen:
             self._durable_step = self._ledger.step
+        self._claims = claims
+        self._claiming: asyncio.Task[None] | None = None
         self._roster = self._create_roster(term)
 
     def _create_roster(self, term: int) -> Roster:
@@ -91,6 +102,8 @@ class Coordinator:
             now,
             pid=pid,
             node=self._run_dir.node,
+            from_node=self._from_node,
+            claimed=self._claims.read() if self._record.spec.listen else (),
             pinned=self._record.pinned,
             events=events,
             last=self._ledger.last,
@@ -135,7 +148,7 @@ class Coordinator:
         self._roster, actions = decide_actions(self._roster, events, time.time())
         self._carry_out(actions)
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, actions: Iterable[Action]) -> None:  # noqa: C901 - one row per kind of action
         for action in actions:
             match action:
                 case SendToWorker(worker, message):
@@ -152,6 +165,8 @@ class Coordinator:
                 case SendReply(token, answer):
                     if (requester := self._connections.requesters.pop(token, None)) is not None:
                         requester.put(answer)
+                case ClaimGeneration(generation):
+                    self._claiming = asyncio.create_task(self._claim(generation))
                 case _:
                     assert_never(action)
 
@@ -161,6 +176,18 @@ class Coordinator:
             return
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
+
+    async def _claim(self, generation: Generation) -> None:
+        """Claim a generation in a thread, because a file system that hangs must not delay the run."""
+        number = generation.number
+        try:
+            superseded = await asyncio.to_thread(self._claims.claim, number, generation.workers)
+        except ElastaneError as error:
+            self._connections.inbox.put_nowait(ClaimUnanswered(number, error.what))
+            return
+        # Otherwise the check of the own term ends this process within a second.
+        if superseded is None:
+            self._connections.inbox.put_nowait(GenerationClaimed(number))
 
     def _take_steps(self, batch: list[StepReports]) -> None:
         for steps in batch:

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.control import Answer, Dismiss, Propose, ToAgent, ToWorker
+from elastane.api.control import Answer, Dismiss, KillWorker, Propose, ToAgent, ToWorker
 from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
-from elastane.coordinator.actions import Action, PinScript, SendReply, SendToAgent, SendToWorker, WriteEvent
+from elastane.coordinator.actions import (
+    Action,
+    ClaimGeneration,
+    PinScript,
+    SendReply,
+    SendToAgent,
+    SendToWorker,
+    WriteEvent,
+)
 from elastane.coordinator.placement import build_orders
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.step_times import FirstStep, compute_pauses
@@ -116,10 +124,24 @@ class Turn:
     def propose(
         self, members: tuple[Member, ...], *, planned: bool, why: str, leaving: tuple[Member, ...] = ()
     ) -> None:
-        """Propose the next generation to its members, its leavers and the members of the one before."""
+        """Propose the next generation, or claim it first: an unplanned one of a run on several machines."""
         roster = self.roster
         number = roster.known.highest + 1
         generation = Generation(number, roster.term.number, members, planned, why, leaving)
+        if roster.spec.listen and not planned:
+            self.claim(generation)
+        else:
+            self.announce(generation)
+
+    def claim(self, generation: Generation) -> None:
+        """Claim a generation; it is announced once it holds a slot of the claim list."""
+        claiming = replace(self.roster.claiming, pending=generation, asked_s=self.now, unanswered=False)
+        self.roster = replace(self.roster, claiming=claiming)
+        self.actions.append(ClaimGeneration(generation))
+
+    def announce(self, generation: Generation) -> None:
+        """Send a generation to its members, its leavers and the members of the one before."""
+        roster, number, leaving = self.roster, generation.number, generation.leaving
         before = set() if roster.newest is None else set(roster.newest.workers)
         leavers = {leaver.worker for leaver in leaving}
         audience = before | roster.needed | set(generation.workers) | leavers
@@ -128,11 +150,19 @@ class Turn:
             roster,
             newest=generation,
             known=replace(
-                roster.known, highest=number, contested=False, by_number={**recent, number: generation}
+                roster.known,
+                highest=max(number, roster.known.highest),
+                # While the claim was pending, a worker may have reported a generation of an earlier term.
+                contested=roster.known.highest >= number,
+                by_number={**recent, number: generation},
             ),
         )
         for worker in sorted(roster.list_living(audience)):
             self.send(worker, Propose(generation=generation))
+        if roster.spec.listen:
+            for worker in sorted(roster.ends.excluded):
+                if worker not in roster.ends.exits and self.roster.is_left_out(worker):
+                    self.send_to_agent(KillWorker(worker=worker))
 
     def dismiss(self, worker: WorkerId, code: int, why: str) -> None:
         """Dismiss a worker, and remember that, to repeat the dismissal if the worker reports again."""

@@ -131,19 +131,36 @@ def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     assert (stage.roster.wanted.target, node.order.target) == (4, 2)
 
 
+def let_other_nodes_be_lost(stage) -> None:
+    stage.now += SILENCE_S
+    stage.report_agent()
+
+
 def test_a_node_that_returns_takes_part_again_under_new_numbers(two_nodes) -> None:
     stage, _ = two_nodes
-    stage.wait(SILENCE_S)
+    let_other_nodes_be_lost(stage)
     stage.adopt()
     OtherNode(stage, "b", slots=1).join()
     assert stage.newest.workers == (0, 1, 200)
 
 
-def test_the_first_node_is_not_lost_by_silence(two_nodes) -> None:
+def test_the_first_node_is_lost_like_any_other(two_nodes) -> None:
     stage, node = two_nodes
     for _ in range(8):
         stage.now += 0.5
         node.report()
+    (lost,) = [event for event in stage.events if event.kind == "node.lost"]
+    assert (lost.who, lost.workers) == ("the first node", (0, 1))
+    assert stage.newest.workers == (100, 101)
+    assert stage.roster.wanted.target == 2
+    # It takes part again with as many workers as it had.
+    stage.report_agent(target=2, total=4, nodes=(NodeAddress(""), NodeAddress("b")), workers=())
+    assert stage.roster.wanted.target == 4
+
+
+def test_a_coordinator_that_hears_no_node_loses_none(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.wait(10 * SILENCE_S)
     assert stage.list_kinds("node.lost") == []
     assert stage.newest.workers == (0, 1, 100, 101)
 
@@ -188,7 +205,7 @@ def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> N
 
 def test_a_new_coordinator_uses_no_number_of_a_lost_node_again(two_nodes) -> None:
     stage, _ = two_nodes
-    stage.wait(SILENCE_S)
+    let_other_nodes_be_lost(stage)
     successor = stage.start_successor()
     OtherNode(successor, "c", slots=1).join()
     assert successor.list_kinds("worker.started")
@@ -256,3 +273,13 @@ def test_two_nodes_that_join_at_once_get_different_numbers(training) -> None:
     for node in (*nodes, *nodes):
         node.report()
     assert [node.numbers for node in nodes] == [((100, 200),), ((200, 300),)]
+
+
+def test_no_numbers_are_granted_before_those_of_the_first_node_are_known(open_stage) -> None:
+    stage = open_stage(start=2)
+    node = OtherNode(stage, "b", slots=1)
+    node.report()
+    assert node.numbers == ()
+    stage.report_agent(total=0, nodes=(), numbers=((0, 100),))
+    node.report()
+    assert node.numbers == ((100, 200),)

@@ -1,0 +1,139 @@
+"""The claims of unplanned generations: on several machines no coordinator goes on without one.
+
+Two coordinators may live at once, when the network parts them or one of them was stopped for a while. Each
+believes that the workers of the other one are dead. So an unplanned generation is announced only after it has
+won the next slot of the run's claim list, which no coordinator of an earlier term can win. Planned
+generations need the vote of every member, and steps need no coordinator; neither is claimed.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from elastane.api.membership import WorkerId
+from elastane.coordinator.actions import ClaimUnanswered, GenerationClaimed
+from elastane.coordinator.deaths import format_worker_list
+from elastane.coordinator.nodes import waits_in_minority
+from elastane.coordinator.roster import Roster
+from elastane.coordinator.run_end import fail_run
+from elastane.coordinator.turn import Turn
+
+CLAIM_AGAIN_S = 0.5
+"""How long after an unanswered claim the coordinator asks for it again."""
+
+UNHEARD_S = 30.0
+"""How long the coordinator waits for members that may be at work where it does not hear them.
+
+A living part of the run would have claimed a term in this time, and that would have ended this coordinator.
+"""
+
+
+def find_unheard_generation(
+    generations: Iterable[Collection[WorkerId]], present: Collection[WorkerId], ended: Collection[WorkerId]
+) -> tuple[WorkerId, ...] | None:
+    """Return the members of a generation that may be at work where this coordinator hears no member.
+
+    A step commits with the votes of all members, and a worker that enters the next generation votes in no
+    earlier one. So a generation cannot go on once the next one needs one of its members, or once all of its
+    members have ended. Otherwise it may be at work beside the next one, as a second history of the run, and
+    no report would show it. A member that is only silent has not ended.
+
+    Args:
+        generations: the members of each generation that may be at work.
+        present: the workers with which the next generation would go on.
+        ended: the workers whose end their agents have seen.
+
+    Returns:
+        The members that are not known to have ended; None: no generation may be at work unheard.
+    """
+    for members in generations:
+        unseen = tuple(sorted(set(members).difference(ended)))
+        if unseen and set(members).isdisjoint(present):
+            return unseen
+    return None
+
+
+def receive_claimed(turn: Turn, claimed: GenerationClaimed) -> None:
+    """Announce a generation that has won its slot.
+
+    It is in the chain of generations now, even if a member has died meanwhile: another one follows then.
+    """
+    pending = turn.roster.claiming.pending
+    if pending is None or pending.number != claimed.number:
+        return
+    turn.roster = replace(turn.roster, claiming=replace(turn.roster.claiming, pending=None, recorded=False))
+    turn.announce(pending)
+
+
+def receive_unanswered(turn: Turn, unanswered: ClaimUnanswered) -> None:
+    """Remember that the claim must be repeated, and record that once."""
+    claiming = turn.roster.claiming
+    if claiming.pending is None or claiming.pending.number != unanswered.number:
+        return
+    if not claiming.recorded:
+        turn.record(
+            "claim.waiting",
+            who="coordinator",
+            why=f"{unanswered.why}; steps go on, but generation {unanswered.number} "
+            f"({claiming.pending.why}) waits for the claim list",
+        )
+    turn.roster = replace(turn.roster, claiming=replace(claiming, unanswered=True, recorded=True))
+
+
+def repeat_claim(turn: Turn) -> None:
+    """Claim the pending generation again if the list did not answer."""
+    claiming = turn.roster.claiming
+    if claiming.pending is not None and claiming.unanswered and turn.now - claiming.asked_s >= CLAIM_AGAIN_S:
+        turn.claim(claiming.pending)
+
+
+def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
+    """Return whether an unplanned generation of these workers may be claimed now.
+
+    Wait if most workers are silent, or if a generation may be at work without a member among these workers.
+    If such members stay silent, their state is lost, and the run fails.
+    """
+    roster = turn.roster
+    if not roster.spec.listen:
+        return True
+    if waits_in_minority(roster, turn.now):
+        return False
+    ended = {worker for members in _list_possible(roster) for worker in members if roster.has_ended(worker)}
+    unheard = find_unheard_generation(_list_possible(roster), present, ended)
+    claiming = roster.claiming
+    if unheard is None:
+        turn.roster = replace(roster, claiming=replace(claiming, unheard_since=None))
+        return True
+    silent = f"{format_worker_list(unheard)} may be at work where this coordinator does not hear them"
+    if claiming.unheard_since is None:
+        turn.record(
+            "generation.unheard",
+            who="coordinator",
+            why=f"{silent}; the others wait for them, for at most {UNHEARD_S:g} s",
+            workers=unheard,
+        )
+        turn.roster = replace(turn.roster, claiming=replace(claiming, unheard_since=turn.now))
+    elif turn.now - claiming.unheard_since >= UNHEARD_S:
+        fail_run(
+            turn,
+            f"no living worker holds the state after step {roster.progress.step}: "
+            f"{format_worker_list(unheard)} had it, and nothing was heard of them for {UNHEARD_S:g} s",
+            lost=True,
+        )
+    return False
+
+
+def _list_possible(roster: Roster) -> tuple[tuple[WorkerId, ...], ...]:
+    """Return the members of each generation that may be at work, as far as known.
+
+    A claimed generation may be at work although no report names it: the coordinator that claimed it may have
+    died before it reached more than a few members. Generations before one that has begun are over.
+    """
+    complete = [report.generation for report in roster.reports.values() if report.complete]
+    begun = max(roster.times.newest, *complete, 0)
+    reported = [
+        generation.workers for generation in (roster.newest, roster.at_work) if generation is not None
+    ]
+    return (
+        *(claim.members for claim in roster.claiming.earlier if claim.number >= begun),
+        *reported,
+    )

@@ -1,0 +1,64 @@
+"""The faults of whole nodes, of the networks between them, and of the coordinators' claim list."""
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class KillNode(msgspec.Struct, frozen=True, tag=True):
+    """The agent of a node dies, and its workers and its coordinator with it.
+
+    Args:
+        at_s: the time of the death.
+        which: selects a living node; the last living one never dies.
+        silent: the power fails, and no connection closes.
+    """
+
+    at_s: float
+    which: int
+    silent: bool = True
+
+
+class PartNodes(msgspec.Struct, frozen=True, tag=True):
+    """Some nodes and all others cannot reach each other.
+
+    Args:
+        at_s: the beginning.
+        side: the indexes of the nodes on one side; the first node is 0.
+        for_s: the length.
+        control: connections of agents and workers to coordinators, and between agents, are cut.
+        mesh: connections between workers are cut.
+        one_way: only what the side sends is lost.
+    """
+
+    at_s: float
+    side: tuple[int, ...]
+    for_s: float
+    control: bool = True
+    mesh: bool = True
+    one_way: bool = False
+
+
+class PauseCoordinator(msgspec.Struct, frozen=True, tag=True):
+    """The newest coordinator is stopped for a while; then it handles the messages that have waited."""
+
+    at_s: float
+    for_s: float
+
+
+class HideClaims(msgspec.Struct, frozen=True, tag=True):
+    """The claim list does not answer for a while; ``forgetful``: some of its later answers are lost."""
+
+    at_s: float
+    for_s: float
+    forgetful: float = 0.0
+
+
+class AskOneSide(msgspec.Struct, frozen=True, tag=True):
+    """A user asks the coordinator on a node, if one lives there, to stop the run."""
+
+    at_s: float
+    node: int
+
+
+NodeFault: TypeAlias = KillNode | PartNodes | PauseCoordinator | HideClaims | AskOneSide

@@ -1,0 +1,338 @@
+"""One history of a run on several nodes: nodes die, the network parts them, and coordinators take over."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import msgspec
+
+from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
+from elastane.api.membership import NodeName, WorkerId
+from elastane.claims.place import ClaimsUnavailable
+from elastane.claims.terms import OwnTerm
+from elastane.coordinator.actions import Disconnected
+from elastane.protocol.messages import RoundOutcome
+from tests.simulator import faults
+from tests.simulator.agent import SimAgent
+from tests.simulator.chain import ChainCheck
+from tests.simulator.checkers import expect
+from tests.simulator.claims import SimClaimList
+from tests.simulator.faults import Fault
+from tests.simulator.history import History
+from tests.simulator.node_faults import AskOneSide, HideClaims, KillNode, PartNodes, PauseCoordinator
+from tests.simulator.nodes import (
+    CHECK_LINK_S,
+    AgentOutlet,
+    NodeCoordinator,
+    NodePartition,
+    SimNode,
+)
+from tests.simulator.storage import StoredCheckpoint
+from tests.simulator.takeover import SILENCE_S, is_turn
+
+START_S = 0.3
+"""The longest time in which a coordinator starts."""
+
+NAMES = ("", "b", "c", "d", "e", "f")
+
+
+class NodesHistory(History):
+    """A history on several nodes, with a claim list and as many coordinators as there happen to be.
+
+    Args:
+        plan: see `History`.
+        write_line: see `History`.
+        origin: see `History`.
+    """
+
+    def __init__(
+        self,
+        plan: faults.HistoryPlan,
+        write_line: Callable[[str], None] | None = None,
+        origin: StoredCheckpoint | None = None,
+    ) -> None:
+        self.nodes: list[SimNode] = []
+        self.partitions: list[NodePartition] = []
+        self.skews: dict[NodeName, float] = {}
+        self.excused: set[int] = set()
+        """The nodes that a partition has cut off from others, so that their workers may be killed."""
+        self.chain = ChainCheck()
+        super().__init__(plan, write_line, origin)
+
+    def begin(self) -> None:
+        """Start the agent of every node."""
+        self.claims = SimClaimList(self.clock)
+        self.files.spec = msgspec.structs.replace(
+            self.files.spec, listen="10.0.0.1" if self.plan.claims else ""
+        )
+        self.checker.watch = self._watch_commit
+        self.skews = {name: self.clock.random.uniform(-self.plan.skew_s, self.plan.skew_s) for name in NAMES}
+        for index, slots in enumerate((None, *self.plan.nodes)):
+            node = SimNode(index, NAMES[index])
+            self.nodes.append(node)
+            target = self.plan.start if slots is None else 0
+            node.agent = SimAgent(AgentOutlet(self, node), target, node.name, slots)
+            if slots is None:
+                # As before the first order.
+                node.agent.worker_set = replace(node.agent.worker_set, total=0, nodes=())
+            self._check_link_regularly(node)
+
+    # -- places ------------------------------------------------------------------------------------------
+
+    def get_node(self, worker: WorkerId) -> SimNode:
+        """Return the node of a worker."""
+        return next(node for node in self.nodes if worker in node.started)
+
+    def find_agent(self, worker: WorkerId) -> SimAgent:
+        return self.get_node(worker).agent
+
+    def list_living_nodes(self) -> list[SimNode]:
+        return [node for node in self.nodes if node.alive]
+
+    def list_coordinators(self) -> Iterator[NodeCoordinator]:
+        """Yield all living coordinators."""
+        return (coordinator for node in self.nodes for coordinator in node.list_living())
+
+    @property
+    def newest(self) -> NodeCoordinator | None:
+        """The coordinator of the newest term, dead or alive; None: there has been none."""
+        started = [coordinator for node in self.nodes for coordinator in node.coordinators]
+        return max(started, key=lambda coordinator: coordinator.term, default=None)
+
+    def reaches(self, sender: SimNode, receiver: SimNode) -> bool:
+        """Return whether control messages from one node arrive at another one now."""
+        if not sender.alive or not receiver.alive:
+            return False
+        return not any(
+            partition.fault.control and partition.cuts(sender.index, receiver.index)
+            for partition in self.partitions
+        )
+
+    def _hears(self, node: SimNode, coordinator: NodeCoordinator) -> bool:
+        place = self.nodes[NAMES.index(coordinator.node)]
+        alive = coordinator.alive and not coordinator.paused
+        return alive and self.reaches(node, place) and self.reaches(place, node)
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def send_to_coordinator(self, message: FromWorker) -> None:
+        self.trace(lambda: f"worker {message.worker} tells the coordinator: {message}")
+        node = self.get_node(message.worker)
+        self._send_up(node, lambda coordinator: coordinator.receive(message))
+
+    def send_node_report(self, node: SimNode, report: AgentReport) -> None:
+        self._send_up(node, lambda coordinator: coordinator.receive(report))
+
+    def _send_up(self, node: SimNode, receive: Callable[[NodeCoordinator], None]) -> None:
+        coordinator = node.link
+        if coordinator is not None and self.reaches(node, self.nodes[NAMES.index(coordinator.node)]):
+            self.control_network.deliver(lambda: receive(coordinator) if coordinator.alive else None)
+
+    def send_order(self, sender: NodeCoordinator, worker: WorkerId, message: ToWorker) -> None:
+        self.trace(lambda: f"term {sender.term} tells {worker}: {message}")
+        node = self.get_node(worker)
+        if node.link is sender and self.reaches(self.nodes[NAMES.index(sender.node)], node):
+            self.control_network.deliver(lambda: self.workers[worker].receive_order(message))
+
+    def send_agent_order(self, sender: NodeCoordinator, message: ToAgent, node: NodeName | None) -> None:
+        self.trace(lambda: f"term {sender.term} tells {'agents' if node is None else node!r}: {message}")
+        for other in self.nodes:
+            if (node is None or other.name == node) and other.link is sender:
+                self._send_agent_order(sender, message, other)
+
+    def _send_agent_order(self, sender: NodeCoordinator, message: ToAgent, node: SimNode) -> None:
+        if self.reaches(self.nodes[NAMES.index(sender.node)], node):
+            self.control_network.deliver(lambda: node.agent.receive(message))
+
+    def disconnect(self, worker: WorkerId) -> None:
+        coordinator = self.get_node(worker).link
+        if coordinator is not None:
+            self.control_network.deliver(lambda: coordinator.receive(Disconnected(worker)))
+
+    # -- processes ---------------------------------------------------------------------------------------
+
+    def kill_worker(self, worker: WorkerId) -> None:
+        victim, node = self.workers[worker], self.get_node(worker)
+        is_healthy = victim.alive and not victim.paused and victim.member.works_in > 0
+        if is_healthy and victim.state == "member" and not self.is_over:
+            expect(
+                node.index in self.excused or worker in node.agent.worker_set.draining,
+                f"the coordinator kills the healthy member {worker} on node {node.name!r}",
+            )
+        victim.die()
+
+    def claim_term(self, node: SimNode, from_node: NodeName | None, at_least: int) -> None:
+        """Start a coordinator on a node, which claims its term before it acts."""
+        own_term = OwnTerm(self.claims, at_least)  # type: ignore[arg-type]
+        node.claims_term = True
+
+        def attempt() -> None:
+            if not node.alive or node.agent.over is not None:
+                return
+            try:
+                own_term.claim()
+                claimed = any(one.holds(own_term.record) for one in self.claims.read())
+            except ClaimsUnavailable:
+                claimed = False
+            if not claimed:
+                self.clock.schedule_after(0.5, attempt)
+                return
+            node.claims_term = False
+            self.trace(lambda: f"node {node.name!r} starts the coordinator of term {own_term.number}")
+            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node))
+
+        self.clock.schedule_after(self.clock.random.random() * START_S, attempt)
+
+    def end_coordinator(self, coordinator: NodeCoordinator, why: str) -> None:
+        """Let a coordinator end that is not in charge any more."""
+        self.trace(lambda: f"the coordinator of term {coordinator.term} ends: {why}")
+        coordinator.alive = False
+
+    # -- takeover ----------------------------------------------------------------------------------------
+
+    def _check_link_regularly(self, node: SimNode) -> None:
+        if not node.alive:
+            return
+        self._check_link(node)
+        self.clock.schedule_after(
+            CHECK_LINK_S * (0.9 + 0.2 * self.clock.random.random()), lambda: self._check_link_regularly(node)
+        )
+
+    def _check_link(self, node: SimNode) -> None:
+        now, link, newest = self.clock.now, node.link, self.newest
+        if link is not None and self._hears(node, link):
+            node.heard_s = now
+        elif link is not None and (not link.alive or now - node.heard_s >= SILENCE_S):
+            node.link = None
+        if node.link is None and newest is not None and self._hears(node, newest):
+            node.link, node.heard_s = newest, now
+            node.agent.report()
+            for worker in node.agent.living:
+                self.workers[worker].reconnect()
+        elif node.link is None and newest is not None and not node.claims_term:
+            self._take_over(node, newest)
+
+    def _take_over(self, node: SimNode, newest: NodeCoordinator) -> None:
+        silent_s = self.clock.now - node.heard_s
+        answers = {
+            other.name: self.clock.now - other.heard_s
+            for other in self.nodes
+            if other is not node and self.reaches(node, other) and self.reaches(other, node)
+        }
+        if is_turn(node.name, silent_s, answers, newest.node):
+            from_node = None if newest.node == node.name else newest.node
+            self.claim_term(node, from_node, newest.term + 1)
+
+    # -- faults ------------------------------------------------------------------------------------------
+
+    def inject(self, fault: Fault) -> None:
+        match fault:
+            case KillNode(which=which, silent=silent):
+                living = self.list_living_nodes()
+                if len(living) > 1:
+                    self._kill_node(living[which % len(living)], silent=silent)
+            case PartNodes():
+                self._part(fault)
+            case PauseCoordinator(for_s=for_s):
+                self._pause_coordinator(for_s)
+            case HideClaims(for_s=for_s, forgetful=forgetful):
+                self.claims.away_until_s = self.clock.now + for_s
+                self.claims.forgetful = forgetful
+                self.clock.schedule_after(for_s, self.record_fault)
+            case AskOneSide(node=index):
+                for coordinator in self.nodes[index].list_living():
+                    coordinator.ask(AskStop())
+            case faults.KillCoordinator(absent_s=absent_s):
+                self._kill_coordinator(absent_s)
+            case _:
+                super().inject(fault)
+                return
+        self.record_fault()
+
+    def _kill_node(self, node: SimNode, *, silent: bool) -> None:
+        self.trace(lambda: f"node {node.name!r} dies")
+        node.alive = node.agent.alive = False
+        for coordinator in node.list_living():
+            coordinator.alive = False
+        for worker in node.agent.living:
+            self.workers[worker].die(silent=silent)
+
+    def _part(self, fault: PartNodes) -> None:
+        partition = NodePartition(fault, lambda worker: self.get_node(worker).index)
+        self.partitions.append(partition)
+        self.excused |= self._choose_excused(fault)
+        if fault.mesh:
+            self.peer_network.begin_partition(partition)
+            self.peer_network.break_links(partition, one_way=fault.one_way)
+
+        def heal() -> None:
+            self.partitions.remove(partition)
+            if fault.mesh:
+                self.peer_network.heal(partition)
+            self.record_fault()
+
+        self.clock.schedule_after(fault.for_s, heal)
+
+    def _choose_excused(self, fault: PartNodes) -> set[int]:
+        """Return the nodes that may lose their workers: the smaller part, or all if that is not clear."""
+        inside, outside = set(fault.side), {node.index for node in self.nodes} - set(fault.side)
+        if fault.one_way or len(self.partitions) > 1:
+            return inside | outside
+        sizes = Counter(
+            self.get_node(worker.worker).index in inside
+            for worker in self.workers.values()
+            if worker.alive and worker.member.works_in > 0
+        )
+        return (inside if sizes[True] <= sizes[False] else set()) | (
+            outside if sizes[False] <= sizes[True] else set()
+        )
+
+    def _pause_coordinator(self, for_s: float) -> None:
+        coordinator = self.newest
+        if coordinator is None or coordinator.paused or not coordinator.alive:
+            return
+        coordinator.paused = True
+
+        def resume() -> None:
+            self.record_fault()
+            coordinator.resume()
+
+        self.clock.schedule_after(for_s, resume)
+
+    def _kill_coordinator(self, absent_s: float) -> None:
+        newest = self.newest
+        if newest is None or not newest.alive:
+            return
+        newest.alive = False
+        node = self.nodes[NAMES.index(newest.node)]
+        node.claims_term = True
+        self.clock.schedule_after(absent_s, lambda: self.claim_term(node, None, newest.term + 1))
+
+    def ask(self, ask: Ask) -> None:
+        if (newest := self.newest) is not None:
+            newest.ask(ask)
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _watch_commit(self, worker: WorkerId, outcome: RoundOutcome) -> None:
+        generation = self.workers[worker].member.generation
+        if generation is not None:
+            self.chain.check_commit(worker, outcome, generation)
+
+    @property
+    def is_over(self) -> bool:
+        return any(node.agent.over is not None for node in self.nodes)
+
+    @property
+    def has_ended(self) -> bool:
+        return all(node.agent.over is not None and not node.agent.living for node in self.list_living_nodes())
+
+    @property
+    def outcome(self) -> RunOver:
+        codes = {node.agent.over.code for node in self.list_living_nodes() if node.agent.over is not None}
+        expect(len(codes) == 1, f"the run has several outcomes: {codes}")
+        over = next(node.agent.over for node in self.list_living_nodes())
+        self.chain.check_end(self.claims.held if self.plan.claims else None, self.checker.finished)
+        newest = self.newest
+        self.coordinator = newest
+        return over if over is not None else super().outcome
