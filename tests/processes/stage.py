@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from elastane.agent.agent import Agent
+from elastane.agent.node_agent import NodeAgent
 from elastane.agent.processes import Commands
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, RunOver
 from elastane.api.errors import NoSuchRun, RunFailed
@@ -241,9 +242,16 @@ class Stage:
         limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | options
         spec = RunSpec(name=f"run-{self._runs}", script=str(SCRIPTS / script), args=args, **limits)
         with claim_run_directory(spec, run_dir or self._root / spec.name) as files:
-            agent = Agent(files, spec, commands or self.commands)
+            agent = make_agent(files, spec, commands or self.commands)
             outcome = asyncio.run(_play(agent, LiveRun(files, agent), disturb))
         return EndedRun(outcome, read_run(files))
+
+
+def make_agent(run_dir: RunDir, spec: RunSpec, commands: Commands) -> Agent:
+    """Return the agent of the machine on which a run begins."""
+    if spec.listen:
+        return NodeAgent(run_dir, spec, spec.listen, slots=None, begins=True, commands=commands)
+    return Agent(run_dir, spec, commands)
 
 
 async def _play(agent: Agent, run: LiveRun, disturb: Disturbance) -> RunOver:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from elastane.agent.joined_agent import JoinedAgent
+from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskResize
 from elastane.api.endpoint import read_endpoint
 from elastane.api.rundir import CERTIFICATE, RunDir
@@ -21,13 +21,15 @@ from .stage import find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
-NODES = {"listen": "127.0.0.2", "transport": "tcp", "start": 2}
+ADDRESS = "127.0.0.2"
+NODES = {"listen": ADDRESS, "transport": "tcp", "start": 2}
 
 
 @asynccontextmanager
 async def join(stage, run, name, slots=2):
     """Let another machine take part; leaving the context ends its agent."""
-    agent = JoinedAgent(RunDir(run.run_dir.root, name), run.agent.spec, slots, stage.commands)
+    run_dir = RunDir(run.run_dir.root, name)
+    agent = NodeAgent(run_dir, run.agent.spec, ADDRESS, slots=slots, begins=False, commands=stage.commands)
     task = asyncio.create_task(agent.run())
     try:
         yield agent
@@ -48,7 +50,7 @@ def test_a_machine_joins_and_leaves(stage, assert_equals_reference):
             answer = await step_until_members(run, 0, 1, 100, 101)
             nodes = {row.worker: row.node for row in answer.processes if row.role == "worker"}
             assert nodes == {0: "", 1: "", 100: "b", 101: "b"}
-            agent.stop()
+            agent.leave()
             await run.step_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "")
             await run.wait_for_event("node.left", "node b")
         run.stop_pacing()

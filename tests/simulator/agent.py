@@ -6,7 +6,7 @@ from typing import Protocol
 
 from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import NodeAddress, NodeName, WorkerId
 from tests.simulator.clock import Clock
 
 BETWEEN_REPORTS_S = 1.0
@@ -45,7 +45,7 @@ class SimAgent:
         self.node, self.slots = node, slots
         self.alive = True
         # As after the first order, which changes nothing.
-        self.worker_set = WorkerSet(target=target, total=target, nodes=("",))
+        self.worker_set = WorkerSet(target=target, total=target, nodes=(NodeAddress(""),))
         if slots is not None:
             self.worker_set = WorkerSet(target=0, numbers=())
         self.term = 1

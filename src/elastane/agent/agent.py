@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from elastane.agent.control_link import ControlLink
+from elastane.agent.control_link import REPORT_EVERY_S, ControlLink
 from elastane.agent.coordinators import Coordinators
 from elastane.agent.directory_guard import DirectoryGuard
 from elastane.agent.fork_server import ForkServerHandle
@@ -23,7 +23,6 @@ from elastane.api.addresses import LOOPBACK, find_family
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.membership import NUMBERS_AT_ONCE
-from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec
@@ -38,6 +37,15 @@ OTHER_LEAVE_S = 2.0
 LAST_MESSAGES_S = 0.2
 SHOWN_LOG_BYTES = 10_000
 CHECK_DIRECTORY_EVERY_S = 0.5
+
+
+def open_listener(host: str) -> socket.socket:
+    """Return a socket that listens on any free TCP port of a numeric address.
+
+    Raises:
+        OSError: this machine does not have the address.
+    """
+    return socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG)
 
 
 class Agent:
@@ -101,7 +109,7 @@ class Agent:
             RunDirectoryLost: the run directory was removed, moved or replaced.
         """
         self._group = asyncio.TaskGroup()
-        self._guard = DirectoryGuard(self._run_dir)
+        self._guard = DirectoryGuard(self._run_dir, shared=bool(self.spec.listen))
         heartbeats = HeartbeatFile(self._run_dir.node_files.beats)
         self.workers.open(self._group, heartbeats)
         self._lifeline, lifeline_end = os.pipe()
@@ -125,11 +133,8 @@ class Agent:
     # -- the parts ------------------------------------------------------------------------------------------
 
     async def _run_until_end(self) -> RunOver:
-        host = self.spec.listen or LOOPBACK
-        with socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG) as listening:
-            certificate = create_certificate(self._run_dir) if self.spec.listen else ""
-            address, port = listening.getsockname()[:2]
-            endpoint = CoordinatorEndpoint(address, port, certificate)
+        with open_listener(LOOPBACK) as listening:
+            endpoint = CoordinatorEndpoint(*listening.getsockname()[:2])
             self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
             try:
                 return await self._serve_until_end(
@@ -139,10 +144,18 @@ class Agent:
                 if self._guard.check() is None:
                     self._run_dir.endpoint.unlink(missing_ok=True)
 
-    def _make_link(self, find_endpoint: Callable[[], CoordinatorEndpoint]) -> ControlLink:
-        log = partial(self._write_log, "coordinator")
-        secret = read_secret(self._run_dir)
-        return ControlLink(find_endpoint, secret, self.make_report, self._handle, self._changed, log=log)
+    def _make_link(
+        self, find_endpoint: Callable[[], CoordinatorEndpoint], report_every_s: float = REPORT_EVERY_S
+    ) -> ControlLink:
+        return ControlLink(
+            find_endpoint,
+            read_secret(self._run_dir),
+            self.make_report,
+            self._handle,
+            self._changed,
+            log=partial(self._write_log, "coordinator"),
+            report_every_s=report_every_s,
+        )
 
     async def _serve_until_end(self, link: ControlLink, keeper: Coroutine[None, None, None]) -> RunOver:
         """Run all parts, of which the keeper watches over the coordinator, until the end of the run."""
@@ -173,7 +186,8 @@ class Agent:
         code, deaths = await self._coordinators.keep()
         if code == SUPERSEDED_CODE:
             # Both would write the same files, so this attempt gives way.
-            why = f"another coordinator has claimed a higher term; see {self._run_dir.log('coordinator')}"
+            log = self._run_dir.node_files.log("coordinator")
+            why = f"another coordinator has claimed a higher term; see {log}"
             self._finish(RunOver(code=1, why=why))
         else:
             self._give_up("coordinator", code, deaths)
@@ -280,12 +294,12 @@ class Agent:
 
     def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
         what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"
-        log = self._run_dir.log(process)
+        log = self._run_dir.node_files.log(process)
         last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
         why = f"{what}, the last time with exit code {code}; {log} ends with: {last}"
         self._finish(RunOver(code=1, why=why))
 
     def _write_log(self, process: str, line: str) -> None:
         """Append a line to the log of a process, unless the disk is full."""
-        with contextlib.suppress(OSError), self._run_dir.log(process).open("a") as log:
+        with contextlib.suppress(OSError), self._run_dir.node_files.log(process).open("a") as log:
             log.write(f"{escape_line(line)}\n")

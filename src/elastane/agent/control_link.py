@@ -8,7 +8,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from elastane.api.control import LARGEST_MESSAGE_BYTES, AgentReport, ToAgent, decode_to_agent, encode
-from elastane.api.coordinator_connection import open_async_connection
+from elastane.api.coordinator_connection import connect_in_charge
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import Malformed
@@ -28,9 +28,10 @@ class ControlLink:
         handle: receives the messages of the coordinator.
         changed: set when there is something new to report.
         log: receives a line about each malformed message.
+        report_every_s: the time between two reports without a change.
 
     Attributes:
-        heard_s: when the agent last had a connection, in monotonic seconds.
+        heard_s: when the coordinator last answered, in monotonic seconds; at first the time of creation.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ControlLink:
         changed: asyncio.Event,
         *,
         log: Callable[[str], None],
+        report_every_s: float = REPORT_EVERY_S,
     ) -> None:
         self._find_endpoint = find_endpoint
         self.heard_s = time.monotonic()
@@ -50,14 +52,20 @@ class ControlLink:
         self._handle = handle
         self._changed = changed
         self._log = log
+        self._report_every_s = report_every_s
+
+    @property
+    def silent_s(self) -> float:
+        """The seconds since the coordinator last answered."""
+        return time.monotonic() - self.heard_s
 
     async def run(self) -> None:
-        """Stay connected until cancelled; the next coordinator listens on the same socket."""
+        """Stay connected until cancelled, to one coordinator after the other."""
         while True:
             try:
                 # The last message of a run contains its traceback, which may be long.
-                async with open_async_connection(
-                    self._find_endpoint(), self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
+                async with await connect_in_charge(
+                    self._find_endpoint, self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
                 ) as connection:
                     await self._exchange_messages(connection)
             except (OSError, TimeoutError, WebSocketException):
@@ -81,9 +89,13 @@ class ControlLink:
         while True:
             self._changed.clear()
             await connection.send(encode(self._report()), text=True)
-            self.heard_s = time.monotonic()
+            asyncio.ensure_future(await connection.ping()).add_done_callback(self._hear)
             try:
-                async with asyncio.timeout(REPORT_EVERY_S):
+                async with asyncio.timeout(self._report_every_s):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _hear(self, answer: asyncio.Future[float]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self.heard_s = time.monotonic()

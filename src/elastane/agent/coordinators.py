@@ -30,12 +30,23 @@ class Coordinators:
         self._start = start
         self._changed = changed
         self._standby: Child | None = None
+        self._serving: Child | None = None
         self.term = first_term - 1
 
     @property
     def standby_pid(self) -> int | None:
         """Process id of the standby; None while there is none."""
         return None if self._standby is None else self._standby.pid
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether a coordinator of this agent serves."""
+        return self._serving is not None
+
+    def replace(self) -> None:
+        """Kill the coordinator that serves, because it does not answer; its successor takes over."""
+        if self._serving is not None:
+            self._serving.kill()
 
     async def keep(self) -> tuple[int, Deaths]:
         """Keep both running until coordinators have died too often or are not in charge, or until cancelled.
@@ -52,12 +63,28 @@ class Coordinators:
                 code = await self._serve(self._take_successor())
                 deaths = deaths.add(time.monotonic(), code)
         finally:
-            if self._standby is not None:
-                self._standby.kill()
-                await self._standby.wait()
-                self._standby.close()
-                self._standby = None
+            await self._end_standby()
         return code, deaths
+
+    async def stand_by(self, until: asyncio.Event) -> None:
+        """Keep a standby running while the coordinator of another machine serves, until the event."""
+        standing_by = asyncio.create_task(self._keep_standby())
+        try:
+            await until.wait()
+        except asyncio.CancelledError:
+            standing_by.cancel()
+            await asyncio.wait((standing_by,))
+            await self._end_standby()
+            raise
+        standing_by.cancel()
+        await asyncio.wait((standing_by,))
+
+    async def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.kill()
+            await self._standby.wait()
+            self._standby.close()
+            self._standby = None
 
     def _take_successor(self) -> Child:
         standby, self._standby = self._standby, None
@@ -71,6 +98,7 @@ class Coordinators:
 
     async def _serve(self, child: Child) -> int:
         self.term += 1
+        self._serving = child
         child.write_line(str(self.term).encode())
         standing_by = asyncio.create_task(self._keep_standby())
         try:
@@ -79,6 +107,7 @@ class Coordinators:
             await child.end(GRACE_S)
             raise
         finally:
+            self._serving = None
             standing_by.cancel()
             await asyncio.wait((standing_by,))
             child.kill()

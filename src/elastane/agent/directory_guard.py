@@ -75,14 +75,17 @@ class DirectoryGuard:
 
     Args:
         run_dir: of the run; it exists.
+        shared: several nodes write into it. Then a coordinator that takes over from another machine replaces
+            its ledger and its events.
 
     Raises:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, *, shared: bool = False) -> None:
         self._run_dir = run_dir
-        self._permanent = (run_dir.lock, run_dir.ledger, run_dir.events)
+        written_once = () if shared else (run_dir.ledger, run_dir.events)
+        self._permanent = (run_dir.lock, *written_once)
         self._fd = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._first = self._take_snapshot()
 

@@ -172,7 +172,9 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
     """Start a coordinator, which waits until `Child.write_line` gives it its term."""
     options = ("--fd", str(socket_fd), "--lifeline", str(lifeline))
     command = (*commands.coordinator, "--run-dir", str(run_dir.root), *options)
-    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), pipe_in=True)
+    if run_dir.node:
+        command = (*command, "--node", run_dir.node)
+    return Child(command, run_dir.node_files.log("coordinator"), pass_fds=(socket_fd, lifeline), pipe_in=True)
 
 
 def start_fork_server(
@@ -189,7 +191,7 @@ def start_fork_server(
     try:
         return Child(
             command,
-            run_dir.node_files.fork_server_log,
+            run_dir.node_files.log("fork-server"),
             pass_fds=(lifeline, *streams),
             pipe_in=True,
             pipe_out=True,

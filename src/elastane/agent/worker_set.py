@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elastane.api.control import Numbers, SetTarget, WorkerExit
-from elastane.api.membership import NUMBERS_AT_ONCE, NodeName, WorkerId
+from elastane.api.membership import NUMBERS_AT_ONCE, NodeAddress, WorkerId
 
 REMEMBERED_EXITS = 256
 
@@ -17,7 +17,7 @@ class WorkerSet:
         target: how many should run.
         numbers: the ranges of numbers that new workers may get, in order; no number is used twice.
         total: how many should run on all nodes; 0: unknown.
-        nodes: the names of the nodes of the run.
+        nodes: all nodes of the run.
         draining: workers that the coordinator asked to leave.
         requested: workers that were requested from a fork server and have not started yet.
         living: process ids of the running workers.
@@ -28,7 +28,7 @@ class WorkerSet:
     target: int
     numbers: tuple[Numbers, ...] = ((0, NUMBERS_AT_ONCE),)
     total: int = 0
-    nodes: tuple[NodeName, ...] = ()
+    nodes: tuple[NodeAddress, ...] = ()
     draining: tuple[WorkerId, ...] = ()
     requested: tuple[WorkerId, ...] = ()
     living: Mapping[WorkerId, int] = field(default_factory=dict)

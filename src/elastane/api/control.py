@@ -11,7 +11,7 @@ import msgspec
 
 from elastane.api.bounds import Count, Position
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.membership import Generation, NodeName, WorkerId
+from elastane.api.membership import Generation, Host, NodeAddress, NodeName, Port, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.api.untrusted_data import Decoder
@@ -282,6 +282,8 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         target: number of workers that it keeps running.
         term: term of the coordinator that it started last; 0: it starts none.
         node: the name of its node; empty: the first one, on which the run began.
+        host: numeric address at which it answers other agents; empty: it does not.
+        port: TCP port of that address.
         slots: the most workers that it runs; None: without limit.
         leaving: the user has asked the node to leave the run.
         numbers: the ranges of workers' numbers that it may still use, each as first number and end.
@@ -301,11 +303,13 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     target: int
     term: int
     node: NodeName = ""
+    host: Host = ""
+    port: Port = 0
     slots: Count | None = None
     leaving: bool = False
     numbers: tuple[Numbers, ...] = ()
     total: Count = 0
-    nodes: tuple[NodeName, ...] = ()
+    nodes: tuple[NodeAddress, ...] = ()
     workers: tuple[ProcessInfo, ...] = ()
     fork_servers: tuple[ProcessInfo, ...] = ()
     standby: tuple[ProcessInfo, ...] = ()
@@ -324,7 +328,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         drain: the workers of the run that are leaving.
         by_hand: a user has set the number of workers of the run.
         total: the number of workers of the run.
-        nodes: the names of the nodes of the run.
+        nodes: all nodes of the run.
         numbers: more numbers for workers, as first number and end; None: the agent has enough.
     """
 
@@ -332,7 +336,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
     drain: tuple[WorkerId, ...] = ()
     by_hand: bool = False
     total: int = 0
-    nodes: tuple[NodeName, ...] = ()
+    nodes: tuple[NodeAddress, ...] = ()
     numbers: Numbers | None = None
 
 

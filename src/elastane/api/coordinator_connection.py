@@ -5,7 +5,9 @@ run's secret, limit the size of received messages, and use neither a proxy nor c
 on the same machine or near. If the endpoint has a certificate, they trust this one only.
 """
 
+import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypedDict
 
 import websockets.sync.client
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
     from elastane.api.threaded_connection import ThreadedConnection
 
+LOOK_EVERY_S = 0.1
+PING_EVERY_S, PONG_S = 1.0, 2.0
+"""How often a long connection to another machine asks for an answer, and how long it waits for one."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a connection waits for the answer to its close frame; a coordinator may have been killed."""
 
@@ -47,14 +52,68 @@ def open_connection(
         OSError: no coordinator listens there, or it did not answer in time.
         WebSocketException: the coordinator refused the connection.
     """
+    return open_connection_in_charge(
+        lambda: endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s
+    )
+
+
+def open_connection_in_charge(
+    find_endpoint: Callable[[], CoordinatorEndpoint], secret: str, *, largest_bytes: int, timeout_s: float
+) -> "ClientConnection | ThreadedConnection":
+    """Open a connection for threads to the coordinator that is in charge; use it as a context.
+
+    Args:
+        find_endpoint: returns the endpoint of the present coordinator.
+        secret: of the run.
+        largest_bytes: size limit of a received message.
+        timeout_s: for opening the connection.
+
+    Raises:
+        OSError: no coordinator listens there, it did not answer in time, or another one is in charge by now.
+        WebSocketException: the coordinator refused the connection.
+    """
+    endpoint = find_endpoint()
     if endpoint.certificate:
         from elastane.api.threaded_connection import ThreadedConnection
 
         return ThreadedConnection(
-            lambda: open_async_connection(endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s)
+            lambda: connect_in_charge(find_endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s)
         )
     options = _build_options(endpoint, secret, largest_bytes)
     return websockets.sync.client.connect(endpoint.url, open_timeout=timeout_s, **options)
+
+
+async def connect_in_charge(
+    find_endpoint: Callable[[], CoordinatorEndpoint],
+    secret: str,
+    *,
+    largest_bytes: int,
+    timeout_s: float | None = 10.0,
+) -> "websockets.asyncio.client.ClientConnection":
+    """Connect to the coordinator that is in charge, with asyncio.
+
+    The machine of the last one may be gone, and then a connection attempt lasts for its whole timeout. So it
+    ends as soon as another coordinator is in charge.
+
+    Args and errors: see `open_connection_in_charge`.
+    """
+    endpoint = find_endpoint()
+
+    async def connect() -> "websockets.asyncio.client.ClientConnection":
+        pings = (PING_EVERY_S, PONG_S) if endpoint.certificate else (20.0, 20.0)
+        return await open_async_connection(
+            endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s, pings_s=pings
+        )
+
+    opening = asyncio.create_task(connect())
+    try:
+        while not opening.done():
+            await asyncio.wait((opening,), timeout=LOOK_EVERY_S)
+            if not opening.done() and find_endpoint() != endpoint:
+                raise ConnectionAbortedError("another coordinator is in charge by now")
+        return opening.result()
+    finally:
+        opening.cancel()
 
 
 def open_async_connection(
@@ -63,7 +122,7 @@ def open_async_connection(
     *,
     largest_bytes: int,
     timeout_s: float | None = 10.0,
-    ping_interval_s: float | None = 20.0,
+    pings_s: tuple[float, float] | None = (20.0, 20.0),
 ) -> "websockets.asyncio.client.connect":
     """Return a connection for asyncio that opens when it is awaited or entered as a context.
 
@@ -72,7 +131,8 @@ def open_async_connection(
         secret: of the run.
         largest_bytes: size limit of a received message.
         timeout_s: for opening the connection; None: the caller has a timeout of its own.
-        ping_interval_s: time between two pings, which detect a lost coordinator; None: send none.
+        pings_s: the time between two pings, which detect a lost coordinator, and the time that each waits for
+            its answer; None: send none.
 
     Raises:
         OSError: no coordinator listens there, or it did not answer in time.
@@ -82,7 +142,10 @@ def open_async_connection(
     from websockets.asyncio.client import connect
 
     options = _build_options(endpoint, secret, largest_bytes)
-    return connect(endpoint.url, open_timeout=timeout_s, ping_interval=ping_interval_s, **options)
+    every_s, answer_s = pings_s or (None, None)
+    return connect(
+        endpoint.url, open_timeout=timeout_s, ping_interval=every_s, ping_timeout=answer_s, **options
+    )
 
 
 def _build_options(endpoint: CoordinatorEndpoint, secret: str, largest_bytes: int) -> _Options:

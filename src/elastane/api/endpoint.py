@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
+from elastane.api.membership import NodeName
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
@@ -16,13 +18,20 @@ _SECRET = re.compile(rb"[!-~]{1,256}")
 class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """Host and TCP port of the coordinator.
 
-    ``certificate`` is that of the run as PEM, if other machines take part; empty: the connection stays on
-    this machine and is not encrypted.
+    Args:
+        host: numeric address, or a name.
+        port: TCP port.
+        certificate: that of the run as PEM, if other machines take part; empty: the connection stays on this
+            machine and is not encrypted.
+        term: number of the coordinator's term; 0: not known yet.
+        node: name of its machine.
     """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     certificate: str = ""
+    term: Annotated[int, msgspec.Meta(ge=0)] = 0
+    node: NodeName = ""
 
     @property
     def url(self) -> str:
@@ -43,6 +52,20 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         OSError: it cannot be read; usually because the run is not live.
     """
     return _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+
+
+def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
+    """Write the endpoint of a coordinator, unless that of a later term is published.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        present = read_endpoint(run_dir)
+    except (OSError, Malformed):
+        present = None
+    if present != endpoint and (present is None or present.term <= endpoint.term):
+        replace_file(run_dir.endpoint, msgspec.json.encode(endpoint), durable=False)
 
 
 def read_secret(run_dir: RunDir) -> str:

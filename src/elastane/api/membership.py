@@ -18,6 +18,24 @@ NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
+Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}$")]
+Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class NodeAddress(msgspec.Struct, frozen=True):
+    """A machine of a run, and where its agent answers the agents of the others.
+
+    Args:
+        name: of the machine.
+        host: numeric address; empty: the run stays on this machine.
+        port: TCP port; 0 without a host.
+    """
+
+    name: NodeName
+    host: Host = ""
+    port: Port = 0
+
+
 class Member(msgspec.Struct, frozen=True):
     """A worker and the address at which its peers reach it.
 

@@ -11,6 +11,7 @@ import ssl
 from elastane.api.extras import require
 from elastane.api.rundir import CERTIFICATE, RunDir
 
+BEGIN = "-----BEGIN CERTIFICATE-----"
 VALID_DAYS = 3650
 EARLIER_DAYS = 1
 """Clocks of other machines may be behind."""
@@ -53,6 +54,16 @@ def create_certificate(run_dir: RunDir) -> str:
     with os.fdopen(descriptor, "wb") as file:
         file.write(private + text)
     return text.decode()
+
+
+def read_certificate(run_dir: RunDir) -> str:
+    """Return the certificate of the present attempt as PEM, without its key.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    text = (run_dir.root / CERTIFICATE).read_text()
+    return text[text.index(BEGIN) :] if BEGIN in text else ""
 
 
 def load_server_context(run_dir: RunDir) -> ssl.SSLContext:

@@ -94,9 +94,9 @@ class NodeFiles(msgspec.Struct, frozen=True):
         """Locked (flock) by the node's agent for as long as it takes part."""
         return self.root / f"lock{self._suffix}"
 
-    @property
-    def fork_server_log(self) -> Path:
-        return self.root / "logs" / f"fork-server{self._suffix}.log"
+    def log(self, process: str) -> Path:
+        """Return the path of the log of one process: ``coordinator`` or ``fork-server``."""
+        return self.root / "logs" / f"{process}{self._suffix}.log"
 
     @property
     def _suffix(self) -> str:

@@ -117,7 +117,9 @@ def determine_outcome(run_dir: RunDir, request: AttemptRequest, display: LogDisp
             over = RunOver(code=0, why="all steps are made")
         else:
             require_trackers(read_record(run_dir).spec.log, "training.log:")
-            over = run_to_end(run_dir, prepare_record(run_dir, request, display), display)
+            outcome = run_to_end(run_dir, prepare_record(run_dir, request, display), display)
+            assert outcome is not None, "no other machine takes part in the attempt of a job"
+            over = outcome
         write_results(run_dir, display.say)
     except RunDirectoryLost:
         raise

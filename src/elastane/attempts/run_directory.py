@@ -18,6 +18,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.client.runs_home import find_runs_home
+from elastane.observability.run_files import is_locked
 
 SECRET_BYTES = 32
 
@@ -68,6 +69,7 @@ def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
     lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         acquire_lock(lock, run_dir)
+        refuse_live_nodes(run_dir)
         # The coordinator of a killed `elastane run` may still be writing its last line.
         if run_dir.events.exists():
             with run_dir.events.open("r+b") as events:
@@ -98,6 +100,21 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
                     do="choose another --run-dir, or stop that run: elastane stop",
                 ) from None
             time.sleep(0.02)
+
+
+def refuse_live_nodes(run_dir: RunDir) -> None:
+    """Refuse a directory whose run goes on without the machine on which it began.
+
+    Raises:
+        BadInput: another machine takes part in it.
+    """
+    for path in sorted(run_dir.root.glob("lock-*")):
+        if is_locked(path):
+            node = path.name.removeprefix("lock-")
+            raise BadInput(
+                f"the run in {run_dir.root} goes on: {node} takes part in it",
+                do=f"let this machine take part too: elastane join {run_dir.root}",
+            )
 
 
 def refuse_another_run(run_dir: RunDir) -> None:

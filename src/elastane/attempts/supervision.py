@@ -1,6 +1,7 @@
 """Supervision of a run: one attempt, and another from a checkpoint whenever all state is lost."""
 
 import asyncio
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from elastane.attempts.tracking import TrackerKeeper
 
 if TYPE_CHECKING:
     from elastane.agent.agent import Agent
+    from elastane.agent.node_agent import NodeAgent
     from elastane.attempts.worlds.script_agent import ScriptAgent
 
 MOST_FUTILE_ATTEMPTS = 3
@@ -25,21 +27,24 @@ ENDED_GRACE_S, STOPPED_GRACE_S = 30.0, 5.0
 """The seconds for trackers to catch up at the end. The devices of a stopped run may be needed elsewhere."""
 
 
-def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver:
+def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver | None:
     """Run to the end and return the outcome. The caller holds the lock of the run directory.
+
+    Returns:
+        The outcome; None: this machine has left the run, which goes on on other ones.
 
     Raises:
         RunFailed: the processes cannot be started, or the run directory was lost.
     """
     with TrackerKeeper(run_dir, record.spec.log, display.say) as trackers:
         over = _run_attempts(run_dir, record, display)
-        stopped = over.code == ExitCode.STOPPED_BY_USER
+        stopped = over is None or over.code == ExitCode.STOPPED_BY_USER
         trackers.finish(STOPPED_GRACE_S if stopped else ENDED_GRACE_S)
     return over
 
 
-def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver:
-    """Run one attempt after the other until one ends with its state.
+def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver | None:
+    """Run one attempt after the other until one ends with its state, or without this machine.
 
     Raises:
         RunFailed: the processes cannot be started, or the run directory was lost.
@@ -53,6 +58,8 @@ def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOv
             if lost.moved_to is not None:
                 _record_end_elsewhere(RunDir(lost.moved_to), lost, display)
             raise
+        if over is None:
+            return None
         try:
             write_final_event(run_dir, over)
         except (OSError, ElastaneError) as error:
@@ -80,12 +87,16 @@ def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, display: Disp
         display.say(f"cannot record the end of the run: {error}")
 
 
-async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) -> tuple[RunOver, int]:
+async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) -> tuple[RunOver | None, int]:
     """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second kills it.
 
+    In a run on several machines SIGHUP, at the end of the terminal, lets this machine leave.
+
     Returns:
-        The outcome, and the last wanted number of workers.
+        The outcome, which is None if this machine has left; and the last wanted number of workers.
     """
+    from elastane.agent.node_agent import NodeAgent
+
     agent = _create_agent(run_dir, record)
     view = display.view(record)
     interrupts = 0
@@ -104,6 +115,8 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle_interrupt)
+    if isinstance(agent, NodeAgent) and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, _leave_silently, agent)
     showing = asyncio.create_task(view.follow())
     try:
         over = await agent.run()
@@ -111,13 +124,29 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
         await close_view(showing, view, display)
+    if isinstance(agent, NodeAgent) and agent.left:
+        return None, agent.target
     # The user killed the run before it could record its outcome; that counts as stopped, not as failed.
     if interrupts > 1 and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
 
 
+def _leave_silently(agent: "NodeAgent") -> None:
+    """Let this machine leave; the terminal for its messages is gone."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+    agent.leave()
+
+
 def _create_agent(run_dir: RunDir, record: RunRecord) -> "Agent | ScriptAgent":
+    if record.spec.listen:
+        from elastane.agent.node_agent import NodeAgent
+
+        host = record.spec.listen
+        return NodeAgent(run_dir, record.spec, host, slots=None, begins=True, resumed=record.resumed)
     if record.spec.contract is None:
         from elastane.agent.agent import Agent
 

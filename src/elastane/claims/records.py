@@ -26,7 +26,7 @@ class TermClaim(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field
     Args:
         number: of the term.
         claimant: names the process in messages: host and process id.
-        endpoint: address of the coordinator; None: as in the run directory.
+        endpoint: address of the coordinator and its machine; None: as in the run directory.
         nonce: of this claim, from `make_nonce`; it tells a claimant whether a record is its own.
         time: seconds since 1970 by the claimant's clock; only for people.
     """

@@ -5,10 +5,13 @@ import os
 import socket
 import time
 
+import msgspec
+
+from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.claims.claim_list import ClaimList
-from elastane.claims.history import find_next_slot, find_superseding_term, number_next_term
+from elastane.claims.history import find_newest_term, find_next_slot, find_superseding_term, number_next_term
 from elastane.claims.records import HeldSlot, TermClaim, make_nonce
 
 SUPERSEDED_CODE = 75
@@ -41,18 +44,25 @@ class Superseded(ElastaneError):
 class OwnTerm:
     """The term of this process, in a claim list.
 
-    It acts without a claim if the list cannot be written, for example on a full disk, and claims later. Until
-    then only the lock on the run directory keeps other coordinators away.
+    On one machine it acts without a claim if the list cannot be written, for example on a full disk, and
+    claims later. Until then only the lock on the run directory keeps other coordinators away.
 
     Args:
         claims: the list; give it a short time limit.
         at_least: the lowest number that the term may have.
+        endpoint: of this coordinator, in a run on several machines.
+
+    Attributes:
+        claimed: this term holds a slot of the list.
+        before: the term that was in charge before this one; None: there was none, or the list was away.
     """
 
-    def __init__(self, claims: ClaimList, at_least: int) -> None:
+    def __init__(self, claims: ClaimList, at_least: int, endpoint: CoordinatorEndpoint | None = None) -> None:
         self._claims = claims
-        self._record = _make_record(at_least)
-        self._claimed = False
+        self._endpoint = endpoint
+        self._record = self._make_record(at_least)
+        self.claimed = False
+        self.before: TermClaim | None = None
 
     @property
     def record(self) -> TermClaim:
@@ -64,13 +74,21 @@ class OwnTerm:
         return self._record.number
 
     def claim(self) -> int:
-        """Claim the next term and return its number, which is then fixed."""
+        """Claim the next term and return its number, which is then fixed.
+
+        If the list is away, the number is the lowest one; ``claimed`` is False then.
+        """
         try:
             held = self._claims.read()
-            while not self._claimed:
+            # An earlier claim of unknown outcome may hold a slot.
+            own = next((i for i, one in enumerate(held) if one.holds(self._record)), None)
+            self.claimed = own is not None
+            self.before = find_newest_term(held[:own])
+            while not self.claimed:
                 number = number_next_term(held, self.number)
                 if number != self.number:
-                    self._record = _make_record(number)
+                    self._record = self._make_record(number)
+                self.before = find_newest_term(held)
                 held = self._claim_next(held)
         except ElastaneError as error:
             logger.warning("term %d begins without a claim: %s", self.number, error)
@@ -86,7 +104,7 @@ class OwnTerm:
         """
         try:
             held = self._claims.read()
-            while (other := find_superseding_term(held, self._record)) is None and not self._claimed:
+            while (other := find_superseding_term(held, self._record)) is None and not self.claimed:
                 held = self._claim_next(held)
         except ElastaneError:
             return None
@@ -96,13 +114,15 @@ class OwnTerm:
         """Claim the slot after the held ones; return them with its holder."""
         # An earlier claim of unknown outcome may hold a slot.
         if any(one.holds(self._record) for one in held):
-            self._claimed = True
+            self.claimed = True
             return held
         holder = self._claims.claim(find_next_slot(held), self._record)
-        self._claimed = holder.holds(self._record)
+        self.claimed = holder.holds(self._record)
         return (*held, holder)
 
-
-def _make_record(number: int) -> TermClaim:
-    claimant = f"{socket.gethostname()}:{os.getpid()}"
-    return TermClaim(number=number, claimant=claimant[:256], nonce=make_nonce(), time=time.time())
+    def _make_record(self, number: int) -> TermClaim:
+        claimant = f"{socket.gethostname()}:{os.getpid()}"
+        endpoint = None if self._endpoint is None else msgspec.structs.replace(self._endpoint, term=number)
+        return TermClaim(
+            number=number, claimant=claimant[:256], endpoint=endpoint, nonce=make_nonce(), time=time.time()
+        )

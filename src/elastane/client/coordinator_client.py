@@ -60,7 +60,7 @@ class CoordinatorClient:
                 endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
             # `ask` has a timeout of its own, which also detects a lost coordinator.
             self._connection = await open_async_connection(
-                endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, ping_interval_s=None
+                endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, pings_s=None
             )
         await self._connection.send(encode(question), text=True)
         return decode_answer(await self._connection.recv())

@@ -8,18 +8,25 @@ import argparse
 import asyncio
 import logging
 import os
+import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint
 from elastane.api.log_lines import configure_handler
-from elastane.api.patient_listener import make_patient_listener
+from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.generations import GenerationClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
 from elastane.claims.urls import open_claim_list
 from elastane.coordinator.server import Coordinator
+from elastane.observability.run_files import read_record
 
 CLAIM_S = 1.0
 """How long a claim or a check may wait for the file system of the run directory."""
@@ -28,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 async def serve_until_stopped(
-    coordinator: Coordinator, own_term: OwnTerm, listening: socket.socket, lifeline: int | None
+    coordinator: Coordinator,
+    listening: socket.socket,
+    lifeline: int | None,
+    check: Callable[[], Superseded | None],
 ) -> Superseded | None:
     """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
 
@@ -42,7 +52,7 @@ async def serve_until_stopped(
         loop.add_reader(lifeline, ended.set)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(coordinator.serve(listening))
-        checking = group.create_task(_check_until_superseded(own_term))
+        checking = group.create_task(_check_until_superseded(check))
         checking.add_done_callback(lambda _: ended.set())
         await ended.wait()
         serving.cancel()
@@ -50,18 +60,39 @@ async def serve_until_stopped(
     return None if checking.cancelled() else checking.result()
 
 
-async def _check_until_superseded(own_term: OwnTerm) -> Superseded:
+async def _check_until_superseded(check: Callable[[], Superseded | None]) -> Superseded:
     while True:
-        await asyncio.sleep(CHECK_EVERY_S)
         # In a thread: a file system that hangs must not delay the run.
-        if (superseded := await asyncio.to_thread(own_term.check)) is not None:
+        if (superseded := await asyncio.to_thread(check)) is not None:
             return superseded
+        await asyncio.sleep(CHECK_EVERY_S)
+
+
+def _check_and_publish(
+    run_dir: RunDir, own_term: OwnTerm, endpoint: CoordinatorEndpoint
+) -> Superseded | None:
+    """Compare the term with the list, and publish the endpoint if that of an earlier term is still there."""
+    if (superseded := own_term.check()) is None:
+        try:
+            publish_endpoint(run_dir, endpoint)
+        except OSError as error:
+            logger.warning("cannot write %s: %s", run_dir.endpoint, error.strerror)
+    return superseded
+
+
+def _claim_surely(own_term: OwnTerm, lifeline: int | None) -> bool:
+    """Claim the term, however long the list is away; return False if the agent ends meanwhile."""
+    while own_term.claim() and not own_term.claimed:
+        if lifeline is not None and select.select([lifeline], [], [], CHECK_EVERY_S)[0]:
+            return False
+    return True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="listening socket")
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--node", default="", help="name of this machine in the run")
     parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, handlers=[configure_handler(logging.StreamHandler())])
@@ -72,17 +103,46 @@ def main() -> None:
         # The agent has ended, so nothing is left to coordinate.
         return
     os.set_blocking(options.fd, False)
-    listening = make_patient_listener(socket.socket(fileno=options.fd))
-    run_dir = RunDir(options.run_dir)
-    claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
-    own_term = OwnTerm(claims, at_least=int(term))
-    # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
-    own_term.claim()
-    coordinator = Coordinator(run_dir, own_term.number, GenerationClaims(claims, own_term))
-    superseded = asyncio.run(serve_until_stopped(coordinator, own_term, listening, options.lifeline))
+    listening = socket.socket(fileno=options.fd)
+    run_dir = RunDir(options.run_dir, options.node)
+    superseded = _serve_term(run_dir, int(term), listening, options.lifeline)
     if superseded is not None:
         logger.error("%s", superseded)
         sys.exit(SUPERSEDED_CODE)
+
+
+def _serve_term(
+    run_dir: RunDir, at_least: int, listening: socket.socket, lifeline: int | None
+) -> Superseded | None:
+    """Claim a term and serve it; return the reason if another coordinator is in charge now."""
+    several_nodes = bool(read_record(run_dir).spec.listen)
+    endpoint = None
+    if several_nodes:
+        host, port = listening.getsockname()[:2]
+        endpoint = CoordinatorEndpoint(host, port, read_certificate(run_dir), node=run_dir.node)
+    claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
+    own_term = OwnTerm(claims, at_least, endpoint)
+    generations = GenerationClaims(claims, own_term)
+    # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
+    if endpoint is None:
+        own_term.claim()
+        coordinator, check = Coordinator(run_dir, own_term.number, generations), own_term.check
+    elif _claim_surely(own_term, lifeline):
+        endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
+        earlier_node = _find_earlier_node(own_term, run_dir)
+        coordinator = Coordinator(run_dir, own_term.number, generations, from_node=earlier_node)
+        check = partial(_check_and_publish, run_dir, own_term, endpoint)
+    else:
+        return None
+    return asyncio.run(serve_until_stopped(coordinator, listening, lifeline, check))
+
+
+def _find_earlier_node(own_term: OwnTerm, run_dir: RunDir) -> str | None:
+    """Return the other machine whose coordinator was in charge before; None: it was this machine, or none."""
+    if own_term.before is None or own_term.before.endpoint is None:
+        return None
+    node = own_term.before.endpoint.node
+    return None if node == run_dir.node else node
 
 
 if __name__ == "__main__":

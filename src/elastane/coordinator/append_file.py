@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from elastane.api.atomic_file import open_replacement
 from elastane.observability.line_files import cut_torn_line, read_line_before
 
 OpenFile: TypeAlias = Callable[[Path], int]
@@ -20,6 +22,26 @@ def open_to_append(path: Path) -> int:
         OSError: the file system refuses.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def open_copy_to_append(path: Path) -> int:
+    """Return a file descriptor of a copy that has taken the place of the file, locked like `open_to_append`.
+
+    It is for a takeover from another machine. The lock of a dead machine may never be released, and that of a
+    silent one protects nothing once its server has given it up. The old writer goes on in a file without a
+    name.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    if not path.exists():
+        return open_to_append(path)
+    with path.open("rb") as old, open_replacement(path, durable=True, mode=0o644) as copy:
+        shutil.copyfileobj(old, copy)
+        # The name may belong to the copy of a later coordinator a moment after this one has it.
+        fd = os.open(f"/proc/self/fd/{copy.fileno()}", os.O_RDWR | os.O_CLOEXEC)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
 
@@ -46,6 +68,11 @@ class AppendFile:
         self._write = write
         self._waiting: list[bytes] = []
         self._end = cut_torn_line(self._fd)
+
+    @property
+    def size(self) -> int:
+        """The size of all written lines in bytes."""
+        return self._end
 
     @property
     def last_line(self) -> bytes | None:

@@ -1,6 +1,6 @@
 """Authenticated connections to the coordinator: one JSON message per frame.
 
-`elastane.coordinator.authentication` handles connections until they have presented the run's secret. Sending
+`elastane.api.authentication` handles connections until they have presented the run's secret. Sending
 only puts a message into the connection's outbox, so a peer that does not read delays no other peer.
 """
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from elastane.api.control import AgentReport, SetTarget
-from elastane.api.membership import NUMBERS_AT_ONCE, NodeName, WorkerId
+from elastane.api.membership import NUMBERS_AT_ONCE, NodeAddress, NodeName, WorkerId
 from elastane.coordinator.roster import Nodes, Roster, list_node_workers
 
 FEW_NUMBERS = 20
@@ -67,13 +67,16 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
     if total is None:
         return {}
     targets = deal_target(total, _measure_loads(roster))
+    nodes = tuple(
+        NodeAddress(name, report.host, report.port) for name, report in sorted(roster.nodes.reports.items())
+    )
     return {
         name: SetTarget(
             target=target,
             drain=roster.list_living(sorted(roster.wanted.draining)),
             by_hand=roster.wanted.by_hand,
             total=total,
-            nodes=tuple(sorted(roster.nodes.reports)),
+            nodes=nodes,
             numbers=roster.nodes.granted.get(name),
         )
         for name, target in targets.items()

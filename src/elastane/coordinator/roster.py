@@ -42,6 +42,7 @@ class Term:
         first: the number of the first coordinator since the run began or was resumed.
         began: when this coordinator began.
         pid: the process id of this coordinator.
+        node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
         from_node: the silent node from which this term took over; None: from a process on its own node.
@@ -51,6 +52,7 @@ class Term:
     began: float
     first: int = 1
     pid: int = 0
+    node: NodeName = ""
     listening: bool = False
     waiting: tuple[Input, ...] = ()
     from_node: NodeName | None = None
@@ -458,7 +460,7 @@ def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
 
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
     """Return the names of the nodes that an agent knows of."""
-    return frozenset(report.nodes)
+    return frozenset(node.name for node in report.nodes)
 
 
 def create_roster(
@@ -467,6 +469,7 @@ def create_roster(
     now: float,
     *,
     pid: int = 0,
+    node: NodeName = "",
     from_node: NodeName | None = None,
     claimed: Iterable[GenerationClaim] = (),
     pinned: Pinned | None = None,
@@ -482,6 +485,7 @@ def create_roster(
         term: 1 for the first coordinator of the run; a later one listens before it decides.
         now: the time in seconds.
         pid: the process id of this coordinator.
+        node: the name of its machine.
         from_node: see `Term`.
         claimed: the unplanned generations in the run's claim list that count, in its order.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
@@ -496,7 +500,15 @@ def create_roster(
     claimed = tuple(claimed)
     return Roster(
         spec=spec,
-        term=Term(term, now, first=first_term, pid=pid, listening=term > first_term, from_node=from_node),
+        term=Term(
+            term,
+            now,
+            first=first_term,
+            pid=pid,
+            node=node,
+            listening=term > first_term,
+            from_node=from_node,
+        ),
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),
         claiming=Claiming(earlier=tuple(claim for claim in claimed if claim.term >= first_term)),

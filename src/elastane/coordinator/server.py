@@ -1,7 +1,6 @@
 """The coordinator's shell: it receives, passes inputs to `decide_actions`, writes and sends."""
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -9,13 +8,13 @@ from collections.abc import Iterable
 from typing import assert_never
 
 import msgspec
-from websockets.asyncio.server import serve
 
 from elastane.api.atomic_file import replace_file
+from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.errors import ElastaneError
-from elastane.api.membership import Generation, WorkerId
+from elastane.api.membership import Generation, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
@@ -32,15 +31,15 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.append_file import AppendFile
-from elastane.coordinator.authentication import DEADLINE_S, Authenticator, filter_unproven_records
+from elastane.coordinator.append_file import AppendFile, open_copy_to_append
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
-from elastane.coordinator.ledger import Ledger
+from elastane.coordinator.ledger import Ledger, copy_ledger
 from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
+SYNC_EVERY_S = 0.1
 TICK_S = 0.1
 """The longest time between two calls of `decide_actions`, which depend on the time too."""
 
@@ -51,6 +50,8 @@ class Coordinator:
     Args:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
+        from_node: the machine whose coordinator was in charge before, if it was another one; it may still
+            write into the files of the run.
         claims: claims the unplanned generations of a run on several machines.
 
     Raises:
@@ -58,16 +59,26 @@ class Coordinator:
         BadInput, Malformed: they are not valid.
     """
 
-    def __init__(self, run_dir: RunDir, term: int, claims: GenerationClaims) -> None:
+    def __init__(
+        self, run_dir: RunDir, term: int, claims: GenerationClaims, *, from_node: NodeName | None = None
+    ) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
         self._pinned_on_disk = True
         self._stalled = False
-        self._ledger = Ledger(run_dir.ledger)
-        self._events = AppendFile(run_dir.events)
-        self._authenticator = Authenticator(read_secret(run_dir))
+        self._durable_step: int | None = None
+        if from_node is None:
+            self._ledger = Ledger(run_dir.ledger)
+            self._events = AppendFile(run_dir.events)
+        else:
+            self._ledger = copy_ledger(run_dir.ledger)
+            self._events = AppendFile(run_dir.events, open_copy_to_append)
+        self._secret = read_secret(run_dir)
         self._connections = Connections()
-        self._claims = claims
+        self._reported: dict[WorkerId, int] = {}
+        if self._record.spec.listen:
+            self._durable_step = self._ledger.step
+        self._claims, self._from_node = claims, from_node
         self._claiming: asyncio.Task[None] | None = None
         self._roster = self._create_roster(term)
 
@@ -81,12 +92,16 @@ class Coordinator:
             self._record_event("run.started", now, why=self._record.spec.script)
         elif term > first:
             self._record_event("coordinator.died", now, why=f"term {term - 1}")
-        self._record_event("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
+        node = f" on node {self._run_dir.node}" if self._run_dir.node else ""
+        why = f"term {term}{node}"
+        self._record_event("coordinator.started", now, why=why, detail={"term": term, "pid": pid})
         return create_roster(
             self._record.spec,
             term,
             now,
             pid=pid,
+            node=self._run_dir.node,
+            from_node=self._from_node,
             claimed=self._claims.read() if self._record.spec.listen else (),
             pinned=self._record.pinned,
             events=events,
@@ -97,24 +112,21 @@ class Coordinator:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
-        websockets_logger = logging.getLogger("websockets.server")
-        websockets_logger.addFilter(filter_unproven_records)
-        async with serve(
+        async with serve_authenticated(
             self._connections.serve,
-            sock=listening,
-            ssl=load_server_context(self._run_dir) if self._record.spec.listen else None,
-            # The documentation allows a factory, but the annotation does not.
-            create_connection=self._authenticator.create_connection,  # type: ignore[arg-type]
-            process_request=self._authenticator.authorise,
-            open_timeout=DEADLINE_S,
-            max_size=LARGEST_MESSAGE_BYTES,
-            logger=websockets_logger,
-            close_timeout=1,
-            compression=None,
+            listening,
+            self._secret,
+            largest_bytes=LARGEST_MESSAGE_BYTES,
+            context=load_server_context(self._run_dir) if self._record.spec.listen else None,
         ):
-            while True:
-                self._handle(await self._receive())
-                self._flush()
+            syncing = None if self._durable_step is None else asyncio.create_task(self._keep_synced())
+            try:
+                while True:
+                    self._handle(await self._receive())
+                    self._flush()
+            finally:
+                if syncing is not None:
+                    syncing.cancel()
 
     async def _receive(self) -> list[Input]:
         """Return the inputs that have arrived; empty after a while without any."""
@@ -181,12 +193,32 @@ class Coordinator:
             self._ledger.take(steps.reports)
         self._flush()
         reported = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
-        for worker, step in reported.items():
-            # Never more than the worker has reported: its next report still brings the step's duration.
-            self._acknowledge(worker, min(step, self._ledger.step))
+        self._reported |= reported
+        for worker in reported:
+            self._acknowledge(worker)
 
-    def _acknowledge(self, worker: WorkerId, step: int) -> None:
-        self._send(worker, Acknowledge(step=step))
+    def _acknowledge(self, worker: WorkerId) -> None:
+        """Acknowledge the steps that a worker need not report to another coordinator any more."""
+        written = self._ledger.step if self._durable_step is None else self._durable_step
+        # Never more than the worker has reported: its next report still brings the step's duration.
+        self._send(worker, Acknowledge(step=min(self._reported.get(worker, 0), written)))
+
+    async def _keep_synced(self) -> None:
+        """Sync the files of a run on several machines, and acknowledge steps only then.
+
+        This machine may lose its power while the others continue, and then nothing else has those steps.
+        """
+        while True:
+            await asyncio.sleep(SYNC_EVERY_S)
+            step = self._ledger.step
+            # In a thread: a slow disk must not delay the run.
+            if step != self._durable_step and await asyncio.to_thread(self._sync, step):
+                self._durable_step = step
+                for worker in self._connections.workers:
+                    self._acknowledge(worker)
+
+    def _sync(self, step: int) -> bool:
+        return self._ledger.sync(step) and self._events.sync() is None
 
     def _flush(self) -> None:
         """Write all waiting lines; lines that the disk refuses stay in order for the next call."""
@@ -195,7 +227,7 @@ class Coordinator:
             self._record_event("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")
         if self._stalled and error is None:
             for worker in self._connections.workers:
-                self._acknowledge(worker, self._ledger.step)
+                self._acknowledge(worker)
         self._stalled = error is not None
         self._events.flush()
 

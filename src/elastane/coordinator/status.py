@@ -43,7 +43,12 @@ def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     agents = [report for _, report in sorted(roster.nodes.reports.items())]
     places = {process.worker: (process.pid, agent.node) for agent in agents for process in agent.workers}
     running = [ProcessInfo(role="agent", pid=agent.pid, state="running", node=agent.node) for agent in agents]
-    own = ProcessInfo(role="coordinator", pid=roster.term.pid, state=f"term {roster.term.number}")
+    own = ProcessInfo(
+        role="coordinator",
+        pid=roster.term.pid,
+        state=f"term {roster.term.number}",
+        node=roster.term.node,
+    )
     others = [
         msgspec.structs.replace(process, node=agent.node)
         for agent in agents

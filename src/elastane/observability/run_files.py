@@ -153,9 +153,14 @@ def _iterate_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_live(run_dir: RunDir) -> bool:
-    """Return whether the run's agent still holds its lock."""
+    """Return whether an agent of the run, on any of its machines, still holds its lock."""
+    return is_locked(run_dir.lock) or any(is_locked(path) for path in run_dir.root.glob("lock-*"))
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether an agent holds this lock."""
     try:
-        with open_regular(run_dir.lock, follow_links=False) as lock:
+        with open_regular(path, follow_links=False) as lock:
             try:
                 # Use a shared lock, so that two simultaneous readers do not mistake each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

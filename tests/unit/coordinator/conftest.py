@@ -17,7 +17,7 @@ from elastane.api.control import (
     WorkerExit,
     WorkerReport,
 )
-from elastane.api.membership import Generation
+from elastane.api.membership import Generation, NodeAddress
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import (
@@ -99,7 +99,7 @@ class Stage:
             pid=1,
             target=self.target,
             total=self.target,
-            nodes=("",),
+            nodes=(NodeAddress(""),),
             numbers=((50, 100),),
             term=self.roster.term.number,
             workers=tuple(ProcessInfo(role="worker", pid=100 + w, worker=w) for w in sorted(self.alive)),

@@ -15,9 +15,10 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from elastane.api import authentication
 from elastane.api.control import AskStatus, decode_answer, encode
 from elastane.api.endpoint import build_bearer_header
-from elastane.coordinator import authentication, connections
+from elastane.coordinator import connections
 
 from .test_server import SECRET, WAIT_S, Served, served
 

@@ -24,6 +24,7 @@ from elastane.api.control import (
     WorkerFailed,
     WriteModel,
 )
+from elastane.api.membership import NodeAddress
 from elastane.api.records import EventLine
 from elastane.api.spec import Probe
 
@@ -34,7 +35,7 @@ def make_loss(worker: int, peer: int) -> PeerLost:
 
 def make_order(target: int, **others: object) -> SetTarget:
     """Return the order for the only node of a run."""
-    return SetTarget(target=target, total=target, nodes=("",), **others)
+    return SetTarget(target=target, total=target, nodes=(NodeAddress(""),), **others)
 
 
 # -- eviction --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
+from elastane.api.membership import NodeAddress
 from elastane.coordinator.actions import SendToAgent
 from elastane.coordinator.nodes import SILENCE_S
 from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers
@@ -153,7 +154,7 @@ def test_the_first_node_is_lost_like_any_other(two_nodes) -> None:
     assert stage.newest.workers == (100, 101)
     assert stage.roster.wanted.target == 2
     # It takes part again with as many workers as it had.
-    stage.report_agent(target=2, total=4, nodes=("", "b"), workers=())
+    stage.report_agent(target=2, total=4, nodes=(NodeAddress(""), NodeAddress("b")), workers=())
     assert stage.roster.wanted.target == 4
 
 
@@ -185,7 +186,7 @@ def test_a_new_coordinator_learns_the_size_of_the_run_from_any_node(two_nodes) -
     node.report()
     assert successor.roster.wanted.target == 4
     assert successor.roster.term.listening
-    successor.report_agent(target=2, total=4, nodes=("", "b"))
+    successor.report_agent(target=2, total=4, nodes=(NodeAddress(""), NodeAddress("b")))
     for worker in (0, 1, 100, 101):
         successor.report_worker(worker)
     assert not successor.roster.term.listening
@@ -196,7 +197,7 @@ def test_a_new_coordinator_learns_the_size_of_the_run_from_any_node(two_nodes) -
 def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> None:
     stage, _ = two_nodes
     successor = stage.start_successor(wait=False, agent=False)
-    successor.report_agent(target=2, total=4, nodes=("", "b"))
+    successor.report_agent(target=2, total=4, nodes=(NodeAddress(""), NodeAddress("b")))
     for worker in (0, 1, 100, 101):
         successor.report_worker(worker)
     assert successor.roster.term.listening

@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from websockets.asyncio.server import serve
-
+from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Answer, Ask
 from elastane.api.log_lines import configure_handler
-from elastane.api.patient_listener import make_patient_listener
 from elastane.coordinator.actions import CommandRequest
-from elastane.coordinator.authentication import DEADLINE_S, Authenticator, filter_unproven_records
 from elastane.coordinator.connections import Connections
 
 
@@ -29,25 +26,14 @@ class ControlServer:
     """
 
     def __init__(self, secret: str, answer: Callable[[Ask], Answer]) -> None:
-        self._authenticator = Authenticator(secret)
+        self._secret = secret
         self._connections = Connections()
         self._answer = answer
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
-        logger = logging.getLogger("websockets.server")
-        logger.addFilter(filter_unproven_records)
-        async with serve(
-            self._connections.serve,
-            sock=make_patient_listener(listening),
-            # The documentation allows a factory, but the annotation does not.
-            create_connection=self._authenticator.create_connection,  # type: ignore[arg-type]
-            process_request=self._authenticator.authorise,
-            open_timeout=DEADLINE_S,
-            max_size=LARGEST_MESSAGE_BYTES,
-            logger=logger,
-            close_timeout=1,
-            compression=None,
+        async with serve_authenticated(
+            self._connections.serve, listening, self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
         ):
             while True:
                 received = await self._connections.inbox.get()

@@ -13,17 +13,19 @@ from typing import Annotated
 
 import typer
 
+from elastane.api.addresses import check_own_address, find_own_address
 from elastane.api.control import RunOver
+from elastane.api.endpoint import read_endpoint
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.extras import require
 from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.spec import RunRecord
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.scripts import check_script
 from elastane.client.runs_home import find_run
-from elastane.observability.run_files import read_record
+from elastane.observability.run_files import is_locked, read_record
 
 
 def join_run(
@@ -39,6 +41,13 @@ def join_run(
     name: Annotated[
         str | None,
         typer.Option(metavar="NODE", help="Name of this machine in the run. Default: its host name."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where the other machines reach this one. Default: the address that reaches the run.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,15 +67,25 @@ def join_run(
     require("torch", "training needs torch")
     directory = find_run(run)
     record = read_record(directory)
+    from elastane.attempts.final_event import write_final_event
+    from elastane.attempts.results import write_results
+    from elastane.cli.runs.conclusion import print_summary
+
     node = _choose_name(name)
     _check_run(directory, record)
     most = count_devices()[0] if slots is None else slots
+    address = _find_address(directory) if listen is None else check_own_address("--listen", listen)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):
         what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
         console.print(what, markup=False)
-        over = asyncio.run(_take_part(run_dir, record.spec, most, console.print))
-    console.print(over.why, markup=False)
+        over, concludes = asyncio.run(_take_part(run_dir, record, address, most, console.print))
+        if concludes:
+            write_final_event(run_dir, over)
+            write_results(run_dir, lambda line: console.print(line, markup=False))
+            print_summary(run_dir, over, console, run_dir.report if run_dir.report.exists() else None)
+        else:
+            console.print(over.why, markup=False)
     if as_json:
         print_json({"node": node, "code": over.code, "why": over.why})
     if over.code:
@@ -87,6 +106,23 @@ def _choose_name(name: str | None) -> str:
             do="--name NODE, with at most 63 small letters, digits, dots and dashes",
         )
     return chosen
+
+
+def _find_address(run_dir: RunDir) -> str:
+    """Return the address of this machine that reaches the coordinator of the run.
+
+    Raises:
+        BadInput: none does.
+    """
+    endpoint = read_endpoint(run_dir)
+    try:
+        return find_own_address(endpoint.host, endpoint.port)
+    except OSError as error:
+        raise BadInput(
+            f"this machine does not reach the run at {endpoint.host}: {error.strerror}",
+            means="its workers connect to those of the other machines",
+            do="check the network, or name the address to use: --listen ADDRESS",
+        ) from error
 
 
 def _check_run(run_dir: RunDir, record: RunRecord) -> None:
@@ -151,19 +187,26 @@ def _hold_name(run_dir: RunDir) -> Iterator[None]:
         os.close(lock)
 
 
-async def _take_part(run_dir: RunDir, spec: RunSpec, slots: int, say: Callable[[str], None]) -> RunOver:
-    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it."""
-    from elastane.agent.joined_agent import JoinedAgent
+async def _take_part(
+    run_dir: RunDir, record: RunRecord, host: str, slots: int, say: Callable[[str], None]
+) -> tuple[RunOver, bool]:
+    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it.
 
-    agent = JoinedAgent(run_dir, spec, slots)
+    Returns:
+        The outcome, and whether this machine has to write the results of the run.
+    """
+    from elastane.agent.node_agent import NodeAgent
+
+    agent = NodeAgent(run_dir, record.spec, host, slots=slots, begins=False, resumed=record.resumed)
     interrupts = 0
 
     def handle_interrupt() -> None:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            say("leaving the run at the next commit; press Ctrl-C again to end at once")
-            agent.stop()
+            what = "stopping the run" if agent.is_last else "leaving the run"
+            say(f"{what} at the next commit; press Ctrl-C again to end at once")
+            agent.leave()
         else:
             say("ending all workers on this machine")
             agent.kill()
@@ -172,6 +215,7 @@ async def _take_part(run_dir: RunDir, spec: RunSpec, slots: int, say: Callable[[
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle_interrupt)
     try:
-        return await agent.run()
+        over = await agent.run()
+        return over, agent.concludes and not is_locked(run_dir.lock)
     except OSError as error:
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error

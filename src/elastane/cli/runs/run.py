@@ -106,6 +106,9 @@ def train_to_end(
     """
     with opened as (directory, record):
         over = _train(directory, record, console)
+    if over is None:
+        console.print("this machine has left the run, which goes on", markup=False)
+        return
     code = conclude_run(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
@@ -232,15 +235,15 @@ def _start_as_discovered(spec: RunSpec, console: "Console") -> RunSpec:
     return msgspec.structs.replace(spec, start=capacity.workers)
 
 
-def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
-    """Train to the end of the run; with ``--debug`` the worker gets this terminal."""
+def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver | None:
+    """Train to the end of the run, see `run_to_end`; with ``--debug`` the worker gets this terminal."""
     if not record.spec.debug:
         with _start_controller(run_dir, record, console):
             return run_to_end(run_dir, record, RunTerminal(run_dir, console))
     console.print(f"note: {NOTE}", markup=False)
     over = run_to_end(run_dir, record, DebugTerminal(console))
     # The worker has written its traceback to this terminal.
-    return msgspec.structs.replace(over, traceback="")
+    return None if over is None else msgspec.structs.replace(over, traceback="")
 
 
 def _start_controller(

@@ -13,7 +13,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection
 
 from elastane.api import control
-from elastane.api.coordinator_connection import open_connection
+from elastane.api.coordinator_connection import open_connection_in_charge
 from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
@@ -124,8 +124,8 @@ class CoordinatorLink:
         while True:
             try:
                 # Without the context `websockets` warns, and a script may have turned warnings into errors.
-                with open_connection(
-                    read_endpoint(self._run_dir),
+                with open_connection_in_charge(
+                    lambda: read_endpoint(self._run_dir),
                     self._secret,
                     largest_bytes=control.LARGEST_MESSAGE_BYTES,
                     timeout_s=CONNECT_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""The authentication of connections to the coordinator: each sends one HTTP request with the run's secret.
+"""The authentication of connections to a run's servers: each sends one HTTP request with the run's secret.
 
 Until then a connection has a deadline and a limit of bytes, and the number of such connections is limited. An
 error on an unproven connection ends only that connection.
@@ -7,15 +7,19 @@ error on an unproven connection ends only that connection.
 import asyncio
 import hmac
 import logging
+import socket
+import ssl
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from elastane.api.endpoint import build_bearer_header
-from elastane.api.patient_listener import compute_admission_rules
+from elastane.api.patient_listener import compute_admission_rules, make_patient_listener
 from elastane.api.unproven_connections import RefusalLog, UnprovenConnections
 
 DEADLINE_S = 10.0
@@ -82,7 +86,7 @@ class Authenticator:
         connection.proven = True
         self._unproven.discard(connection)
         if request.path != PATH:
-            return connection.respond(HTTPStatus.NOT_FOUND, f"the coordinator answers at {PATH} only\n")
+            return connection.respond(HTTPStatus.NOT_FOUND, f"this server answers at {PATH} only\n")
         return None
 
 
@@ -115,6 +119,41 @@ class GuardedConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._authenticator.count(self, "it closed, or did not finish its request in time")
         super().connection_lost(exc)
+
+
+def serve_authenticated(
+    handle: Callable[[ServerConnection], Awaitable[None]],
+    listening: socket.socket,
+    secret: str,
+    *,
+    largest_bytes: int,
+    context: ssl.SSLContext | None = None,
+) -> AbstractAsyncContextManager[Server]:
+    """Return a WebSocket server for connections with the secret of a run; it serves as a context.
+
+    Args:
+        handle: serves one connection to its end.
+        listening: a socket that listens; the caller must not use this object again.
+        secret: of the run.
+        largest_bytes: size limit of a received message.
+        context: encrypts the connections; None: they stay on this machine.
+    """
+    logger = logging.getLogger("websockets.server")
+    logger.addFilter(filter_unproven_records)
+    authenticator = Authenticator(secret)
+    return serve(
+        handle,
+        sock=make_patient_listener(listening),
+        ssl=context,
+        # The documentation allows a factory, but the annotation does not.
+        create_connection=authenticator.create_connection,  # type: ignore[arg-type]
+        process_request=authenticator.authorise,
+        open_timeout=DEADLINE_S,
+        max_size=largest_bytes,
+        logger=logger,
+        close_timeout=1,
+        compression=None,
+    )
 
 
 def filter_unproven_records(record: logging.LogRecord) -> bool:

@@ -1,0 +1,219 @@
+"""The agent of one machine in a run on several ones; no machine is the head of the run."""
+
+import asyncio
+import time
+from functools import partial
+
+import msgspec
+
+from elastane.agent.agent import Agent, open_listener
+from elastane.agent.control_link import ControlLink
+from elastane.agent.coordinators import Coordinators
+from elastane.agent.neighbours import answer_neighbours, ask_neighbours
+from elastane.agent.processes import Commands, start_coordinator
+from elastane.agent.takeover import SilenceView, decide_takeover, is_left_out
+from elastane.agent.worker_set import WorkerSet
+from elastane.api.control import AgentReport, RunOver
+from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
+from elastane.api.errors import ElastaneError
+from elastane.api.exit_codes import ExitCode
+from elastane.api.run_certificate import create_certificate, read_certificate
+from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.spec import Resumed, RunSpec
+from elastane.api.untrusted_data import Malformed
+from elastane.claims.terms import SUPERSEDED_CODE
+from elastane.claims.urls import open_claim_list
+
+CHECK_EVERY_S = 0.1
+REPORT_EVERY_S = 0.5
+ASK_AFTER_S = 2.0
+"""The agents ask each other before it is time to act: an answer from a dead machine never comes."""
+ASLEEP_S = 1.0
+READ_CLAIMS_S = 1.0
+REST_S = 60.0
+"""How long a machine on which coordinators keep dying leaves the charge to others."""
+LONGEST_SILENCE_S = 60.0
+
+
+class NodeAgent(Agent):
+    """Runs workers on this machine, and the coordinator of the run while this machine is in charge.
+
+    Args:
+        run_dir: of the run, with the name of this machine; the machines share the directory.
+        spec: of the run.
+        host: numeric address at which the other machines reach this one.
+        slots: the most workers on this machine; None: without limit.
+        begins: this machine begins the attempt, so its coordinator has the first term.
+        commands: the commands of the processes that it starts.
+        resumed: the beginning of this attempt; None: it is the first attempt of the run.
+
+    Attributes:
+        left: this machine has left the run, which goes on.
+        concludes: the run is over, and this machine was in charge then.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        spec: RunSpec,
+        host: str,
+        *,
+        slots: int | None,
+        begins: bool,
+        commands: Commands | None = None,
+        resumed: Resumed | None = None,
+    ) -> None:
+        super().__init__(run_dir, spec, commands, resumed)
+        if not begins:
+            # The coordinator says how many workers this machine runs, and under which numbers.
+            self.workers.worker_set = WorkerSet(target=0, numbers=())
+        self._host, self._port = host, 0
+        self._slots, self._begins = slots, begins
+        self._leaving = self.left = self.concludes = False
+        self._charge = asyncio.Event()
+        self._resting_until = 0.0
+        self._slots_before: int | None = None
+
+    def leave(self) -> None:
+        """Let the workers of this machine leave at the next commit; the run goes on without them.
+
+        The last machine stops the run instead.
+        """
+        if self.is_last:
+            self.stop()
+        else:
+            self._leaving = True
+            self.workers.stop_starting()
+            self._changed.set()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other machine takes part."""
+        return len(self.workers.worker_set.nodes) <= 1
+
+    async def _run_until_end(self) -> RunOver:
+        with open_listener(self._host) as for_coordinator, open_listener(self._host) as for_agents:
+            self._port = for_agents.getsockname()[1]
+            if self._begins:
+                create_certificate(self._run_dir)
+            host, port = for_coordinator.getsockname()[:2]
+            endpoint = CoordinatorEndpoint(
+                host, port, read_certificate(self._run_dir), node=self._run_dir.node
+            )
+            if self._begins:
+                self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
+            link = self._make_link(partial(read_endpoint, self._run_dir), REPORT_EVERY_S)
+            start = partial(
+                start_coordinator,
+                self._commands,
+                self._run_dir,
+                socket_fd=for_coordinator.fileno(),
+                lifeline=self._lifeline,
+            )
+            self._coordinators = Coordinators(start, self._changed.set, self._first_term)
+            try:
+                async with answer_neighbours(self._run_dir, for_agents, lambda: link.silent_s):
+                    return await self._serve_until_end(link, self._share_charge(self._coordinators, link))
+            finally:
+                self._withdraw(endpoint)
+
+    def _withdraw(self, own: CoordinatorEndpoint) -> None:
+        """Remove the endpoint of this machine at the end of the run; another one may begin an attempt now."""
+        try:
+            published = read_endpoint(self._run_dir)
+        except (OSError, Malformed):
+            return
+        is_own = (published.host, published.port) == (own.host, own.port)
+        if is_own and self.concludes and self._guard.check() is None:
+            self._run_dir.endpoint.unlink(missing_ok=True)
+
+    async def _share_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_coordinators(coordinators))
+            group.create_task(self._watch_run(coordinators, link))
+
+    async def _keep_coordinators(self, coordinators: Coordinators) -> None:
+        """Keep coordinators running while this machine is in charge, and a standby otherwise."""
+        if self._begins:
+            self._charge.set()
+        while True:
+            await coordinators.stand_by(until=self._charge)
+            code, deaths = await coordinators.keep()
+            self._charge.clear()
+            if code == SUPERSEDED_CODE:
+                continue
+            if self.is_last:
+                self._give_up("coordinator", code, deaths)
+            self._resting_until = time.monotonic() + REST_S
+
+    async def _watch_run(self, coordinators: Coordinators, link: ControlLink) -> None:
+        """Take charge when it is this machine's turn; end this agent when its machine has left the run."""
+        checked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            asleep_s = time.monotonic() - checked_s
+            checked_s += asleep_s
+            if asleep_s > ASLEEP_S:
+                # This process was stopped, and has heard nothing for that reason.
+                link.heard_s += asleep_s
+            running = self.workers.worker_set
+            if self._leaving and not running.living and not running.requested:
+                # The last report says that this machine has no worker any more.
+                await asyncio.sleep(REPORT_EVERY_S)
+                self.left = True
+                self._finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
+            if link.silent_s < ASK_AFTER_S:
+                self._slots_before = None
+            else:
+                await self._consider_charge(coordinators, link)
+            if link.silent_s > LONGEST_SILENCE_S:
+                why = f"no coordinator of the run has answered for {link.silent_s:.0f} s"
+                self._finish(RunOver(code=ExitCode.FAILED, why=why))
+
+    async def _consider_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
+        try:
+            left_out = await asyncio.to_thread(self._read_whether_left_out)
+            others = tuple(
+                node
+                for node in self.workers.worker_set.nodes
+                if node.name != self._run_dir.node and node.port
+            )
+            answers = await ask_neighbours(self._run_dir, others)
+            in_charge = read_endpoint(self._run_dir).node
+        except (OSError, ElastaneError, Malformed):
+            # The file system of the run is away, so nothing could be claimed either.
+            return
+        decision = decide_takeover(SilenceView(self._run_dir.node, link.silent_s, answers, in_charge))
+        if not decision.now or left_out or time.monotonic() < self._resting_until:
+            return
+        self._write_log("coordinator", f"this machine takes charge: {decision.why}")
+        coordinators.replace()
+        self._charge.set()
+        link.heard_s = time.monotonic()
+
+    def _read_whether_left_out(self) -> bool:
+        """Read whether the run has gone on without this machine since it does not hear the coordinator.
+
+        Raises:
+            ElastaneError: the claim list is away.
+        """
+        held = open_claim_list(str(self._run_dir.root / CLAIMS), wait_s=READ_CLAIMS_S).read()
+        if self._slots_before is None:
+            self._slots_before = len(held)
+        return is_left_out(held[self._slots_before :], self.workers.living)
+
+    def make_report(self) -> AgentReport:
+        """Return the present report to the coordinator, with the name, address and slots of this machine."""
+        return msgspec.structs.replace(
+            super().make_report(),
+            node=self._run_dir.node,
+            host=self._host,
+            port=self._port,
+            slots=self._slots,
+            leaving=self._leaving,
+        )
+
+    def _finish(self, over: RunOver) -> None:
+        if self._over is None and self._coordinators is not None:
+            self.concludes = self._coordinators.in_charge and not self.left
+        super()._finish(over)

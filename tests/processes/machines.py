@@ -1,0 +1,141 @@
+"""A run on several machines, each with its own program ``elastane``, to be killed, stopped or joined."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from elastane.api.control import Answer, AskStatus, RunOver
+from elastane.api.errors import ElastaneError
+from elastane.api.rundir import RunDir
+from elastane.client.coordinator_request import ask_coordinator
+from elastane.observability.run_files import read_run
+
+from .networks import Networks
+from .stage import SCRIPTS, EndedRun, is_alive, wait_until
+
+FIRST = ""
+SHORT_S = 2.0
+
+
+class Machines:
+    """The programs of a run on several machines.
+
+    Args:
+        run_dir: of the run.
+        elastane: the command ``elastane``.
+        networks: the network of each machine; None: all are on this one, at 127.0.0.2.
+    """
+
+    def __init__(self, run_dir: RunDir, elastane: Sequence[str], networks: Networks | None = None) -> None:
+        self.run_dir = run_dir
+        self._elastane, self._networks = elastane, networks
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+
+    def begin(self, *script_options: str, start: int = 2, options: Sequence[str] = ()) -> None:
+        """Begin the run on the first machine."""
+        address = "127.0.0.2" if self._networks is None else "10.77.1.1"
+        self._start(
+            FIRST,
+            0,
+            *("run", "--listen", address, "--workers", "1:8", "--start", str(start)),
+            *("--digest-every", "5", "--run-dir", str(self.run_dir.root), *options),
+            *(str(SCRIPTS / "training.py"), *script_options),
+        )
+        wait_until(self.run_dir.endpoint.exists, "the run has begun")
+
+    def join(self, name: str, network: int = 0, slots: int = 1) -> None:
+        """Let another machine take part."""
+        words = ("join", str(self.run_dir.root), "--slots", str(slots), "--name", name)
+        self._start(name, network, *words)
+
+    def _start(self, name: str, network: int, *words: str) -> None:
+        command = [*self._elastane, *words]
+        if self._networks is not None:
+            command = self._networks.wrap_command(network, command)
+        environment = os.environ | {"ELASTANE_HOME": str(self.run_dir.root.parent / "home")}
+        log = (self.run_dir.root.parent / f"{name or 'first'}.log").open("ab")
+        with log:
+            self._programs[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def ask(self) -> Answer | None:
+        """Return the status of the run; None while no coordinator answers."""
+        with suppress(ElastaneError):
+            return ask_coordinator(self.run_dir, AskStatus(), SHORT_S)
+        return None
+
+    def find_in_charge(self) -> str:
+        """Return the machine whose coordinator answers."""
+        answer = self.wait_for_answer()
+        return next(row.node for row in answer.processes if row.state == f"term {answer.term}")
+
+    def wait_for_answer(self) -> Answer:
+        answers: list[Answer] = []
+
+        def is_answered() -> bool:
+            answers.extend(answer for answer in (self.ask(),) if answer is not None)
+            return bool(answers)
+
+        wait_until(is_answered, "a coordinator answers")
+        return answers[-1]
+
+    def count_members(self, node: str) -> int:
+        """Return how many workers of a machine are members."""
+        answer = self.ask()
+        rows = () if answer is None else answer.processes
+        return sum(row.node == node and row.role == "worker" and row.state == "member" for row in rows)
+
+    def wait_for_members(self, node: str, count: int = 1) -> None:
+        wait_until(lambda: self.count_members(node) == count, f"{count} members on {node or 'the first'}")
+
+    def count_events(self) -> Counter[tuple[str, str]]:
+        events = read_run(self.run_dir).events if self.run_dir.events.exists() else ()
+        return Counter((event.kind, event.who) for event in events)
+
+    def wait_for(self, kind: str, who: str, times: int = 1) -> None:
+        wait_until(lambda: self.count_events()[kind, who] >= times, f"{kind} of {who}")
+
+    def list_pids(self, node: str) -> list[int]:
+        """Return all processes on a machine, the agent first."""
+        rows = self.wait_for_answer().processes
+        found = [row.pid for row in rows if row.node == node]
+        return [self._programs[node].pid, *(pid for pid in found if pid != self._programs[node].pid)]
+
+    def kill(self, node: str) -> None:
+        """Kill everything on a machine at once."""
+        self.signal(self.list_pids(node), signal.SIGKILL)
+
+    def signal(self, pids: Sequence[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, node: str) -> int:
+        """Wait for the end of the program of a machine; return its exit code."""
+        return self._programs[node].wait(120)
+
+    def end(self, node: str) -> EndedRun:
+        """Wait for the end of the run on a machine that takes part to the end."""
+        code = self.wait(node)
+        for other in self._programs:
+            if is_alive(self._programs[other].pid):
+                self.wait(other)
+        return EndedRun(RunOver(code=code), read_run(self.run_dir))
+
+    def close(self) -> None:
+        for program in self._programs.values():
+            if program.poll() is None:
+                program.kill()
+            program.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

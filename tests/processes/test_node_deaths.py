@@ -1,0 +1,80 @@
+"""No machine is the head of a run: any may die, stop or leave, also that of the coordinator."""
+
+import os
+import signal
+
+import pytest
+
+from elastane.api.rundir import RunDir
+
+from .machines import FIRST, Machines
+from .stage import is_alive, wait_until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def machines(stage, tmp_path):
+    with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main")) as made:
+        yield made
+
+
+def begin_with(machines, *names, seconds=0.15):
+    machines.begin(f"--seconds={seconds}")
+    machines.wait_for_members(FIRST, 2)
+    for name in names:
+        machines.join(name)
+        machines.wait_for_members(name)
+
+
+def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_equals_reference):
+    begin_with(machines, "b")
+    machines.kill(FIRST)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    assert machines.find_in_charge() == "b"
+    ended = machines.end("b")
+    assert_equals_reference(ended)
+    assert sorted(ended.find_subjects("worker.died")) == ["worker 0", "worker 1"]
+    # The machine in charge at the end writes what `elastane run` would have written.
+    assert machines.run_dir.report.exists()
+    assert not machines.run_dir.endpoint.exists()
+
+
+def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
+    begin_with(machines, "b", "c", seconds=0.25)
+    stopped = machines.list_pids(FIRST)
+    machines.signal(stopped, signal.SIGSTOP)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    assert machines.find_in_charge() == "b"
+    machines.wait_for("node.lost", "node ")
+    machines.signal(stopped, signal.SIGCONT)
+    # Its coordinator learns that it is not in charge, its old workers end, and it takes part with new ones.
+    machines.wait_for("node.joined", "node ")
+    machines.wait_for_members(FIRST, 2)
+    assert machines.find_in_charge() == "b"
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert len(ended.find_events("coordinator.started")) == 2
+    assert "has claimed term 2" in machines.run_dir.log("coordinator").read_text()
+
+
+def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(machines, assert_equals_reference):
+    begin_with(machines, "b")
+    answer = machines.wait_for_answer()
+    pid = next(row.pid for row in answer.processes if row.state == "term 1")
+    os.kill(pid, signal.SIGSTOP)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    assert machines.find_in_charge() == FIRST
+    wait_until(lambda: not is_alive(pid), "the stopped coordinator has ended")
+    assert_equals_reference(machines.end(FIRST))
+
+
+def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_equals_reference):
+    begin_with(machines, "b")
+    (agent, *_) = machines.list_pids(FIRST)
+    os.kill(agent, signal.SIGHUP)
+    assert machines.wait(FIRST) == 0
+    ended = machines.end("b")
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == []
+    assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 0", "worker 1"]

@@ -1,0 +1,56 @@
+"""Which node starts the next term, and when."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.agent.takeover import SILENCE_S, TURN_S, SilenceView, decide_takeover, is_left_out
+from elastane.claims.records import GenerationClaim, HeldSlot
+
+NODES = ("", "a", "b", "c")
+
+
+def decide(node: str, silent_s: float, **answers: float | None) -> bool:
+    return decide_takeover(SilenceView(node, silent_s, answers, coordinator_node="")).now
+
+
+def test_a_coordinator_that_another_node_hears_keeps_its_term() -> None:
+    assert not decide("b", 60.0, a=0.2, c=9.0)
+    assert decide("b", 60.0, a=9.0, c=9.0)
+
+
+def test_nodes_take_turns_by_name_and_dead_ones_have_none() -> None:
+    first, second = SILENCE_S + TURN_S, SILENCE_S + 2 * TURN_S
+    assert decide("a", first, b=SILENCE_S)
+    assert not decide("b", first, a=SILENCE_S)
+    assert decide("b", second, a=SILENCE_S)
+    assert decide("b", first, a=None)
+
+
+def test_the_node_of_the_silent_coordinator_goes_first() -> None:
+    view = SilenceView("z", SILENCE_S, {"a": SILENCE_S}, coordinator_node="z")
+    assert decide_takeover(view).now
+    assert not decide("a", SILENCE_S)
+
+
+def test_a_node_without_which_the_run_has_gone_on_takes_nothing_over() -> None:
+    claim = GenerationClaim(number=4, term=1, members=(0, 1), nonce="0" * 32)
+    assert is_left_out([HeldSlot(3, claim)], {100, 101})
+    assert not is_left_out([HeldSlot(3, claim)], {1, 100})
+    assert not is_left_out([HeldSlot(3, claim)], set())
+    assert not is_left_out([], {100})
+
+
+@given(st.sets(st.sampled_from(NODES), min_size=1), st.floats(0, 10), st.sampled_from(NODES))
+def test_among_nodes_that_all_answer_one_has_the_first_turn(
+    nodes: set[str], silent_s: float, coordinator_node: str
+) -> None:
+    ready = [
+        node
+        for node in nodes
+        if decide_takeover(
+            SilenceView(node, silent_s, dict.fromkeys(nodes - {node}, silent_s), coordinator_node)
+        ).now
+    ]
+    turns = 0 if silent_s < SILENCE_S else 1 + int((silent_s - SILENCE_S) / TURN_S)
+    silent_first = coordinator_node not in nodes
+    assert len(ready) == min(max(0, turns - silent_first), len(nodes))
