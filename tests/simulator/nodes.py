@@ -210,6 +210,7 @@ class SimNode:
         coordinators: those that it has started, oldest first.
         link: the coordinator to which its processes are connected.
         heard_s: when its agent last heard a coordinator.
+        slots_before: the number of held slots of the claim list when it last heard one.
         claims_term: its agent is starting a coordinator.
         started: its workers so far.
     """
@@ -220,6 +221,7 @@ class SimNode:
     coordinators: list[NodeCoordinator] = field(default_factory=list)
     link: NodeCoordinator | None = None
     heard_s: float = 0.0
+    slots_before: int = 0
     claims_term: bool = False
     started: set[WorkerId] = field(default_factory=set)
 

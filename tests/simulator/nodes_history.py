@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from elastane.agent.takeover import SILENCE_S, SilenceView, decide_takeover, is_left_out
 from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
 from elastane.api.membership import NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
@@ -28,7 +29,6 @@ from tests.simulator.nodes import (
     SimNode,
 )
 from tests.simulator.storage import StoredCheckpoint
-from tests.simulator.takeover import SILENCE_S, is_turn
 
 START_S = 0.3
 """The longest time in which a coordinator starts."""
@@ -201,7 +201,7 @@ class NodesHistory(History):
     def _check_link(self, node: SimNode) -> None:
         now, link, newest = self.clock.now, node.link, self.newest
         if link is not None and self._hears(node, link):
-            node.heard_s = now
+            node.heard_s, node.slots_before = now, len(self.claims.held)
         elif link is not None and (not link.alive or now - node.heard_s >= SILENCE_S):
             node.link = None
         if node.link is None and newest is not None and self._hears(node, newest):
@@ -213,13 +213,17 @@ class NodesHistory(History):
             self._take_over(node, newest)
 
     def _take_over(self, node: SimNode, newest: NodeCoordinator) -> None:
+        if self.claims.is_away or is_left_out(self.claims.held[node.slots_before :], node.agent.living):
+            return
         silent_s = self.clock.now - node.heard_s
         answers = {
             other.name: self.clock.now - other.heard_s
+            if self.reaches(node, other) and self.reaches(other, node)
+            else None
             for other in self.nodes
-            if other is not node and self.reaches(node, other) and self.reaches(other, node)
+            if other is not node
         }
-        if is_turn(node.name, silent_s, answers, newest.node):
+        if decide_takeover(SilenceView(node.name, silent_s, answers, newest.node)).now:
             from_node = None if newest.node == node.name else newest.node
             self.claim_term(node, from_node, newest.term + 1)
 
