@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
@@ -18,7 +19,7 @@ from elastane.api.run_certificate import load_server_context, read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed
 
-ANSWER_S = 0.5
+ANSWER_S = 1.0
 LARGEST_ANSWER_BYTES = 1024
 
 
@@ -60,17 +61,53 @@ def answer_neighbours(
     )
 
 
-async def ask_neighbours(run_dir: RunDir, nodes: tuple[NodeAddress, ...]) -> Mapping[NodeName, float | None]:
-    """Ask other agents how many seconds ago each has heard the coordinator; None: no answer in time.
+class NeighbourPoll:
+    """Asks the other agents of a run again and again how long ago each has heard the coordinator.
 
-    Raises:
-        OSError: the certificate or the secret cannot be read.
+    Args:
+        run_dir: of the run, with its certificate and its secret.
     """
-    certificate, secret = read_certificate(run_dir), read_secret(run_dir)
-    answers = await asyncio.gather(
-        *(_ask(CoordinatorEndpoint(node.host, node.port, certificate), secret) for node in nodes)
-    )
-    return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._asking: asyncio.Task[dict[NodeName, float | None]] | None = None
+        self._answers: dict[NodeName, float | None] | None = None
+        self._answered_s = 0.0
+
+    def read(self, nodes: tuple[NodeAddress, ...]) -> Mapping[NodeName, float | None] | None:
+        """Return how many seconds ago each agent has heard the coordinator, by the last answers.
+
+        Args:
+            nodes: the agents to ask.
+
+        Returns:
+            For each node the seconds, or None if it did not answer; None before all had time to answer.
+
+        Raises:
+            OSError: the certificate or the secret cannot be read.
+        """
+        asking = self._asking
+        if asking is None or asking.done():
+            self._asking = asyncio.create_task(self._ask_all(nodes))
+        if asking is not None and asking.done():
+            self._answers, self._answered_s = asking.result(), time.monotonic()
+        if self._answers is None:
+            return None
+        age_s = time.monotonic() - self._answered_s
+        return {node: None if heard_s is None else heard_s + age_s for node, heard_s in self._answers.items()}
+
+    def stop(self) -> None:
+        """Forget all answers and ask no more, until `read` is called again."""
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking = self._answers = None
+
+    async def _ask_all(self, nodes: tuple[NodeAddress, ...]) -> dict[NodeName, float | None]:
+        certificate, secret = read_certificate(self._run_dir), read_secret(self._run_dir)
+        answers = await asyncio.gather(
+            *(_ask(CoordinatorEndpoint(node.host, node.port, certificate), secret) for node in nodes)
+        )
+        return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
 
 
 async def _ask(endpoint: CoordinatorEndpoint, secret: str) -> float | None:

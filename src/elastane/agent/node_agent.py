@@ -9,7 +9,7 @@ import msgspec
 from elastane.agent.agent import Agent, open_listener
 from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
-from elastane.agent.neighbours import answer_neighbours, ask_neighbours
+from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.takeover import SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
@@ -73,6 +73,7 @@ class NodeAgent(Agent):
         self._leaving = self.left = self.concludes = False
         self._charge = asyncio.Event()
         self._resting_until = 0.0
+        self._poll = NeighbourPoll(run_dir)
         self._claims_before: int | None = None
         self._claims_seen = 0
         self._tried_s = 0.0
@@ -168,6 +169,7 @@ class NodeAgent(Agent):
                 self._finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
                 self._claims_before = None
+                self._poll.stop()
             else:
                 await self._consider_charge(coordinators, link)
             if link.silent_s > LONGEST_SILENCE_S:
@@ -175,29 +177,27 @@ class NodeAgent(Agent):
                 self._finish(RunOver(code=ExitCode.FAILED, why=why))
 
     async def _consider_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
+        others = tuple(
+            node for node in self.workers.worker_set.nodes if node.name != self._run_dir.node and node.port
+        )
         try:
+            answers = self._poll.read(others)
             claimed = await asyncio.to_thread(self._read_new_claims)
-            others = tuple(
-                node
-                for node in self.workers.worker_set.nodes
-                if node.name != self._run_dir.node and node.port
-            )
-            answers = await ask_neighbours(self._run_dir, others)
             in_charge = read_endpoint(self._run_dir).node
         except (OSError, ElastaneError, Malformed):
             # The file system of the run is away, so nothing could be claimed either.
             return
         now = time.monotonic()
+        if answers is None or is_left_out(claimed, self.workers.living) or now < self._resting_until:
+            return
         # A coordinator that has just taken charge needs time until it answers.
         silent_s = min(link.silent_s, now - self._tried_s)
         decision = decide_takeover(SilenceView(self._run_dir.node, silent_s, answers, in_charge))
-        left_out = is_left_out(claimed, self.workers.living)
-        if not decision.now or left_out or now < self._resting_until:
-            return
-        self._write_log("coordinator", f"this machine takes charge: {decision.why}")
-        coordinators.replace()
-        self._charge.set()
-        self._tried_s = now
+        if decision.now:
+            self._write_log("coordinator", f"this machine takes charge: {decision.why}")
+            coordinators.replace()
+            self._charge.set()
+            self._tried_s = now
 
     def _read_new_claims(self) -> tuple[HeldSlot, ...]:
         """Return what was claimed since this machine does not hear the coordinator.

@@ -69,6 +69,8 @@ def advance_nodes(turn: Turn) -> None:
     missing = _list_missing(turn.roster)
     if missing and may_lose:
         _lose_missing_nodes(turn, missing)
+    elif may_lose and now - turn.roster.term.began >= SILENCE_S:
+        _exclude_unplaced(turn)
     for name, report in sorted(nodes.reports.items()):
         if name in silent:
             if may_lose:
@@ -159,6 +161,16 @@ def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
     )
     if target is not None and lost > 0:
         turn.set_target(max(1, target - lost), turn.roster.wanted.draining)
+
+
+def _exclude_unplaced(turn: Turn) -> None:
+    """Exclude needed workers that no node has and that are silent.
+
+    An earlier coordinator has lost their node and told the agents, but not the members: another one had
+    claimed a higher term by then.
+    """
+    for worker in _list_unplaced(turn.roster, turn.now):
+        exclude_worker(turn, worker, "no node of the run has it any more", since=turn.now)
 
 
 def _list_unplaced(roster: Roster, now: float) -> tuple[WorkerId, ...]:

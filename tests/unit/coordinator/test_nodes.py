@@ -131,6 +131,18 @@ def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     assert (stage.roster.wanted.target, node.order.target) == (4, 2)
 
 
+def test_a_later_term_excludes_members_of_a_node_that_the_agents_have_forgotten(two_nodes) -> None:
+    stage, _ = two_nodes
+    successor = stage.start_successor(wait=False, agent=False)
+    for _ in range(9):
+        successor.now += 0.5
+        # The coordinator in between has lost node b and was superseded before the members learned of it.
+        successor.report_agent(target=2, total=2, nodes=(NodeAddress(""),))
+        for worker in (0, 1):
+            successor.report_worker(worker)
+    assert successor.newest.workers == (0, 1)
+
+
 def let_other_nodes_be_lost(stage) -> None:
     stage.now += SILENCE_S
     stage.report_agent()
