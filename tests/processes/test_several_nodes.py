@@ -129,6 +129,7 @@ def test_control_connections_between_machines_are_encrypted(stage):
         answer = await reader.read(100)
         assert b"HTTP" not in answer
         writer.close()
+        await run.wait_until(lambda answer: answer.target > 0)
         assert (await run.ask(AskResize(workers=1))).ok
 
     assert stage.play(disturb=disturb, **NODES).outcome.code == 0

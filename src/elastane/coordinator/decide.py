@@ -377,7 +377,9 @@ def _handle_agent(turn: Turn, report: AgentReport) -> None:
         if before is None or worker not in before.awaiting_data:
             why = "it waits for its data, and all other workers wait for it"
             turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
-    if report.stopping:
+    agents = turn.roster.nodes.reports.values()
+    if report.stopping or (agents and all(agent.leaving for agent in agents)):
+        # A run without a machine cannot go on.
         request_stop(turn, AskStop())
 
 

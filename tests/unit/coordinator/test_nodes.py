@@ -131,6 +131,14 @@ def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     assert (stage.roster.wanted.target, node.order.target) == (4, 2)
 
 
+def test_the_run_stops_if_all_nodes_leave_at_once(two_nodes) -> None:
+    stage, node = two_nodes
+    node.report(leaving=True)
+    assert stage.roster.stopping is None
+    stage.report_agent(leaving=True)
+    assert stage.roster.stopping is not None
+
+
 def test_a_later_term_excludes_members_of_a_node_that_the_agents_have_forgotten(two_nodes) -> None:
     stage, _ = two_nodes
     successor = stage.start_successor(wait=False, agent=False)
