@@ -1,5 +1,7 @@
 """Runs on several nodes: nodes die, networks part, and coordinators take over from each other."""
 
+import logging
+
 import pytest
 
 from tests.simulator.faults import HistoryPlan, build_layout
@@ -8,7 +10,14 @@ from tests.simulator.nodes_history import NodesHistory
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
-SEEDS = range(5)
+SEEDS = range(4)
+LONG_S = 12.0
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_of_claims(caplog):
+    # A term that waits for the list warns of that.
+    caplog.set_level(logging.ERROR)
 
 
 def make_plan(seed, *faults, start=2, nodes=(2,), copies=None, steps=150, **others):
@@ -25,15 +34,51 @@ def make_plan(seed, *faults, start=2, nodes=(2,), copies=None, steps=150, **othe
 
 
 def play(seed, *faults, **others):
+    """Play a plan to its end, and return the history with its verdict."""
     history = NodesHistory(make_plan(seed, *faults, **others))
     return history, history.play()
 
 
+def list_killed(history):
+    """Return the workers that were killed, as far as living agents know."""
+    return {end.worker for node in history.list_living_nodes() for end in node.agent.exits if end.code != 0}
+
+
+def list_terms(history):
+    """Return the terms that coordinators have served, with their nodes."""
+    return sorted((one.term, one.node) for node in history.nodes for one in node.coordinators)
+
+
+def list_kinds(history, kind):
+    return [event for event in history.files.events if event.kind == kind]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nodes_without_faults_finish(seed):
+def test_a_run_on_three_nodes_uses_all_their_slots(seed):
     history, verdict = play(seed, nodes=(2, 1))
     assert verdict.code == 0
     assert len(history.newest.roster.newest.workers) == 5
+
+
+# -- why unplanned generations are claims -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_claims_two_coordinators_make_two_histories(seed):
+    faults = PartNodes(2.0, (1,), LONG_S), AskOneSide(7.5, 1)
+    with pytest.raises(Violation, match="have both committed rounds"):
+        play(seed, *faults, steps=400, claims=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("copies", [None, 2])
+def test_with_claims_the_same_partition_leaves_one_history(copies, seed):
+    faults = PartNodes(2.0, (1,), LONG_S), AskOneSide(7.5, 1)
+    history, verdict = play(seed, *faults, steps=400, copies=copies)
+    assert (verdict.code, history.files.step) == (0, 400)
+
+
+# -- deaths -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -41,5 +86,91 @@ def test_nodes_without_faults_finish(seed):
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_any_node_may_die(which, silent, seed):
     history, verdict = play(seed, KillNode(2.0, which, silent), nodes=(2, 2))
-    assert verdict.code == 0
-    assert history.files.step == 150
+    assert (verdict.code, history.files.step) == (0, 150)
+    assert list_killed(history) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nodes_die_one_after_the_other_up_to_the_last(seed):
+    deaths = KillNode(2.0, 0), KillNode(9.0, 0, silent=False), KillNode(16.0, 0)
+    history, verdict = play(seed, *deaths, nodes=(2, 2, 2), steps=300)
+    assert (verdict.code, history.files.step) == (0, 300)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_coordinator_that_dies_costs_no_worker(seed):
+    history, verdict = play(seed, KillCoordinator(2.0, 0.1), KillCoordinator(4.0, 0.1), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 150)
+    assert list_killed(history) == set()
+    assert {node for _, node in list_terms(history)} == {""}
+
+
+# -- partitions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("control", "mesh"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
+def test_a_partition_costs_the_smaller_side_wherever_the_coordinator_is(side, control, mesh, seed):
+    fault = PartNodes(2.0, side, LONG_S, control=control, mesh=mesh)
+    history, verdict = play(seed, fault, nodes=(2, 2), steps=300)
+    assert (verdict.code, history.files.step) == (0, 300)
+    larger = {0, 1, 2} - set(side) if len(side) == 1 else set(side)
+    assert not {worker for worker in list_killed(history) if worker // 100 in larger}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("for_s", [0.5, 2.0, 4.0])
+def test_a_short_control_partition_without_silence_costs_nothing(for_s, seed):
+    history, verdict = play(seed, PartNodes(2.0, (1,), for_s, mesh=False), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 150)
+    if for_s < 2.5:
+        assert list_killed(history) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
+def test_a_partition_in_one_direction_ends(side, seed):
+    history, verdict = play(seed, PartNodes(2.0, side, 8.0, one_way=True), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 150)
+
+
+# -- stale coordinators -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("for_s", [1.0, 4.0, 9.0])
+@pytest.mark.parametrize("skew_s", [0.0, 300.0])
+def test_a_coordinator_that_was_stopped_kills_nobody_when_it_wakes_up(skew_s, for_s, seed):
+    history, verdict = play(seed, PauseCoordinator(2.0, for_s), nodes=(2, 2), skew_s=skew_s)
+    assert (verdict.code, history.files.step) == (0, 150)
+    assert list_killed(history) == set()
+    assert len(list_terms(history)) == (1 if for_s < 3.0 else 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stale_coordinator_decides_nothing_after_a_death(seed):
+    faults = PauseCoordinator(2.0, 9.0), Kill(2.5, 3), KillNode(8.0, 2)
+    history, verdict = play(seed, *faults, nodes=(2, 2), steps=250)
+    assert (verdict.code, history.files.step) == (0, 250)
+
+
+# -- the claim list -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_training_goes_on_while_the_claim_list_is_away(seed):
+    history, verdict = play(seed, HideClaims(1.5, 60.0))
+    assert (verdict.code, history.files.step) == (0, 150)
+    assert max(line.time for line in history.files.ledger.values()) < 60.0
+    assert list_kinds(history, "claim.waiting") == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_death_waits_for_the_claim_list_and_is_recorded_once(seed):
+    history, verdict = play(seed, HideClaims(1.5, 6.0, forgetful=0.5), Kill(2.0, 3))
+    assert (verdict.code, history.files.step) == (0, 150)
+    assert len(list_kinds(history, "claim.waiting")) >= 1
+    assert len({event.why for event in list_kinds(history, "claim.waiting")}) == len(
+        list_kinds(history, "claim.waiting")
+    )

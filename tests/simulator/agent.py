@@ -44,6 +44,7 @@ class SimAgent:
         self.world = world
         self.node, self.slots = node, slots
         self.alive = True
+        self.between_reports_s = BETWEEN_REPORTS_S
         # As after the first order, which changes nothing.
         self.worker_set = WorkerSet(target=target, total=target, nodes=(NodeAddress(""),))
         if slots is not None:
@@ -72,7 +73,7 @@ class SimAgent:
             return
         self.report()
         if self.over is None or self.living:
-            self.world.clock.schedule_after(BETWEEN_REPORTS_S, self._report_regularly)
+            self.world.clock.schedule_after(self.between_reports_s, self._report_regularly)
 
     def report(self) -> None:
         self.world.send_agent_report(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from elastane.agent.node_agent import LONGEST_SILENCE_S, REPORT_EVERY_S
 from elastane.agent.takeover import SILENCE_S, SilenceView, decide_takeover, is_left_out
 from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
 from elastane.api.membership import NodeName, WorkerId
@@ -72,6 +73,7 @@ class NodesHistory(History):
             self.nodes.append(node)
             target = self.plan.start if slots is None else 0
             node.agent = SimAgent(AgentOutlet(self, node), target, node.name, slots)
+            node.agent.between_reports_s = REPORT_EVERY_S
             if slots is None:
                 # As before the first order.
                 node.agent.worker_set = replace(node.agent.worker_set, total=0, nodes=())
@@ -213,9 +215,12 @@ class NodesHistory(History):
             self._take_over(node, newest)
 
     def _take_over(self, node: SimNode, newest: NodeCoordinator) -> None:
+        silent_s = self.clock.now - node.heard_s
+        if silent_s > LONGEST_SILENCE_S and self.is_over:
+            # The run has ended without this node, and nothing of it is left that could say so.
+            node.agent.receive(self.outcome_elsewhere)
         if self.claims.is_away or is_left_out(self.claims.held[node.slots_before :], node.agent.living):
             return
-        silent_s = self.clock.now - node.heard_s
         answers = {
             other.name: self.clock.now - other.heard_s
             if self.reaches(node, other) and self.reaches(other, node)
@@ -330,6 +335,11 @@ class NodesHistory(History):
     @property
     def has_ended(self) -> bool:
         return all(node.agent.over is not None and not node.agent.living for node in self.list_living_nodes())
+
+    @property
+    def outcome_elsewhere(self) -> RunOver:
+        """The outcome that the first agent has received that has one."""
+        return next(node.agent.over for node in self.nodes if node.agent.over is not None)
 
     @property
     def outcome(self) -> RunOver:

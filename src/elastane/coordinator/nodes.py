@@ -125,6 +125,8 @@ def _lose_node(turn: Turn, report: AgentReport) -> None:
     _exclude_workers(turn, report.node, list_node_workers(report), silent_s)
     target = turn.roster.wanted.target
     _forget_node(turn, report.node)
+    nodes = turn.roster.nodes
+    turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
     if target is not None and report.target:
         turn.set_target(max(1, target - report.target), turn.roster.wanted.draining)
 

@@ -1,0 +1,84 @@
+"""Draws histories of runs on several nodes, with faults of nodes, networks, coordinators and claims."""
+
+from random import Random
+
+from tests.simulator.faults import (
+    Fault,
+    HistoryPlan,
+    Kill,
+    KillCoordinator,
+    Resize,
+    Trigger,
+    build_layout,
+)
+from tests.simulator.network import NetworkConditions
+from tests.simulator.node_faults import HideClaims, KillNode, PartNodes, PauseCoordinator
+from tests.simulator.reference_run import Shape
+from tests.simulator.world import Pace
+
+LENGTHS_S = (0.5, 2.0, 4.0, 7.0, 12.0)
+
+
+def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
+    """Draw a history of two to four nodes, with one to four faults of theirs and sometimes usual ones."""
+    chance = Random(f"nodes of {seed}")  # noqa: S311 - a simulation must be repeatable, not secret
+    start = chance.choice((1, 1, 2, 2, 3))
+    nodes = tuple(chance.choice((1, 1, 2)) for _ in range(chance.choice((1, 2, 2, 3))))
+    shape = Shape(
+        layout=build_layout(chance.choice((10, 12)), chance.randint(1, 4), copies, chance.randint(1, 4)),
+        steps=chance.choice((60, 120, 200)),
+        evaluate_every=chance.choice((0, 0, 5)),
+        evaluation_size=chance.choice((1, 3)),
+    )
+    times = [1.5 + chance.random() * 8.0 for _ in range(chance.randint(1, 4))]
+    drawn = [_draw_node_fault(chance, at_s, 1 + len(nodes)) for at_s in times]
+    drawn += [
+        _draw_usual_fault(chance, chance.choice(times) + chance.uniform(-0.3, 6.0))
+        for _ in range(chance.choice((0, 0, 1, 2)))
+    ]
+    return HistoryPlan(
+        seed=seed,
+        shape=shape,
+        start=start,
+        max_workers=10,
+        faults=tuple(sorted(drawn, key=lambda fault: fault.at_s)),
+        nodes=nodes,
+        skew_s=chance.choice((0.0, 0.0, 5.0, 300.0)),
+        conditions=chance.choice(
+            (
+                NetworkConditions(),
+                NetworkConditions(),
+                NetworkConditions(loss=0.1, doubled=0.1),
+                NetworkConditions(usual_s=0.02, rare_s=0.1),
+            )
+        ),
+        pace=chance.choice((Pace(start_s=0.1), Pace(start_s=0.1, leaf_s=0.05))),
+    )
+
+
+def _draw_node_fault(chance: Random, at_s: float, nodes: int) -> Fault:
+    for_s = chance.choice(LENGTHS_S)
+    match chance.choices(range(5), weights=(3, 6, 2, 2, 2))[0]:
+        case 0:
+            return KillNode(at_s, chance.randrange(nodes), chance.random() < 0.5)
+        case 1:
+            side = tuple(sorted(chance.sample(range(nodes), chance.randint(1, nodes - 1))))
+            control, mesh = chance.choice(((True, True), (True, True), (True, False), (False, True)))
+            return PartNodes(at_s, side, for_s, control, mesh, chance.random() < 0.2)
+        case 2:
+            return PauseCoordinator(at_s, for_s)
+        case 3:
+            return HideClaims(at_s, for_s, chance.choice((0.0, 0.3)))
+        case _:
+            return KillCoordinator(at_s, chance.random() * 0.3)
+
+
+def _draw_usual_fault(chance: Random, at_s: float) -> Fault:
+    which = chance.randrange(5)
+    match chance.randrange(3):
+        case 0:
+            return Resize(at_s, chance.randint(2, 6))
+        case 1:
+            return Kill(at_s, which)
+        case _:
+            return Trigger(at_s, which, chance.choice(("Vote", "CommitRound", "Status")), 0)
