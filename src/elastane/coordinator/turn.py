@@ -11,7 +11,7 @@ from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
 from elastane.coordinator.actions import Action, PinScript, SendReply, SendToAgent, SendToWorker, WriteEvent
-from elastane.coordinator.placement import build_orders
+from elastane.coordinator.placement import build_orders, order_members
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.step_times import FirstStep, compute_pauses
 
@@ -119,7 +119,8 @@ class Turn:
         """Propose the next generation to its members, its leavers and the members of the one before."""
         roster = self.roster
         number = roster.known.highest + 1
-        generation = Generation(number, roster.term.number, members, planned, why, leaving)
+        ordered = order_members(members, number)
+        generation = Generation(number, roster.term.number, ordered, planned, why, leaving)
         before = set() if roster.newest is None else set(roster.newest.workers)
         leavers = {leaver.worker for leaver in leaving}
         audience = before | roster.needed | set(generation.workers) | leavers

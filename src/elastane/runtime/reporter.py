@@ -58,6 +58,7 @@ class Reporter:
         self.worker = settings.worker
         self.alone = settings.run_dir is None
         self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self._node = "" if settings.run_dir is None else settings.run_dir.node
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
         self.tracking: LoneTracking | None = None
@@ -228,7 +229,12 @@ class Reporter:
         member, mesh = self._member, self._mesh
         host, port = (mesh.host, mesh.port) if mesh else ("", 0)
         report = control.WorkerReport(
-            worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._find_state()
+            worker=self.worker,
+            pid=os.getpid(),
+            host=host,
+            port=port,
+            node=self._node,
+            state=self._find_state(),
         )
         if member is None:
             return report
