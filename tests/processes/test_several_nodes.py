@@ -37,6 +37,12 @@ async def join(stage, run, name, slots=2):
         await task
 
 
+def has_a_copy_on_each_machine(answer):
+    """Return whether the workers 0 and 1 hold as many blocks together as the workers 100 and 101."""
+    blocks = {row.worker: row.blocks for row in answer.processes if row.role == "worker"}
+    return 0 < blocks[0] + blocks[1] == blocks[100] + blocks[101]
+
+
 def step_until_members(run, *members):
     return run.step_until(lambda answer: find_members(answer) == set(members))
 
@@ -113,6 +119,33 @@ def test_the_workers_of_a_silent_machine_are_lost_at_once(stage, assert_equals_r
     (lost,) = ended.find_events("node.lost")
     assert lost.workers == (100, 101)
     assert {"worker 100", "worker 101"} <= set(ended.find_subjects("worker.died"))
+
+
+def test_two_copies_survive_the_death_of_a_whole_machine(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        command = [sys.executable, "-P", "-m", "elastane", "join", str(run.run_dir.root), "--name", "b"]
+        agent = await asyncio.create_subprocess_exec(*command, "--slots", "2")
+        there = [agent.pid]
+        try:
+            await run.wait_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "ready")
+            await step_until_members(run, 0, 1, 100, 101)
+            answer = await run.step_until(has_a_copy_on_each_machine)
+            there = [row.pid for row in answer.processes if row.node == "b"]
+            assert {agent.pid} < set(there)
+            for pid in there:
+                os.kill(pid, signal.SIGKILL)
+            await step_until_members(run, 0, 1)
+        finally:
+            for pid in filter(is_alive, there):
+                os.kill(pid, signal.SIGKILL)
+            await agent.wait()
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, copies=2, **NODES)
+    assert_equals_reference(ended)
+    assert {"worker 100", "worker 101"} <= set(ended.find_subjects("worker.died"))
+    assert ended.find_events("run.resumed") == []
 
 
 def test_control_connections_between_machines_are_encrypted(stage):

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from elastane.api.membership import NodeName, WorkerId
 from elastane.protocol.layout import Layout
 from tests.simulator.network import NetworkConditions
 from tests.simulator.network_faults import BreakLink, CutControl, NetworkFault, PartMesh, SilentDeath
@@ -84,6 +85,14 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     for_s: float
 
 
+class LoseNode(msgspec.Struct, frozen=True, tag=True):
+    """The end of all workers of a node at once; ``silent``: no connection closes, as with a loss of power."""
+
+    at_s: float
+    which: int
+    silent: bool = False
+
+
 class StopRun(msgspec.Struct, frozen=True, tag=True):
     at_s: float
 
@@ -97,7 +106,17 @@ class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
 
 
 Fault: TypeAlias = (
-    Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | RefuseStorage | NetworkFault
+    Resize
+    | Drain
+    | Kill
+    | Fuse
+    | Trigger
+    | KillCoordinator
+    | Pause
+    | LoseNode
+    | StopRun
+    | RefuseStorage
+    | NetworkFault
 )
 
 
@@ -113,6 +132,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         echo: the probability that another death follows a death within a tenth of a second.
         slowest: the largest factor on a worker's durations.
         shared: peers read each other's memory; otherwise values travel in the frames.
+        nodes: the number of nodes; workers are on them in turn.
     """
 
     seed: int
@@ -125,12 +145,17 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
+    nodes: int = 1
+
+    def find_node(self, worker: WorkerId) -> NodeName:
+        """Return the node of a worker."""
+        return f"n{worker % self.nodes}" if worker % self.nodes else ""
 
 
 def is_prompt(plan: HistoryPlan) -> bool:
     """Return whether all workers report a broken link within a quarter of a second of each other."""
     slow = any(
-        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath)
+        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath | LoseNode)
         or (isinstance(fault, BreakLink | PartMesh) and fault.one_way)
         for fault in plan.faults
     )

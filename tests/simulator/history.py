@@ -15,7 +15,7 @@ from elastane.api.control import (
     ToWorker,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
@@ -134,6 +134,9 @@ class History:
             self.clock.schedule_at(fault.at_s, self._plan_fault(fault))
 
     # -- what the parts can reach ------------------------------------------------------------------------
+
+    def find_node(self, worker: WorkerId) -> NodeName:
+        return self.plan.find_node(worker)
 
     def trace(self, line: Callable[[], str]) -> None:
         if self._write_line is not None:
@@ -279,8 +282,27 @@ class History:
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
+            case faults.LoseNode(which=which, silent=silent):
+                self._lose_node(which, silent=silent)
             case _:
                 self.network_injector.inject(fault)
+
+    def _lose_node(self, which: int, *, silent: bool) -> None:
+        """Let all workers of one node die at once, but spare joiners if too many joins would fail."""
+        living = [worker for worker in self.workers.values() if worker.alive]
+        if not living:
+            return
+        node = self.find_node(living[which % len(living)].worker)
+        there = [worker for worker in living if self.find_node(worker.worker) == node]
+        members = {worker for worker in there if worker.member.works_in}
+        lost = [worker for worker in there if worker in members or self.allow_failed_join()]
+        survives = self.checker.does_node_loss_leave_copies([worker.worker for worker in lost])
+        for worker in lost:
+            worker.die(silent=silent)
+        expect(
+            not survives or self.checker.does_state_survive(),
+            f"the loss of node {node} alone lost state that had copies",
+        )
 
     def _ask(self, ask: Ask) -> None:
         if self.coordinator is not None:

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from elastane.api.control import FromWorker
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.spec import Pinned
 from tests.simulator.checkers import Checker
 from tests.simulator.clock import Clock
@@ -49,6 +49,8 @@ class WorkerWorld(Protocol):
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerProcess]: ...
+
+    def find_node(self, worker: WorkerId) -> NodeName: ...
 
     def send_to_coordinator(self, message: FromWorker) -> None: ...
 
