@@ -131,7 +131,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         faults: the faults, in order of time.
         echo: the probability that another death follows a death within a tenth of a second.
         slowest: the largest factor on a worker's durations.
-        shared: peers read each other's memory; otherwise values travel in the frames.
+        shared: peers on one node read each other's memory; otherwise values travel in the frames.
         nodes: the number of nodes; workers are on them in turn.
     """
 

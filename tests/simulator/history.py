@@ -84,7 +84,7 @@ class History:
     ) -> None:
         layout = plan.shape.layout
         self.plan = plan
-        self.shape, self.pace, self.shared = plan.shape, plan.pace, plan.shared
+        self.shape, self.pace = plan.shape, plan.pace
         self.clock = Clock(plan.seed)
         self.pinned = Pinned(
             script_digest="",
@@ -134,6 +134,10 @@ class History:
             self.clock.schedule_at(fault.at_s, self._plan_fault(fault))
 
     # -- what the parts can reach ------------------------------------------------------------------------
+
+    def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool:
+        """Return whether two workers read each other's memory."""
+        return self.plan.shared and self.find_node(worker) == self.find_node(peer)
 
     def find_node(self, worker: WorkerId) -> NodeName:
         return self.plan.find_node(worker)

@@ -41,7 +41,6 @@ class WorkerWorld(Protocol):
     shape: Shape
     pace: Pace
     pinned: Pinned
-    shared: bool
     peer_network: FaultyNetwork
     checker: Checker
     storage: SimStorage
@@ -49,6 +48,8 @@ class WorkerWorld(Protocol):
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerProcess]: ...
+
+    def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool: ...
 
     def find_node(self, worker: WorkerId) -> NodeName: ...
 

@@ -78,7 +78,12 @@ class Reporter:
         self.leave_loop: Callable[[], bool] = lambda: False
         if settings.run_dir is not None:
             secret = bytes.fromhex(read_secret(settings.run_dir))
-            self._mesh = Mesh(settings.worker, secret, _find_mesh_address(settings.run_dir, self._spec))
+            self._mesh = Mesh(
+                settings.worker,
+                secret,
+                _find_mesh_address(settings.run_dir, self._spec),
+                share_memory=self._spec.transport == "shared",
+            )
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
@@ -103,7 +108,6 @@ class Reporter:
             measure_norms=measure_norms,
             mesh=self._mesh,
             coordinator=self._link,
-            shared=self._spec.transport == "shared",
         )
         return self._reactor
 
