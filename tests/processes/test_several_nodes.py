@@ -4,11 +4,14 @@ Here the machines are addresses of this one: the run listens at 127.0.0.2.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
+import subprocess
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +24,11 @@ from .stage import find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
+HIDDEN = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""Begins a program that sees no processes from before, and that others know by other process ids."""
+
 ADDRESS = "127.0.0.2"
-NODES = {"listen": ADDRESS, "transport": "tcp", "start": 2}
+NODES = {"listen": ADDRESS, "start": 2}
 
 
 @asynccontextmanager
@@ -37,6 +43,12 @@ async def join(stage, run, name, slots=2):
         if not task.done():
             agent.kill()
         await task
+
+
+def has_a_copy_on_each_machine(answer):
+    """Return whether the workers 0 and 1 hold as many blocks together as the workers 100 and 101."""
+    blocks = {row.worker: row.blocks for row in answer.processes if row.role == "worker"}
+    return 0 < blocks[0] + blocks[1] == blocks[100] + blocks[101]
 
 
 def step_until_members(run, *members):
@@ -115,6 +127,71 @@ def test_the_workers_of_a_silent_machine_are_lost_at_once(stage, assert_equals_r
     (lost,) = ended.find_events("node.lost")
     assert lost.workers == (100, 101)
     assert {"worker 100", "worker 101"} <= set(ended.find_subjects("worker.died"))
+
+
+def test_two_copies_survive_the_death_of_a_whole_machine(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        command = [sys.executable, "-P", "-m", "elastane", "join", str(run.run_dir.root), "--name", "b"]
+        agent = await asyncio.create_subprocess_exec(*command, "--slots", "2")
+        there = [agent.pid]
+        try:
+            await run.wait_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "ready")
+            await step_until_members(run, 0, 1, 100, 101)
+            answer = await run.step_until(has_a_copy_on_each_machine)
+            there = [row.pid for row in answer.processes if row.node == "b"]
+            assert {agent.pid} < set(there)
+            for pid in there:
+                os.kill(pid, signal.SIGKILL)
+            await step_until_members(run, 0, 1)
+        finally:
+            for pid in filter(is_alive, there):
+                os.kill(pid, signal.SIGKILL)
+            await agent.wait()
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, copies=2, **NODES)
+    assert_equals_reference(ended)
+    assert {"worker 100", "worker 101"} <= set(ended.find_subjects("worker.died"))
+    assert ended.find_events("run.resumed") == []
+
+
+def can_hide_processes():
+    """Return whether this system lets a user begin a namespace of process ids."""
+    with contextlib.suppress(FileNotFoundError):
+        return not subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode
+    return False
+
+
+def count_mapped_sums(pid):
+    """Return the number of workers that have their sums in the memory of a process."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return len({line.split()[4] for line in lines if "memfd:elastane-slot-0" in line})
+
+
+@pytest.mark.skipif(not can_hide_processes(), reason="no namespaces of process ids")
+def test_workers_share_memory_within_a_machine_and_use_tcp_between_machines(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(1)
+        command = [sys.executable, "-P", "-m", "elastane", "join", str(run.run_dir.root), "--name", "b"]
+        agent = await asyncio.create_subprocess_exec(*HIDDEN, *command, "--slots", "2")
+        try:
+            await run.wait_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "ready")
+            answer = await step_until_members(run, 0, 1, 100, 101)
+            step = answer.step + 1
+            answer = await run.step_until(lambda answer: answer.step > step)
+            pids = {row.worker: row.pid for row in answer.processes if row.role == "worker"}
+            # Its own, and those of the other worker of this machine.
+            assert count_mapped_sums(pids[0]) == 2
+        finally:
+            # All processes of the machine end with the first one.
+            agent.kill()
+            await agent.wait()
+        await step_until_members(run, 0, 1)
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
 
 
 def test_control_connections_between_machines_are_encrypted(stage):

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.ownership import choose_holders, choose_senders, spread_blocks
+from elastane.protocol.ownership import choose_holders, choose_senders, plan_loads, spread_blocks
 
 
 @st.composite
@@ -114,6 +114,79 @@ def test_blocks_are_spread_in_even_contiguous_runs(blocks, count):
     each = Counter(summing)
     assert max(each.values()) <= -(-blocks // count)
     assert min(each[worker] for worker in workers) >= blocks // count
+
+
+@st.composite
+def draw_node_situations(draw):
+    """Draw a situation on up to four nodes."""
+    blocks, workers, copies, held = draw(draw_situations())
+    return blocks, workers, copies, held, {worker: draw(st.sampled_from("abcd")) for worker in workers}
+
+
+@given(draw_node_situations())
+def test_the_copies_of_a_block_are_on_as_many_nodes_as_possible(situation):
+    blocks, workers, copies, held, nodes = situation
+    for some in choose_holders(blocks, workers, copies, held, nodes):
+        assert len(set(some)) == len(some) == min(copies, len(workers))
+        assert len({nodes[worker] for worker in some}) == min(len(some), len(set(nodes.values())))
+
+
+@given(draw_node_situations())
+def test_the_load_is_as_even_as_the_nodes_allow(situation):
+    blocks, workers, copies, held, nodes = situation
+    limits = plan_loads(blocks, min(copies, len(workers)), Counter(nodes.values())).limits
+    for known, more in (({}, 1), (held, 4)):
+        holders = choose_holders(blocks, workers, copies, known, nodes)
+        kept = Counter(worker for some in holders for worker in some)
+        assert all(kept[worker] <= limits[nodes[worker]] + more for worker in workers)
+        assert max(Counter(some[0] for some in holders).values()) <= -(-blocks // len(workers))
+
+
+@given(draw_node_situations())
+def test_the_planned_load_has_room_for_all_copies(situation):
+    blocks, workers, copies, _, nodes = situation
+    copies = min(copies, len(workers))
+    sizes = Counter(nodes.values())
+    plan = plan_loads(blocks, copies, sizes)
+    assert sum(plan.limits[node] * size for node, size in sizes.items()) >= blocks * copies
+    assert len(plan.everywhere) <= max(copies, len(sizes))
+    # Nothing is uneven on nodes of one size.
+    if len(set(sizes.values())) == 1:
+        assert set(plan.limits.values()) == {-(-blocks * copies // len(workers))}
+
+
+@given(draw_node_situations())
+def test_the_same_members_on_nodes_move_no_block(situation):
+    blocks, workers, copies, _, nodes = situation
+    before = choose_holders(blocks, workers, copies, {}, nodes)
+    held = {w: frozenset(b for b, some in enumerate(before) if w in some) for w in workers}
+    after = choose_holders(blocks, workers, copies, held, nodes)
+    assert [set(some) for some in after] == [set(some) for some in before]
+
+
+@given(draw_node_situations(), st.data())
+def test_the_loss_of_a_node_leaves_a_copy_and_moves_few_others(situation, data):
+    blocks, workers, copies, _, nodes = situation
+    before = choose_holders(blocks, workers, copies, {}, nodes)
+    held = {w: frozenset(b for b, some in enumerate(before) if w in some) for w in workers}
+    lost = data.draw(st.sampled_from(sorted(set(nodes.values()))))
+    survivors = tuple(worker for worker in workers if nodes[worker] != lost)
+    if not survivors or copies == 1:
+        return
+    assert all(any(worker in survivors for worker in some) for some in before)
+    after = choose_holders(blocks, survivors, copies, held, nodes)
+    moved = sum(worker not in before[b] for b, some in enumerate(after) for worker in some)
+    copied = min(copies, len(survivors))
+    kept = sum(worker in survivors for some in before for worker in some)
+    # What the node held, and few others, to keep the load even.
+    assert moved <= blocks * copied - kept + 2 * len(survivors) * copied
+
+
+def test_the_single_worker_of_a_node_holds_a_copy_of_everything():
+    nodes = {0: "a", 1: "a", 2: "a", 3: "b"}
+    for some in choose_holders(12, (0, 1, 2, 3), 2, {}, nodes):
+        assert 3 in some
+    assert plan_loads(12, 2, Counter(nodes.values())).limits == {"a": 4, "b": 12}
 
 
 @given(draw_situations())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.handshake import (
+    Agreement,
     Credentials,
     Handshake,
     Hello,
@@ -14,14 +15,19 @@ from elastane.runtime.links.handshake import (
     Proof,
     decode_handshake,
 )
+from elastane.runtime.links.memory_mark import MARK_BYTES
 
 SECRET = b"secret"
 HERE = ("127.0.0.1", 4000)
 ELSEWHERE = ("127.0.0.1", 5000)
 
 
-def build_credentials(worker: int, secret: bytes = SECRET) -> Credentials:
-    return Credentials(worker, secret, Process(100 + worker, 3, 4))
+def describe_process(worker: int) -> Process:
+    return Process(100 + worker, 3, 4, 5, bytes([worker]) * MARK_BYTES)
+
+
+def build_credentials(worker: int, secret: bytes = SECRET, *, reads: bool = True) -> Credentials:
+    return Credentials(worker, secret, describe_process(worker), lambda _process: reads)
 
 
 def build_acceptor(worker: int = 0, address=HERE, secret: bytes = SECRET) -> Handshake:
@@ -45,8 +51,8 @@ def shake_hands(first: Handshake, second: Handshake) -> list[bytes]:
 def test_two_workers_of_a_run_prove_themselves_to_each_other() -> None:
     two, zero = build_dialler(), build_acceptor()
     shake_hands(two, zero)
-    assert (zero.proven.worker, zero.proven.process) == (2, Process(102, 3, 4))
-    assert (two.proven.worker, two.proven.process) == (0, Process(100, 3, 4))
+    assert (zero.proven.worker, zero.proven.process) == (2, describe_process(2))
+    assert (two.proven.worker, two.proven.process) == (0, describe_process(0))
 
 
 def test_a_wrong_secret_proves_nothing_in_either_direction() -> None:
@@ -108,15 +114,45 @@ def test_an_acceptor_proves_nothing_before_the_dialler_has_proved_itself() -> No
     answer = decode_handshake(zero.receive(build_dialler().begin()))
     assert isinstance(answer, Hello)
     with pytest.raises(Malformed):
-        zero.receive(msgspec.msgpack.encode(Proof(Process(1, 2, 3), bytes(32))))
+        zero.receive(msgspec.msgpack.encode(Proof(describe_process(1), True, bytes(32))))
 
 
 def test_the_proof_covers_the_description_of_the_process() -> None:
     two, zero = build_dialler(), build_acceptor()
     proof = decode_handshake(two.receive(zero.receive(two.begin())))
-    other = msgspec.structs.replace(proof, process=Process(1, 3, 4))
+    other = msgspec.structs.replace(proof, process=describe_process(1))
     with pytest.raises(Malformed):
         zero.receive(msgspec.msgpack.encode(other))
+
+
+def test_the_proof_covers_what_the_prover_can_read() -> None:
+    two, zero = build_dialler(), build_acceptor()
+    proof = decode_handshake(zero.receive(two.receive(zero.receive(two.begin()))))
+    with pytest.raises(Malformed):
+        two.receive(msgspec.msgpack.encode(msgspec.structs.replace(proof, reads=False)))
+
+
+@pytest.mark.parametrize("dialler_reads", [True, False])
+@pytest.mark.parametrize("acceptor_reads", [True, False])
+def test_workers_share_memory_only_if_each_can_read_that_of_the_other(dialler_reads, acceptor_reads) -> None:
+    two = Handshake(build_credentials(2, reads=dialler_reads), HERE, 0)
+    zero = Handshake(build_credentials(0, reads=acceptor_reads), HERE, None)
+    shake_hands(two, zero)
+    assert two.proven.shared == zero.proven.shared == (dialler_reads and acceptor_reads)
+
+
+def test_an_agreement_without_a_proof_or_on_unreadable_memory_is_refused() -> None:
+    agreement = msgspec.msgpack.encode(Agreement(True))
+    zero = build_acceptor()
+    zero.receive(build_dialler().begin())
+    with pytest.raises(Malformed):
+        zero.receive(agreement)
+    two, blind = build_dialler(), Handshake(build_credentials(0, reads=False), HERE, None)
+    blind.receive(two.receive(blind.receive(two.begin())))
+    with pytest.raises(Malformed):
+        blind.receive(agreement)
+    assert zero.proven is None
+    assert blind.proven is None
 
 
 def test_only_workers_with_higher_numbers_dial() -> None:
@@ -133,10 +169,12 @@ MESSAGE = st.one_of(
         st.binary(max_size=40),
     ),
     st.builds(
-        lambda process, proof: msgspec.msgpack.encode(["Proof", process, proof]),
-        st.lists(st.integers(-(1 << 63), (1 << 64) - 1), max_size=4),
+        lambda process, reads, proof: msgspec.msgpack.encode(["Proof", process, reads, proof]),
+        st.lists(st.one_of(st.integers(-(1 << 63), (1 << 64) - 1), st.binary(max_size=16)), max_size=5),
+        st.booleans(),
         st.binary(max_size=40),
     ),
+    st.booleans().map(lambda shared: msgspec.msgpack.encode(["Agreement", shared])),
     st.integers(1, 400).map(lambda levels: b"\x91" * levels + b"\xc0"),
 )
 

@@ -12,6 +12,7 @@ from elastane.protocol.messages import Fetch, State, Vote
 from elastane.runtime.links import entrance, handshake
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.handshake import NONCE_BYTES, Hello, Process, Proof
+from elastane.runtime.links.memory_mark import MARK_BYTES, MemoryMark, has_mark
 from elastane.runtime.links.mesh import LIMITS, Mesh
 
 SECRET = b"secret"
@@ -98,6 +99,38 @@ def test_messages_sent_before_the_connection_wait_for_it(meshes):
     ends = connect_meshes(first, second)
     ends.poll_until(lambda: ends.received)
     assert ends.received == [(1, 0, build_vote(), b"")]
+
+
+def test_workers_of_one_machine_share_memory_unless_one_of_them_must_not(meshes):
+    first, second = meshes(SECRET, SECRET)
+    ends = connect_meshes(first, second)
+    second.send(0, build_vote())
+    ends.poll_until(lambda: ends.received)
+    assert second.shares_memory_with(0)
+    assert first.shares_memory_with(1)
+    assert not first.shares_memory_with(2)
+    aloof = Mesh(2, SECRET, share_memory=False)
+    ends.meshes = (first, aloof)
+    aloof.dial(0, first.host, first.port)
+    aloof.send(0, build_vote(2))
+    ends.poll_until(lambda: len(ends.received) == 2)
+    assert not first.shares_memory_with(2)
+    assert not aloof.shares_memory_with(0)
+    aloof.close()
+
+
+def test_a_mark_is_found_in_its_own_descriptor_only():
+    mark, other = MemoryMark(), MemoryMark()
+    pid = os.getpid()
+    assert has_mark(pid, mark.fd, mark.value)
+    assert not has_mark(pid, other.fd, mark.value)
+    assert not has_mark(pid, 1 << 20, mark.value)
+    assert not has_mark(1 << 30, mark.fd, mark.value)
+    # Without a writer, to open a pipe would wait for one.
+    read, write = os.pipe()
+    os.close(write)
+    assert not has_mark(pid, read, mark.value)
+    os.close(read)
 
 
 def test_both_sides_notice_a_broken_connection(meshes):
@@ -202,7 +235,7 @@ def pack_hello(worker: int = 7, *, nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
 
 
 def pack_proof(proof: bytes = bytes(32)) -> bytes:
-    return pack_frame(msgspec.msgpack.encode(Proof(Process(1, 2, 3), proof)))
+    return pack_frame(msgspec.msgpack.encode(Proof(Process(1, 2, 3, 4, bytes(MARK_BYTES)), False, proof)))
 
 
 class Trap:

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-from tests.simulator.faults import HistoryPlan, build_layout
-from tests.simulator.node_faults import KillNode
+from tests.simulator.checkers import Violation
+from tests.simulator.faults import HistoryPlan, Kill, KillCoordinator, build_layout
+from tests.simulator.node_faults import AskOneSide, HideClaims, KillNode, PartNodes, PauseCoordinator
 from tests.simulator.nodes_history import NodesHistory
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace

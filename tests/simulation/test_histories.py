@@ -9,6 +9,7 @@ from tests.simulator.__main__ import LAYOUTS, replay
 from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
+from tests.simulator.node_losses import draw_node_losses
 
 SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
 STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
@@ -17,6 +18,8 @@ NETWORKS = [
     *(pytest.param(range(start, start + 150), marks=pytest.mark.long) for start in range(10, 610, 150)),
 ]
 """With each number of copies; ``python -m tests.simulator --network --histories 2500`` plays 10,000."""
+
+NODES = [range(10), pytest.param(range(10, 150), marks=pytest.mark.long)]
 
 LAST_LINES = 60
 
@@ -68,6 +71,17 @@ def test_every_history_with_network_faults_ends_with_the_state_of_the_reference_
             add_checkpoints(draw_network(seed, copies)),
             draw_network(seed + 1, copies),
             f"--network --histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
+
+
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+@pytest.mark.parametrize("seeds", NODES, ids=str)
+def test_every_history_that_loses_nodes_ends_with_the_state_of_the_reference_run(copies, seeds):
+    for seed in seeds:
+        play(
+            add_checkpoints(draw_node_losses(seed, copies)),
+            draw_node_losses(seed + 1, copies),
+            f"--node-losses --histories 1 --seed {seed} --copies {copies or 'all'}",
         )
 
 

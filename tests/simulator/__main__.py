@@ -15,6 +15,7 @@ from tests.simulator.checkers import Violation
 from tests.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
+from tests.simulator.node_losses import draw_node_losses
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
@@ -30,11 +31,16 @@ def main(  # noqa: PLR0917 - options, named on the command line
     transcript: Annotated[bool, typer.Option(help="Print the transcript of every history.")] = False,
     network: Annotated[bool, typer.Option("--network", help="Play histories with network faults.")] = False,
     storm: Annotated[bool, typer.Option("--storm", help="Play histories with faults all the time.")] = False,
+    node_losses: Annotated[
+        bool, typer.Option("--node-losses", help="Play histories that lose whole nodes.")
+    ] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
-    draw = draw_network if network else draw_storm if storm else draw_plan
+    draw = (
+        draw_network if network else draw_storm if storm else draw_node_losses if node_losses else draw_plan
+    )
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):

@@ -133,6 +133,25 @@ class Checker:
         )
         expect(not redundant, f"the death of worker {victim.worker} alone lost state that had copies")
 
+    def does_node_loss_leave_copies(self, lost: list[WorkerId]) -> bool:
+        """Return whether copies must survive these workers of one node: all members have their blocks."""
+        generations = [self.workers[worker].member.generation for worker in lost]
+        newest = max((g for g in generations if g is not None), key=lambda g: g.number, default=None)
+        copies = self.shape.layout.copies
+        if (
+            newest is None
+            or copies == 1
+            or {member.node for member in newest.members}
+            == {member.node for member in newest.members if member.worker in lost}
+        ):
+            return False
+        return all(
+            self.workers[worker].alive
+            and self.workers[worker].member.complete
+            and self.workers[worker].member.works_in == newest.number
+            for worker in newest.workers
+        )
+
     def does_state_survive(self) -> bool:
         """Return whether every unit has a living holder, at most one round late and with its vote."""
         if self.steps == self.began < self.shape.steps:

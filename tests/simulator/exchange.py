@@ -32,9 +32,9 @@ class Exchange:
         for key, value in payload.items():
             self._payloads[sender, *key] = value
 
-    def build_payload(self, message: messages.AnyPeerMessage) -> Payload:
-        """Return the payload of a frame; empty if peers read each other's memory."""
-        if self.world.shared:
+    def build_payload(self, peer: WorkerId, message: messages.AnyPeerMessage) -> Payload:
+        """Return the payload of a frame; empty if the peer reads this worker's memory."""
+        if self.world.share_memory(self.worker, peer):
             return {}
         slots = self.memory.slots
         match message:
@@ -66,12 +66,12 @@ class Exchange:
     def _read_sum(self, peer: WorkerId, slot: int, block: int) -> int:
         if peer == self.worker:
             return self.memory.slots[slot][block]
-        if self.world.shared:
+        if self.world.share_memory(self.worker, peer):
             return self.world.workers[peer].memory.slots[slot][block]
         return self._payloads[peer, slot, block]
 
     def _read_value(self, peer: WorkerId, unit: int) -> int:
-        if self.world.shared:
+        if self.world.share_memory(self.worker, peer):
             return self.world.workers[peer].memory.parameters[unit]
         return self._payloads[peer, -1, unit]
 

@@ -85,6 +85,14 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     for_s: float
 
 
+class LoseNode(msgspec.Struct, frozen=True, tag=True):
+    """The end of all workers of a node at once; ``silent``: no connection closes, as with a loss of power."""
+
+    at_s: float
+    which: int
+    silent: bool = False
+
+
 class StopRun(msgspec.Struct, frozen=True, tag=True):
     at_s: float
 
@@ -105,6 +113,7 @@ Fault: TypeAlias = (
     | Trigger
     | KillCoordinator
     | Pause
+    | LoseNode
     | StopRun
     | RefuseStorage
     | NetworkFault
@@ -123,7 +132,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         faults: the faults, in order of time.
         echo: the probability that another death follows a death within a tenth of a second.
         slowest: the largest factor on a worker's durations.
-        shared: peers read each other's memory; otherwise values travel in the frames.
+        shared: peers on one node read each other's memory; otherwise values travel in the frames.
+        spread: the number of nodes that the workers of one agent are on, in turn.
         nodes: the slots of each further node of a run on several.
         claims: coordinators claim unplanned generations, as they must on several nodes.
         skew_s: the largest error of the clock of a node, in either direction.
@@ -142,12 +152,13 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     skew_s: float = 0.0
     conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
+    spread: int = 1
 
 
 def is_prompt(plan: HistoryPlan) -> bool:
     """Return whether all workers report a broken link within a quarter of a second of each other."""
     slow = any(
-        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath)
+        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath | LoseNode)
         or (isinstance(fault, BreakLink | PartMesh) and fault.one_way)
         for fault in plan.faults
     )

@@ -93,7 +93,7 @@ class History:
     ) -> None:
         layout = plan.shape.layout
         self.plan = plan
-        self.shape, self.pace, self.shared = plan.shape, plan.pace, plan.shared
+        self.shape, self.pace = plan.shape, plan.pace
         self.clock = Clock(plan.seed)
         self.pinned = Pinned(
             script_digest="",
@@ -147,6 +147,14 @@ class History:
         self.agent = SimAgent(self, self.plan.start)
 
     # -- what the parts can reach ------------------------------------------------------------------------
+
+    def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool:
+        """Return whether two workers read each other's memory."""
+        return self.plan.shared and self.find_node(worker) == self.find_node(peer)
+
+    def find_node(self, worker: WorkerId) -> NodeName:
+        node = worker % self.plan.spread
+        return f"n{node}" if node else ""
 
     def trace(self, line: Callable[[], str]) -> None:
         if self._write_line is not None:
@@ -311,10 +319,29 @@ class History:
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
+            case faults.LoseNode(which=which, silent=silent):
+                self._lose_node(which, silent=silent)
             case BreakLink() | PartMesh() | WallOff() | CutControl() | SilentDeath():
                 self.network_injector.inject(fault)
             case _:
                 raise AssertionError(f"a run on one node has no fault like {fault}")
+
+    def _lose_node(self, which: int, *, silent: bool) -> None:
+        """Let all workers of one node die at once, but spare joiners if too many joins would fail."""
+        living = [worker for worker in self.workers.values() if worker.alive]
+        if not living:
+            return
+        node = self.find_node(living[which % len(living)].worker)
+        there = [worker for worker in living if self.find_node(worker.worker) == node]
+        members = {worker for worker in there if worker.member.works_in}
+        lost = [worker for worker in there if worker in members or self.allow_failed_join()]
+        survives = self.checker.does_node_loss_leave_copies([worker.worker for worker in lost])
+        for worker in lost:
+            worker.die(silent=silent)
+        expect(
+            not survives or self.checker.does_state_survive(),
+            f"the loss of node {node} alone lost state that had copies",
+        )
 
     def ask(self, ask: Ask) -> None:
         """Let a user ask the coordinator."""

@@ -85,6 +85,10 @@ class NodesHistory(History):
         """Return the node of a worker."""
         return next(node for node in self.nodes if worker in node.started)
 
+    def find_node(self, worker: WorkerId) -> NodeName:
+        """Return the name of the node that has started a worker."""
+        return self.get_node(worker).name
+
     def find_agent(self, worker: WorkerId) -> SimAgent:
         return self.get_node(worker).agent
 

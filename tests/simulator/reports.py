@@ -55,6 +55,7 @@ class Reporter:
             pid=1000 + self.worker,
             host="127.0.0.1",
             port=2000 + self.worker,
+            node=self.world.find_node(self.worker),
             state=state,
             generation=member.works_in,
             newest=member.newest,

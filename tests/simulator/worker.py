@@ -123,7 +123,7 @@ class SimWorker(WorkerProcess):
         self.guard(lambda: self._receive(sender, message, payload))()
 
     def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
-        if self.world.shared and not self._exchange.is_readable(sender, message):
+        if self.world.share_memory(self.worker, sender) and not self._exchange.is_readable(sender, message):
             return
         self._exchange.store_payload(sender, payload)
         self.handle(events.Received(sender, message))
@@ -170,7 +170,7 @@ class SimWorker(WorkerProcess):
                 if isinstance(message, messages.Vote):
                     self.world.narrate(lambda: f"{self._format_position()} votes")
                 self.world.peer_network.send(
-                    self.worker, peer, message, self._exchange.build_payload(message)
+                    self.worker, peer, message, self._exchange.build_payload(peer, message)
                 )
             case actions.SendState(peer, fetch):
                 self._exchange.send_state(peer, fetch)

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from elastane.api.control import FromWorker
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.spec import Pinned
 from tests.simulator.checkers import Checker
 from tests.simulator.clock import Clock
@@ -41,7 +41,6 @@ class WorkerWorld(Protocol):
     shape: Shape
     pace: Pace
     pinned: Pinned
-    shared: bool
     peer_network: FaultyNetwork
     checker: Checker
     storage: SimStorage
@@ -49,6 +48,10 @@ class WorkerWorld(Protocol):
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerProcess]: ...
+
+    def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool: ...
+
+    def find_node(self, worker: WorkerId) -> NodeName: ...
 
     def send_to_coordinator(self, message: FromWorker) -> None: ...
 

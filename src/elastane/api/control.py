@@ -66,6 +66,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         pid: process id of the worker.
         host: address on which its mesh listens.
         port: port on which its mesh listens.
+        node: the name of its node; empty: the first one.
         state: ``starting`` until its rehearsal is over, then ``ready``, ``member`` from its first
             generation on, ``leaving`` once it is outside the newest one, ``finished`` after the last step.
         generation: the number of the generation it works in, 0 before its first.
@@ -97,6 +98,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointPart, ...] = ()
     ending: str = ""
     stopped: bool = False
+    node: NodeName = ""
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):

@@ -44,12 +44,16 @@ class Member(msgspec.Struct, frozen=True):
         host: address on which its mesh listens; loopback by default.
         port: port on which its mesh listens.
         speed: relative to the usual 1.0; virtual ranks are assigned in proportion.
+        node: the name of its machine.
+        since: the number of the first generation that was proposed with it; 0: none was yet.
     """
 
     worker: WorkerId
     host: str
     port: int
     speed: float = 1.0
+    node: NodeName = ""
+    since: int = 0
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -58,7 +62,8 @@ class Generation(msgspec.Struct, frozen=True):
     Args:
         number: grows with every proposal; workers refuse messages of older generations.
         term: term of the coordinator that proposed it; workers refuse a term below the newest they know.
-        members: in the order of their virtual ranks; the worker that has been in the run longest comes first.
+        members: in the order of their virtual ranks, one node after the other; the worker that has been in
+            the run longest comes first.
         planned: True: it begins at a step boundary, once every member of the old generation has voted ready
             for it. False: it begins at once, because a member died.
         why: in words, for events.

@@ -86,7 +86,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when to save checkpoints; None: never.
         listen: the address of this machine at which other nodes reach the run; empty: only this machine does.
-        transport: ``shared`` passes gradients in shared memory, ``tcp`` over the workers' connections.
+        transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
+            ``tcp`` always over their connections.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
         save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
             of it.

@@ -1,10 +1,12 @@
-"""The placement of a run's workers on its nodes: how many workers each node runs, under which numbers."""
+"""The placement of a run's workers on its nodes: their number on each, their numbers, and their order."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from elastane.api.control import AgentReport, SetTarget
-from elastane.api.membership import NUMBERS_AT_ONCE, NodeAddress, NodeName, WorkerId
+from elastane.api.membership import NUMBERS_AT_ONCE, Member, NodeAddress, NodeName, WorkerId
 from elastane.coordinator.roster import Nodes, Roster, list_node_workers
 
 FEW_NUMBERS = 20
@@ -43,6 +45,22 @@ def deal_target(total: int, loads: Mapping[NodeName, NodeLoad]) -> dict[NodeName
         target[name] += more
         missing -= more
     return target
+
+
+def order_members(members: Iterable[Member], number: int) -> tuple[Member, ...]:
+    """Return the members of a generation node by node, so that a node computes neighbouring virtual ranks.
+
+    The node of the member that has been in the run longest comes first; within a node the oldest member does.
+    Members of the same age keep their order, so on one node nothing moves.
+
+    Args:
+        members: the members; those that join have no first generation yet.
+        number: the number of the generation.
+    """
+    dated = [member if member.since else msgspec.structs.replace(member, since=number) for member in members]
+    dated.sort(key=lambda member: member.since)
+    nodes = list(dict.fromkeys(member.node for member in dated))
+    return tuple(sorted(dated, key=lambda member: nodes.index(member.node)))
 
 
 def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:

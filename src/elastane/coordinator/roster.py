@@ -425,7 +425,7 @@ class Roster:
     def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Return the member for a worker that has reported, with its address."""
         report = self.reports[worker]
-        return Member(worker, report.host, report.port, speed)
+        return Member(worker, report.host, report.port, speed, report.node)
 
     def holds_state(self, worker: WorkerId) -> bool:
         """Return whether a worker has all state, or some blocks that other copies can complete."""

@@ -19,7 +19,7 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.placement import build_orders
+from elastane.coordinator.placement import build_orders, order_members
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.step_times import FirstStep, compute_pauses
 
@@ -127,7 +127,8 @@ class Turn:
         """Propose the next generation, or claim it first: an unplanned one of a run on several machines."""
         roster = self.roster
         number = roster.known.highest + 1
-        generation = Generation(number, roster.term.number, members, planned, why, leaving)
+        ordered = order_members(members, number)
+        generation = Generation(number, roster.term.number, ordered, planned, why, leaving)
         if roster.spec.listen and not planned:
             self.claim(generation)
         else:

@@ -1,8 +1,12 @@
 """Owners and backups of blocks, and the transfers that follow when they change."""
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
+
+import msgspec
 
 Holders: TypeAlias = tuple[int, ...]
 """The workers that keep a block's optimizer state, the owner first."""
@@ -14,30 +18,40 @@ def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
 
 
 def choose_holders(
-    blocks: int, workers: Sequence[int], copies: int, held: Mapping[int, frozenset[int]]
+    blocks: int,
+    workers: Sequence[int],
+    copies: int,
+    held: Mapping[int, frozenset[int]],
+    nodes: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[Holders, ...]:
     """Choose the owner and the backups of each block: ``min(copies, len(workers))`` different workers.
 
-    A worker that holds a block keeps it if the load stays even. So a change moves little, and any ``copies -
-    1`` deaths leave a holder. No worker owns more than its even share, rounded up. The function does not
-    exchange chosen backups, so a worker may hold one or two blocks more than its even share.
+    Safety comes first: the holders of a block are on different nodes, or on all nodes if there are fewer than
+    ``copies``. So any ``copies - 1`` lost workers, and any one lost node of several, leave a holder. An even
+    load comes second, see `plan_loads`. A worker that holds a block keeps it if both allow it, so a change
+    moves little. No worker owns more than its even share, rounded up. The function does not exchange chosen
+    backups, so a worker may hold a few blocks more than its limit.
 
     Args:
         blocks: the number of blocks.
         workers: the members, in order.
         copies: the number of copies of each block, >= 1.
         held: the blocks that each worker holds now.
+        nodes: the node of each worker; the default is one node for all.
     """
     copies = min(copies, len(workers))
     own_limit = -(-blocks // len(workers))
-    hold_limit = -(-blocks * copies // len(workers))
     # Workers are known by their place in the order from here on.
     present: list[list[int]] = [[] for _ in range(blocks)]
     for place, worker in enumerate(workers):
         for block in held.get(worker, ()):
             if block < blocks:  # the last unit is the rest of the state
                 present[block].append(place)
-    owned, kept = _Loads(len(workers)), _Loads(len(workers))
+    node_of = [nodes.get(worker, "") for worker in workers]
+    plan = plan_loads(blocks, copies, Counter(node_of))
+    # A worker with a lower limit starts with that many blocks more, so that equal counts mean equal room.
+    full = max(plan.limits.values())
+    owned, kept = _Loads([0] * len(workers)), _Loads([full - plan.limits[node] for node in node_of])
     chosen: list[list[int]] = []
     for block in range(blocks):
         start = block * len(workers) // blocks
@@ -48,24 +62,73 @@ def choose_holders(
         chosen.append([owner])
     for _ in range(copies - 1):
         for holders, places in zip(chosen, present, strict=True):
-            lightest = next(place for place in kept.rank(holders[0]) if place not in holders)
-            keepers = [place for place in places if place not in holders]
-            if kept.counts[lightest] < hold_limit:
-                keepers = [place for place in keepers if kept.counts[place] < hold_limit]
+            fitting = plan.find_next_nodes({node_of[place] for place in holders})
+            others = (place for place in kept.rank(holders[0]) if place not in holders)
+            lightest = next(place for place in others if node_of[place] in fitting)
+            keepers = [place for place in places if place not in holders and node_of[place] in fitting]
+            if kept.counts[lightest] < full:
+                keepers = [place for place in keepers if kept.counts[place] < full]
             backup = kept.choose(keepers, holders[0]) if keepers else lightest
             kept.add(backup)
             holders.append(backup)
     return tuple(tuple(workers[place] for place in holders) for holders in chosen)
 
 
+class LoadPlan(msgspec.Struct, frozen=True):
+    """The most even load of the workers that keeps the copies of each block on different nodes.
+
+    Args:
+        limits: how many blocks a worker of each node should hold at most.
+        everywhere: the nodes that need a copy of every block.
+    """
+
+    limits: dict[str, int]
+    everywhere: frozenset[str]
+
+    def find_next_nodes(self, used: set[str]) -> frozenset[str]:
+        """Return the nodes on which the next copy of a block may be, after those on ``used`` nodes."""
+        every = frozenset(self.limits)
+        return self.everywhere - used or every - used or every
+
+
+def plan_loads(blocks: int, copies: int, sizes: Mapping[str, int]) -> LoadPlan:
+    """Plan the load of each node.
+
+    It is even over all workers unless that puts two copies of a block on one node, or none on a node although
+    there are as many copies. Then the workers of a large node hold fewer blocks, or those of a small node
+    more.
+
+    Args:
+        blocks: the number of blocks.
+        copies: the number of copies of each block, at most the number of workers.
+        sizes: the number of workers on each node.
+    """
+    scarce = copies > len(sizes)
+    # The nodes that hold one copy of every block: too large for more, or too small for less.
+    single: set[str] = set()
+    while True:
+        left = {node: size for node, size in sizes.items() if node not in single}
+        rest, room = blocks * (copies - len(single)), sum(left.values())
+        surplus = {node: size * rest - blocks * room for node, size in left.items()}
+        wrong = {node for node, more in surplus.items() if (more < 0 if scarce else more > 0)}
+        if not wrong:
+            break
+        single |= wrong
+    limits = {n: -(-blocks // size) if n in single else -(-rest // room) for n, size in sizes.items()}
+    exact = {node for node, more in surplus.items() if more == 0}
+    return LoadPlan(limits, frozenset(sizes if scarce else single | exact))
+
+
 class _Loads:
     """The number of blocks of each worker, by its place in the order."""
 
-    def __init__(self, workers: int) -> None:
-        self.counts = [0] * workers
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
         # The numbers of blocks that occur, in order, and the places that have each of them, in order.
-        self._levels = [0]
-        self._places: dict[int, list[int]] = {0: [*range(workers)]}
+        self._levels = sorted(set(counts))
+        self._places: dict[int, list[int]] = {level: [] for level in self._levels}
+        for place, level in enumerate(counts):
+            self._places[level].append(place)
 
     def add(self, place: int) -> None:
         """Add a block to a worker."""

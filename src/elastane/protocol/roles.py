@@ -105,7 +105,8 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         auditors = spread_blocks(layout.blocks, whole or new)
         donors = {worker: layout.everything if worker in new else held[worker] for worker in workers}
     else:
-        holders = choose_holders(layout.blocks, workers, layout.copies, held)
+        nodes = {member.worker: member.node for member in generation.members}
+        holders = choose_holders(layout.blocks, workers, layout.copies, held, nodes)
         owners = auditors = tuple(some[0] for some in holders)
         wanted = {
             worker: [b for b, some in enumerate(holders) if worker in some and b not in held[worker]]

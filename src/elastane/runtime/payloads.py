@@ -1,7 +1,8 @@
 """The exchange of sums, values and state between workers: in payloads, or in each other's memory.
 
 Workers on one machine map each other's arenas and read sums and values in place. They send only state
-outside the arenas. With the transport ``tcp`` everything travels in the payloads of messages.
+outside the arenas. To workers on other machines, and with the transport ``tcp``, everything travels in the
+payloads of messages.
 """
 
 from collections.abc import Callable
@@ -28,8 +29,8 @@ class Payloads:
         gradients: slots and sums.
         state: values and optimizer state.
         member: the member of the protocol.
-        shared: peers read each other's arenas; otherwise payloads travel with the messages.
-        find_arenas: returns the arenas that a peer has announced in its handshake.
+        find_arenas: returns the arenas of a connected peer that shares its memory; None: payloads travel with
+            the messages between it and this worker.
 
     Attributes:
         round: the number of the current round.
@@ -40,14 +41,12 @@ class Payloads:
         gradients: Gradients,
         state: TrainingState,
         member: MemberMachine,
-        *,
-        shared: bool,
-        find_arenas: Callable[[int], ArenaIds],
+        find_arenas: Callable[[int], ArenaIds | None],
     ) -> None:
         self._gradients, self._state, self._member = gradients, state, member
-        self._shared = shared
         self._find_arenas = find_arenas
-        self._arenas: dict[int, ArenaIds] = {}
+        # The arenas of the workers from which messages came: a lost peer has no connection any more.
+        self._arenas: dict[int, ArenaIds | None] = {}
         self._peer_arenas = PeerArenas(gradients.layout.sections)
         self._states: dict[tuple[int, messages.State], Payload] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
@@ -58,11 +57,11 @@ class Payloads:
 
     # -- to peers ------------------------------------------------------------------------------------------
 
-    def build(self, message: messages.AnyPeerMessage) -> list[Buffer] | None:
-        """Return the payload of a message; None: it has none, because peers read this worker's memory."""
+    def build(self, peer: int, message: messages.AnyPeerMessage) -> list[Buffer] | None:
+        """Return the payload of a message; None: it has none, or the peer reads this worker's memory."""
         if isinstance(message, messages.Published):
             self._state.update_arena(message.units)
-        if self._shared:
+        if self._find_arenas(peer) is not None:
             return None
         layout = self._gradients.layout
         match message:
@@ -77,21 +76,21 @@ class Payloads:
             case _:
                 return None
 
-    def build_state(self, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
+    def build_state(self, peer: int, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
         """Return the payload with the values of some units and the optimizer state of others."""
         self._state.update_arena(values)
-        payload = self._state.pack(self._select_sent(values), states)
-        if not self._shared:
-            return payload
+        if self._find_arenas(peer) is None:
+            return self._state.pack(values, states)
         # A peer on this machine reads it in place, before the round commits.
+        payload = self._state.pack(self._select_sent(values), states)
         message = SharedMessage(payload)
         self._sent_messages.append(message)
         return [message.address]
 
     def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the units with values to send: all, or only the replicated state if peers read the arena."""
+        """Return the units with values to send to a peer that reads the arena: the replicated state."""
         replicated = self._state.units - 1
-        return tuple(unit for unit in units if unit == replicated) if self._shared else units
+        return tuple(unit for unit in units if unit == replicated)
 
     # -- from peers ----------------------------------------------------------------------------------------
 
@@ -102,16 +101,20 @@ class Payloads:
             OSError: the sender is dead, or this worker has exhausted a resource.
             ValueError: the payload does not fit the message: the sender is broken.
         """
-        if self._shared:
-            self._map(sender, message)
+        if sender not in self._arenas:
+            self._arenas[sender] = self._find_arenas(sender)
+        arenas = self._arenas[sender]
+        if isinstance(message, messages.State):
+            state = payload if arenas is None else read_shared_message(arenas[0], bytes(payload))
+            unpack_state(state)  # raises now, while the message can still be refused
+            self._states[sender, message] = state
+        if arenas is None:
+            self._keep(sender, message, payload)
+        else:
+            self._map(arenas, message)
+
+    def _keep(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         match message:
-            case messages.State():
-                pid = self._arenas[sender][0] if self._shared else None
-                state = payload if pid is None else read_shared_message(pid, bytes(payload))
-                unpack_state(state)  # raises now, while the message can still be refused
-                self._states[sender, message] = state
-            case _ if self._shared:
-                pass
             case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
                 tensors = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
@@ -125,18 +128,18 @@ class Payloads:
             case _:
                 pass
 
-    def _map(self, sender: int, message: messages.AnyPeerMessage) -> None:
-        pid, sums, values = self._arenas.setdefault(sender, self._find_arenas(sender))
+    def _map(self, arenas: ArenaIds, message: messages.AnyPeerMessage) -> None:
+        pid, sums, values = arenas
         match message:
             case messages.PartialSumsReady(parts=parts):
-                arenas = [part.slot for part in parts]
+                needed = [part.slot for part in parts]
             case messages.SumsReady():
-                arenas = [sums]
+                needed = [sums]
             case messages.Published() | messages.State():
-                arenas = [values]
+                needed = [values]
             case _:
-                arenas = []
-        for fd in arenas:
+                needed = []
+        for fd in needed:
             self._peer_arenas.map_sections(pid, fd)
 
     def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
@@ -157,21 +160,20 @@ class Payloads:
             if worker == self._member.worker:
                 slots = self._gradients.slots
                 tensors = [layout.view_block(slots.find_sections(part.slot), block) for part in partial_sums]
-            elif self._shared:
-                pid, _, _ = self._arenas[worker]
-                arenas = [self._peer_arenas.map_sections(pid, part.slot) for part in partial_sums]
-                tensors = [layout.view_block(arena, block) for arena in arenas]
+            elif (arenas := self._arenas[worker]) is not None:
+                slots_there = [self._peer_arenas.map_sections(arenas[0], part.slot) for part in partial_sums]
+                tensors = [layout.view_block(slot, block) for slot in slots_there]
             else:
                 tensors = self._parts.pop((worker, self._generation, self.round, block))
-            writable = worker == self._member.worker or not self._shared
+            writable = worker == self._member.worker or self._arenas[worker] is None
             for part, tensor in zip(partial_sums, tensors, strict=True):
                 terms.append((part.spans, tensor, writable))
         self._gradients.slots.reduce(block, terms)
 
     def take_sum(self, peer: int, block: int) -> None:
         """Store the sum of a block that a peer has computed."""
-        if self._shared:
-            pid, fd, _ = self._arenas[peer]
+        if (arenas := self._arenas[peer]) is not None:
+            pid, fd, _ = arenas
             sums = self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
         else:
             sums = self._sums.pop((peer, self._generation, self.round, block))
@@ -179,8 +181,8 @@ class Payloads:
 
     def take_values(self, peer: int, unit: int) -> None:
         """Store the values that a unit has on a peer after the last committed round."""
-        if self._shared:
-            pid, _, fd = self._arenas[peer]
+        if (arenas := self._arenas[peer]) is not None:
+            pid, _, fd = arenas
             values = self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
         else:
             values = self._values.pop((peer, self._member.committed, unit))
@@ -190,6 +192,8 @@ class Payloads:
     def load_state(self, peer: int, state: messages.State) -> None:
         """Load the values and the optimizer state that a peer has sent."""
         self._state.unpack(self._states.pop((peer, state)))
+        if self._arenas[peer] is None:
+            return
         for unit in set(state.values) - set(self._select_sent(state.values)):
             self.take_values(peer, unit)
 

@@ -78,7 +78,6 @@ class Reactor:
         measure_norms: votes carry norms, for clipping or for a scaler.
         mesh: the connections to the peers; None: the process trains alone.
         coordinator: receives reports; None: the process trains alone.
-        shared: peers read each other's arenas; otherwise payloads travel with the messages.
 
     Attributes:
         directives: the directives for the training thread.
@@ -96,7 +95,6 @@ class Reactor:
         measure_norms: bool,
         mesh: Mesh | None = None,
         coordinator: CoordinatorSink | None = None,
-        shared: bool = True,
     ) -> None:
         self.member = member
         self.directives: SimpleQueue[Directive] = SimpleQueue()
@@ -107,7 +105,7 @@ class Reactor:
         self._state = state
         self._mesh = mesh
         self._coordinator = coordinator
-        self._payloads = Payloads(gradients, state, member, shared=shared, find_arenas=self._find_arenas)
+        self._payloads = Payloads(gradients, state, member, self._find_arenas)
         self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
@@ -221,7 +219,7 @@ class Reactor:
     def _act(self, action: actions.Action) -> None:  # noqa: C901, PLR0912 - one case per action
         match action:
             case actions.Send(peer, message):
-                self._send(peer, message, self._payloads.build(message))
+                self._send(peer, message, self._payloads.build(peer, message))
             case actions.SendState(peer, fetch):
                 state = messages.State(
                     generation=fetch.generation,
@@ -229,7 +227,7 @@ class Reactor:
                     values=fetch.values,
                     states=fetch.states,
                 )
-                self._send(peer, state, self._payloads.build_state(fetch.values, fetch.states))
+                self._send(peer, state, self._payloads.build_state(peer, fetch.values, fetch.states))
             case actions.LoadState(peer, state):
                 if peer != STORE:  # state from a checkpoint is read in place
                     self._payloads.load_state(peer, state)
@@ -300,9 +298,9 @@ class Reactor:
             self._mesh.dial(peer, *self._addresses[peer])
         self._mesh.send(peer, message, payload)
 
-    def _find_arenas(self, peer: int) -> ArenaIds:
+    def _find_arenas(self, peer: int) -> ArenaIds | None:
         assert self._mesh is not None, "messages come from the mesh"
-        return self._mesh.get_arenas(peer)
+        return self._mesh.get_arenas(peer) if self._mesh.shares_memory_with(peer) else None
 
 
 def _build_lost_state_error(units: tuple[int, ...]) -> StateLost:

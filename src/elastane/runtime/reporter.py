@@ -58,6 +58,7 @@ class Reporter:
         self.worker = settings.worker
         self.alone = settings.run_dir is None
         self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self._node = "" if settings.run_dir is None else settings.run_dir.node
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
         self.tracking: LoneTracking | None = None
@@ -77,7 +78,12 @@ class Reporter:
         self.leave_loop: Callable[[], bool] = lambda: False
         if settings.run_dir is not None:
             secret = bytes.fromhex(read_secret(settings.run_dir))
-            self._mesh = Mesh(settings.worker, secret, _find_mesh_address(settings.run_dir, self._spec))
+            self._mesh = Mesh(
+                settings.worker,
+                secret,
+                _find_mesh_address(settings.run_dir, self._spec),
+                share_memory=self._spec.transport == "shared",
+            )
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
@@ -102,7 +108,6 @@ class Reporter:
             measure_norms=measure_norms,
             mesh=self._mesh,
             coordinator=self._link,
-            shared=self._spec.transport == "shared",
         )
         return self._reactor
 
@@ -228,7 +233,12 @@ class Reporter:
         member, mesh = self._member, self._mesh
         host, port = (mesh.host, mesh.port) if mesh else ("", 0)
         report = control.WorkerReport(
-            worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._find_state()
+            worker=self.worker,
+            pid=os.getpid(),
+            host=host,
+            port=port,
+            node=self._node,
+            state=self._find_state(),
         )
         if member is None:
             return report

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
-from elastane.api.membership import NodeAddress
+from elastane.api.membership import Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
 from elastane.coordinator.nodes import SILENCE_S
-from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers
+from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers, order_members
 from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED
 
@@ -63,7 +63,7 @@ class OtherNode:
         self.numbers = ((first + self.order.target, self.numbers[0][1]),)
         self.report()
         for worker in started:
-            self.stage.report_worker(worker, state="ready", pinned=PINNED)
+            self.stage.report_worker(worker, state="ready", pinned=PINNED, node=self.name)
 
 
 @pytest.fixture
@@ -303,3 +303,45 @@ def test_no_numbers_are_granted_before_those_of_the_first_node_are_known(open_st
     stage.report_agent(total=0, nodes=(), numbers=((0, 100),))
     node.report()
     assert node.numbers == ((100, 200),)
+
+
+def test_members_know_their_node_and_first_generation(two_nodes) -> None:
+    stage, _ = two_nodes
+    assert [member.node for member in stage.newest.members] == ["", "", "b", "b"]
+    first, joined = stage.newest.members[0].since, stage.newest.members[2].since
+    assert 0 < first < joined <= stage.newest.number
+
+
+def test_a_worker_that_joins_on_the_first_node_comes_before_the_other_node(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.ask(AskResize(workers=5))
+    stage.start(2)
+    assert stage.newest.workers == (0, 1, 2, 100, 101)
+    # Its older neighbours die: now the other node has been in the run longest.
+    stage.adopt()
+    stage.end_worker(0)
+    stage.adopt()
+    stage.end_worker(1)
+    assert stage.newest.workers == (100, 101, 2)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "b", "c"]), st.integers(0, 5)), min_size=1, max_size=8))
+def test_members_are_in_order_of_nodes_and_age(drawn) -> None:
+    members = tuple(Member(i, "", 0, 1.0, node, since) for i, (node, since) in enumerate(drawn))
+    ordered = order_members(members, 7)
+    assert {member.worker for member in ordered} == set(range(len(drawn)))
+    nodes = [member.node for member in ordered]
+    blocks = list(dict.fromkeys(nodes))
+    assert nodes == sorted(nodes, key=blocks.index)
+    ages = {node: [member.since for member in ordered if member.node == node] for node in blocks}
+    assert all(some == sorted(some) for some in ages.values())
+    assert [some[0] for some in ages.values()] == sorted(some[0] for some in ages.values())
+    assert order_members(ordered, 8) == ordered
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8))
+def test_on_one_node_members_keep_their_order(joins) -> None:
+    settled = [Member(i, "", 0, since=1) for i, joining in enumerate(joins) if not joining]
+    joiners = [Member(i, "", 0) for i, joining in enumerate(joins) if joining]
+    ordered = order_members([*settled, *joiners], 2)
+    assert [member.worker for member in ordered] == [member.worker for member in (*settled, *joiners)]

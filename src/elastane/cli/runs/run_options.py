@@ -52,7 +52,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         Literal["shared", "tcp"] | None,
         typer.Option(
             metavar="shared|tcp",
-            help="Transport of gradients between workers: shared memory (default) or TCP.",
+            help="Transport of gradients within a machine: shared memory (default) or TCP.",
             rich_help_panel=WORKERS,
         ),
     ] = None

@@ -64,7 +64,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "convergence": options.convergence,
         "numerics": options.numerics,
         "digest_every": options.digest_every,
-        "transport": _choose_transport(options),
+        "transport": options.transport,
         "listen": None if options.listen is None else check_own_address("--listen", options.listen),
     }
     if options.max_shard_size is not None:
@@ -204,23 +204,6 @@ def _choose_limits(options: RunOptions, virtual_ranks: int | None, cpus: int) ->
         )
     most = max(cpus, 2)
     return 1, most if virtual_ranks is None else min(most, virtual_ranks)
-
-
-def _choose_transport(options: RunOptions) -> str | None:
-    """Return the transport of gradients; None: the default.
-
-    Raises:
-        BadInput: machines cannot share memory.
-    """
-    if not options.listen:
-        return options.transport
-    if options.transport == "shared":
-        raise BadInput(
-            "--transport shared cannot be combined with --listen",
-            means="workers on different machines do not share memory",
-            do="omit --transport, or use --transport tcp",
-        )
-    return "tcp"
 
 
 def _check_start(start: int, low: int, high: int) -> int:

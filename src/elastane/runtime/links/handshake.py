@@ -1,15 +1,16 @@
 """The handshake of two workers: each proves to the other that it knows the run's secret.
 
-Four messages, none of which contains the secret::
+They also agree whether they read each other's memory. Five messages, none of which contains the secret::
 
     dialler   -> Hello(worker, nonce)
     acceptor  -> Hello(worker, nonce)
-    dialler   -> Proof(process, HMAC)
-    acceptor  -> Proof(process, HMAC)
+    dialler   -> Proof(process, reads, HMAC)
+    acceptor  -> Proof(process, reads, HMAC)
+    dialler   -> Agreement(shared)
 
 Each HMAC covers the prover's role, the numbers of both workers, the address at which the acceptor listens,
-both nonces, and the prover's description of its process. So a proof is useless outside the handshake for
-which it was made:
+both nonces, and what the prover says about its process and about the memory of the receiver. So a proof is
+useless outside the handshake for which it was made:
 
 - *Replay*: both nonces are random and new for each connection.
 - *Reflection*: a proof names its role, so the proof of an acceptor is not one of a dialler. A worker refuses
@@ -31,6 +32,7 @@ This module only computes. `elastane.runtime.links.entrance` holds the sockets.
 
 import hmac
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -38,10 +40,11 @@ import msgspec
 
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.runtime.links.frames import FrameLimits
+from elastane.runtime.links.memory_mark import MARK_BYTES
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-VERSION = "elastane mesh 2"
+VERSION = "elastane mesh 3"
 
 # The numbers of workers, processes and descriptors; -1: no descriptor yet.
 _Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
@@ -61,27 +64,44 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         pid: the process id of the worker.
         sums: the descriptor, in that process, of the arena of summed gradients.
         values: the descriptor, in that process, of the arena of parameters.
+        mark_fd: the descriptor, in that process, of its mark.
+        mark: the mark, see `elastane.runtime.links.memory_mark`.
     """
 
     pid: _Number
     sums: _Number
     values: _Number
+    mark_fd: _Number
+    mark: Annotated[bytes, msgspec.Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """The description of this process, with a proof that it knows the secret."""
+    """The description of this process, with a proof that it knows the secret.
+
+    Args:
+        process: the process of the sender.
+        reads: the sender can read the memory of the receiver; a dialler does not know that yet.
+        proof: the HMAC.
+    """
 
     process: Process
+    reads: bool
     proof: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
+class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """The end of the handshake: ``shared`` if the two workers read each other's memory."""
+
+    shared: bool
+
+
 LIMITS = FrameLimits(message=256, payload=0)
-"""The limits of frames during the handshake; the longest has fewer than 100 bytes."""
+"""The limits of frames during the handshake; the longest has fewer than 120 bytes."""
 
 Address: TypeAlias = tuple[str, int]
 _encode = msgspec.msgpack.Encoder().encode
-decode_handshake: Decoder[Hello | Proof] = Decoder(
-    Hello | Proof, format="msgpack", at_most_bytes=LIMITS.message
+decode_handshake: Decoder[Hello | Proof | Agreement] = Decoder(
+    Hello | Proof | Agreement, format="msgpack", at_most_bytes=LIMITS.message
 )
 
 
@@ -93,19 +113,28 @@ class Credentials:
         worker: the number of this worker.
         secret: the secret of the run.
         process: the description of this process for proven peers.
+        can_read: returns whether this process can read the memory of a proven peer, and may.
     """
 
     worker: int
     secret: bytes
     process: Process
+    can_read: Callable[[Process], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenPeer:
-    """A worker that has proved that it knows the run's secret."""
+    """A worker that has proved that it knows the run's secret.
+
+    Args:
+        worker: its number.
+        process: its process.
+        shared: it and this worker read each other's memory.
+    """
 
     worker: int
     process: Process
+    shared: bool
 
 
 class Handshake:
@@ -123,6 +152,8 @@ class Handshake:
         self._dialled = dialled
         self._hello = Hello(credentials.worker, os.urandom(NONCE_BYTES))
         self._peer_hello: Hello | None = None
+        self._peer_process: Process | None = None
+        self._reads = False
         self.proven: ProvenPeer | None = None
 
     def begin(self) -> bytes:
@@ -138,16 +169,16 @@ class Handshake:
         received = decode_handshake(message)
         if self.proven is not None:
             raise Malformed("a message after the end of the handshake")
-        if isinstance(received, Hello):
-            self._take_hello(received)
-            return _encode(self._hello) if self._dialled is None else self._build_proof()
-        if self._peer_hello is None:
-            raise Malformed("a proof before a hello")
-        expected = self._compute_mac(self._their_role, self._peer_hello, self._hello, received.process)
-        if not hmac.compare_digest(received.proof, expected):
-            raise Malformed(f"the proof of worker {self._peer_hello.worker} is wrong")
-        self.proven = ProvenPeer(self._peer_hello.worker, received.process)
-        return self._build_proof() if self._dialled is None else b""
+        match received:
+            case Hello():
+                self._take_hello(received)
+                return _encode(self._hello) if self._dialled is None else self._build_proof()
+            case Proof():
+                self._take_proof(received)
+                return self._build_proof() if self._dialled is None else self._end(received)
+            case Agreement(shared):
+                self._take_agreement(shared=shared)
+                return b""
 
     def _take_hello(self, hello: Hello) -> None:
         if self._peer_hello is not None:
@@ -158,6 +189,31 @@ class Handshake:
             raise Malformed(f"worker {hello.worker} answers in place of worker {self._dialled}")
         self._peer_hello = hello
 
+    def _take_proof(self, received: Proof) -> None:
+        if self._peer_hello is None or self._peer_process is not None:
+            raise Malformed("a proof before a hello, or a second proof")
+        expected = self._compute_mac(
+            self._their_role, self._peer_hello, self._hello, received.process, reads=received.reads
+        )
+        if not hmac.compare_digest(received.proof, expected):
+            raise Malformed(f"the proof of worker {self._peer_hello.worker} is wrong")
+        self._peer_process = received.process
+        self._reads = self._credentials.can_read(received.process)
+
+    def _end(self, received: Proof) -> bytes:
+        """End the dialling side: the acceptor has said whether it can read this worker's memory."""
+        assert self._peer_hello is not None, "the proof names the other side"
+        shared = self._reads and received.reads
+        self.proven = ProvenPeer(self._peer_hello.worker, received.process, shared)
+        return _encode(Agreement(shared))
+
+    def _take_agreement(self, *, shared: bool) -> None:
+        if self._peer_hello is None or self._peer_process is None or self._dialled is not None:
+            raise Malformed("an agreement before a proof, or from the accepting side")
+        if shared and not self._reads:
+            raise Malformed("an agreement on memory that this worker cannot read")
+        self.proven = ProvenPeer(self._peer_hello.worker, self._peer_process, shared)
+
     @property
     def _their_role(self) -> Literal["dialler", "acceptor"]:
         return "dialler" if self._dialled is None else "acceptor"
@@ -165,12 +221,19 @@ class Handshake:
     def _build_proof(self) -> bytes:
         assert self._peer_hello is not None, "the other side has said hello"
         role: Literal["dialler", "acceptor"] = "acceptor" if self._dialled is None else "dialler"
-        process = self._credentials.process
-        return _encode(Proof(process, self._compute_mac(role, self._hello, self._peer_hello, process)))
+        process, reads = self._credentials.process, self._reads
+        proof = self._compute_mac(role, self._hello, self._peer_hello, process, reads=reads)
+        return _encode(Proof(process, reads, proof))
 
     def _compute_mac(
-        self, role: Literal["dialler", "acceptor"], prover: Hello, receiver: Hello, process: Process
+        self,
+        role: Literal["dialler", "acceptor"],
+        prover: Hello,
+        receiver: Hello,
+        process: Process,
+        *,
+        reads: bool,
     ) -> bytes:
         # The encoding has only one decoding, so that two different statements never have equal bytes.
-        statement = _encode((VERSION, role, prover, receiver, self._acceptor, process))
+        statement = _encode((VERSION, role, prover, receiver, self._acceptor, process, reads))
         return hmac.digest(self._credentials.secret, statement, "sha256")

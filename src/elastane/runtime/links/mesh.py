@@ -21,6 +21,7 @@ from elastane.runtime.links.entrance import Candidate, MeshEntrance
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
 from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
 from elastane.runtime.links.inherited_descriptors import close_in_children
+from elastane.runtime.links.memory_mark import MemoryMark, has_mark
 
 LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
 """The limits for a proven peer: no message comes near, and a payload takes memory only as it arrives."""
@@ -39,6 +40,7 @@ class _Connection:
         self.stream = stream
         self.peer = peer.worker
         self.process = peer.process
+        self.shared = peer.shared
         self.dropped = False
 
 
@@ -49,6 +51,7 @@ class Mesh:
         worker: the number of this worker.
         secret: the secret of the run.
         host: the address to listen on.
+        share_memory: this worker and its peers on the same machine may read each other's memory.
 
     Attributes:
         host: the address at which it listens.
@@ -57,8 +60,11 @@ class Mesh:
         values_fd: the descriptor of the values, for peers; see `Process`.
     """
 
-    def __init__(self, worker: int, secret: bytes, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, worker: int, secret: bytes, host: str = "127.0.0.1", *, share_memory: bool = True
+    ) -> None:
         self.worker = worker
+        self._mark, self._share_memory = MemoryMark(), share_memory
         self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
@@ -94,8 +100,17 @@ class Mesh:
         process = self._peers[peer].process
         return process.pid, process.sums, process.values
 
+    def shares_memory_with(self, peer: int) -> bool:
+        """Return whether a connected peer and this worker read each other's memory."""
+        return peer in self._peers and self._peers[peer].shared
+
     def _build_credentials(self) -> Credentials:
-        return Credentials(self.worker, self._secret, Process(os.getpid(), self.sums_fd, self.values_fd))
+        mark = self._mark
+        process = Process(os.getpid(), self.sums_fd, self.values_fd, mark.fd, mark.value)
+        return Credentials(self.worker, self._secret, process, self._can_read)
+
+    def _can_read(self, process: Process) -> bool:
+        return self._share_memory and has_mark(process.pid, process.mark_fd, process.mark)
 
     # -- sending -------------------------------------------------------------------------------------------
 
