@@ -29,8 +29,7 @@ def choose_holders(
     Safety comes first: the holders of a block are on different nodes, or on all nodes if there are fewer than
     ``copies``. So any ``copies - 1`` lost workers, and any one lost node of several, leave a holder. An even
     load comes second, see `plan_loads`. A worker that holds a block keeps it if both allow it, so a change
-    moves little. No worker owns more than its even share, rounded up. The function does not exchange chosen
-    backups, so a worker may hold a few blocks more than its limit.
+    moves little. No worker owns more than its even share, rounded up.
 
     Args:
         blocks: the number of blocks.
@@ -71,7 +70,29 @@ def choose_holders(
             backup = kept.choose(keepers, holders[0]) if keepers else lightest
             kept.add(backup)
             holders.append(backup)
+    _move_surplus(chosen, kept, full, plan, node_of)
     return tuple(tuple(workers[place] for place in holders) for holders in chosen)
+
+
+def _move_surplus(
+    chosen: list[list[int]], kept: "_Loads", full: int, plan: "LoadPlan", node_of: Sequence[str]
+) -> None:
+    """Move backups from the workers beyond their limit to workers with room.
+
+    A worker with room may own or hold all blocks that came last, so that these went to the others.
+    """
+    if max(kept.counts) <= full:
+        return
+    for holders in chosen:
+        for i, place in enumerate(holders[1:], start=1):
+            if kept.counts[place] > full:
+                fitting = plan.find_next_nodes({node_of[other] for other in holders if other != place})
+                free = (other for other in kept.rank(place) if other not in holders)
+                lightest = next((other for other in free if node_of[other] in fitting), place)
+                if kept.counts[lightest] < full:
+                    kept.add(place, -1)
+                    kept.add(lightest)
+                    holders[i] = lightest
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
@@ -130,14 +151,14 @@ class _Loads:
         for place, level in enumerate(counts):
             self._places[level].append(place)
 
-    def add(self, place: int) -> None:
-        """Add a block to a worker."""
+    def add(self, place: int, blocks: int = 1) -> None:
+        """Add blocks to a worker, or take some away."""
         level = self.counts[place]
         self._places[level].remove(place)
-        self.counts[place] += 1
-        if level + 1 not in self._places:
-            insort(self._levels, level + 1)
-        insort(self._places.setdefault(level + 1, []), place)
+        self.counts[place] += blocks
+        if level + blocks not in self._places:
+            insort(self._levels, level + blocks)
+        insort(self._places.setdefault(level + blocks, []), place)
         if not self._places[level]:
             del self._places[level]
             self._levels.remove(level)
