@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint, read_secret
+from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint, read_endpoint, read_secret
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 
@@ -50,3 +50,15 @@ def test_an_invalid_secret_is_malformed_and_the_error_does_not_repeat_it(tmp_pat
     with pytest.raises(Malformed) as error:
         read_secret(RunDir(tmp_path))
     assert "X-Header" not in str(error.value)
+
+
+def test_the_endpoint_of_a_later_term_is_not_replaced(tmp_path) -> None:
+    run_dir = RunDir(tmp_path)
+    second, third = (CoordinatorEndpoint("10.0.0.5", 4000 + term, term=term) for term in (2, 3))
+    publish_endpoint(run_dir, third)
+    publish_endpoint(run_dir, second)
+    assert read_endpoint(run_dir) == third
+    run_dir.endpoint.write_text("torn")
+    publish_endpoint(run_dir, second)
+    publish_endpoint(run_dir, third)
+    assert read_endpoint(run_dir) == third

@@ -6,6 +6,7 @@ import pytest
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
+from elastane.attempts.run_directory import reclaim_run_directory
 from elastane.observability.line_files import read_last_line
 from elastane.observability.run_files import decode_ledger_line, is_live, read_run
 from elastane.observability.tail import Tail
@@ -76,3 +77,15 @@ def test_a_tail_waits_for_the_rest_of_a_line(tmp_path) -> None:
     assert tail.read_new_lines(at_end=True) == [b"three"]
     path.write_bytes(b"new\n")
     assert tail.read_new_lines() == [b"new"]
+
+
+def test_a_run_is_live_as_long_as_one_of_its_machines_takes_part(make_run) -> None:
+    run_dir = make_run.write(make_run())
+    other = RunDir(run_dir.root, "b").node_files.lock
+    with other.open("w") as lock:
+        assert not is_live(run_dir)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert is_live(run_dir)
+        with pytest.raises(BadInput, match="goes on: b takes part"), reclaim_run_directory(run_dir):
+            pass
+    assert not is_live(run_dir)
