@@ -72,10 +72,9 @@ def test_without_claims_two_coordinators_make_two_histories(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("copies", [None, 2])
-def test_with_claims_the_same_partition_leaves_one_history(copies, seed):
+def test_with_claims_the_same_partition_leaves_one_history(seed):
     faults = PartNodes(2.0, (1,), LONG_S), AskOneSide(7.5, 1)
-    history, verdict = play(seed, *faults, steps=60, copies=copies)
+    history, verdict = play(seed, *faults, steps=60)
     assert (verdict.code, history.files.step) == (0, 60)
 
 
