@@ -1,15 +1,18 @@
 """Hundreds of histories with joins, leaves, hangs and deaths: all end as the reference run does."""
 
+import logging
+
 import msgspec
 import pytest
 
 from elastane.api import control
 from elastane.protocol.messages import AnyPeerMessage
-from tests.simulator.__main__ import LAYOUTS, replay
+from tests.simulator.__main__ import LAYOUTS, make_history, replay
 from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
 from tests.simulator.node_losses import draw_node_losses
+from tests.simulator.node_plans import draw_nodes
 
 SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
 STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
@@ -19,7 +22,13 @@ NETWORKS = [
 ]
 """With each number of copies; ``python -m tests.simulator --network --histories 2500`` plays 10,000."""
 
-NODES = [range(10), pytest.param(range(10, 150), marks=pytest.mark.long)]
+LOSSES = [range(10), pytest.param(range(10, 150), marks=pytest.mark.long)]
+
+NODES = [
+    range(6),
+    *(pytest.param(range(start, start + 50), marks=pytest.mark.long) for start in range(6, 206, 50)),
+]
+"""On several nodes; ``python -m tests.simulator --nodes --histories 2500`` plays 10,000."""
 
 LAST_LINES = 60
 
@@ -30,7 +39,7 @@ decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
 def play(plan, next_plan, options):
     """Play a plan and the attempt after it; a broken promise fails with the end of the transcript."""
     try:
-        first = History(plan)
+        first = make_history(plan)
         first.play()
         if (second := continue_run(first, next_plan)) is not None:
             second.play()
@@ -75,13 +84,26 @@ def test_every_history_with_network_faults_ends_with_the_state_of_the_reference_
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
-@pytest.mark.parametrize("seeds", NODES, ids=str)
+@pytest.mark.parametrize("seeds", LOSSES, ids=str)
 def test_every_history_that_loses_nodes_ends_with_the_state_of_the_reference_run(copies, seeds):
     for seed in seeds:
         play(
             add_checkpoints(draw_node_losses(seed, copies)),
             draw_node_losses(seed + 1, copies),
             f"--node-losses --histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
+
+
+@pytest.mark.parametrize("copies", LAYOUTS[::2], ids=lambda copies: f"copies={copies or 'all'}")
+@pytest.mark.parametrize("seeds", NODES, ids=str)
+def test_every_history_on_several_nodes_is_one_history(copies, seeds, caplog):
+    # A term that waits for the claim list warns of that.
+    caplog.set_level(logging.ERROR)
+    for seed in seeds:
+        play(
+            add_checkpoints(draw_nodes(seed, copies)),
+            draw_nodes(seed + 1, copies),
+            f"--nodes --histories 1 --seed {seed} --copies {copies or 'all'}",
         )
 
 

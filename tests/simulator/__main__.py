@@ -3,6 +3,7 @@
 The program prints a history that breaks a promise with its transcript; the seed repeats the history exactly.
 """
 
+import logging
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,8 @@ from tests.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
 from tests.simulator.node_losses import draw_node_losses
+from tests.simulator.node_plans import draw_nodes
+from tests.simulator.nodes_history import NodesHistory
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
@@ -30,6 +33,7 @@ def main(  # noqa: PLR0917 - options, named on the command line
     copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",
     transcript: Annotated[bool, typer.Option(help="Print the transcript of every history.")] = False,
     network: Annotated[bool, typer.Option("--network", help="Play histories with network faults.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Play histories on several nodes.")] = False,
     storm: Annotated[bool, typer.Option("--storm", help="Play histories with faults all the time.")] = False,
     node_losses: Annotated[
         bool, typer.Option("--node-losses", help="Play histories that lose whole nodes.")
@@ -38,16 +42,18 @@ def main(  # noqa: PLR0917 - options, named on the command line
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
-    draw = (
-        draw_network if network else draw_storm if storm else draw_node_losses if node_losses else draw_plan
-    )
+    kinds = (nodes, draw_nodes), (node_losses, draw_node_losses), (network, draw_network), (storm, draw_storm)
+    draw = next((kind for asked, kind in kinds if asked), draw_plan)
+    if nodes:
+        # A term that waits for the claim list warns of that.
+        logging.disable(logging.WARNING)
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
         for number_of_copies in chosen:
             write_line = print_line if transcript else None
             try:
-                first = History(add_checkpoints(draw(number, number_of_copies)), write_line)
+                first = make_history(add_checkpoints(draw(number, number_of_copies)), write_line)
                 verdict = first.play()
                 second = continue_run(first, draw(number + 1, number_of_copies), write_line)
                 after = second.play() if second is not None else None
@@ -73,11 +79,16 @@ def main(  # noqa: PLR0917 - options, named on the command line
     sys.exit(1 if failed else 0)
 
 
+def make_history(plan: HistoryPlan, write_line: Callable[[str], None] | None = None) -> History:
+    """Return the history of a plan, on one node or on several."""
+    return NodesHistory(plan, write_line) if plan.nodes else History(plan, write_line)
+
+
 def replay(plan: HistoryPlan, next_plan: HistoryPlan, write_line: Callable[[str], None] = print_line) -> None:
     """Print the transcript of a failing history, or of the attempt after it."""
     write_line(f"--- seed {plan.seed}, copies {plan.shape.layout.copies}: {plan}")
     try:
-        first = History(plan, write_line)
+        first = make_history(plan, write_line)
         first.play()
         if (second := continue_run(first, next_plan, write_line)) is not None:
             write_line(f"--- from step {second.files.origin}: {next_plan}")

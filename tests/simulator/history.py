@@ -415,4 +415,4 @@ def continue_run(
     kept = first.storage.find_newest()
     if kept is None:
         return None
-    return History(msgspec.structs.replace(plan, shape=first.shape), write_line, kept)
+    return type(first)(msgspec.structs.replace(plan, shape=first.shape), write_line, kept)

@@ -26,7 +26,7 @@ def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
     nodes = tuple(chance.choice((1, 1, 2)) for _ in range(chance.choice((1, 2, 2, 3))))
     shape = Shape(
         layout=build_layout(chance.choice((10, 12)), chance.randint(1, 4), copies, chance.randint(1, 4)),
-        steps=chance.choice((60, 120, 200)),
+        steps=chance.choice((20, 40, 60)),
         evaluate_every=chance.choice((0, 0, 5)),
         evaluation_size=chance.choice((1, 3)),
     )
@@ -52,7 +52,7 @@ def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
                 NetworkConditions(usual_s=0.02, rare_s=0.1),
             )
         ),
-        pace=chance.choice((Pace(start_s=0.1), Pace(start_s=0.1, leaf_s=0.05))),
+        pace=chance.choice((Pace(start_s=0.1, leaf_s=0.05), Pace(start_s=0.1, leaf_s=0.1))),
     )
 
 

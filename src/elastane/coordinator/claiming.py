@@ -40,7 +40,7 @@ def find_unheard_generation(
     Args:
         generations: the members of each generation that may be at work.
         present: the workers with which the next generation would go on.
-        ended: the workers whose end their agents have seen.
+        ended: the workers that have ended, as their agents have seen.
 
     Returns:
         The members that are not known to have ended; None: no generation may be at work unheard.

@@ -181,7 +181,8 @@ def _list_unplaced(roster: Roster, now: float) -> tuple[WorkerId, ...]:
     return tuple(
         worker
         for worker in sorted(roster.list_living(roster.needed))
-        if worker not in placed and now - roster.heard.get(worker, roster.term.began) >= WORKER_QUIET_S
+        if worker not in placed
+        and (worker not in roster.heard or now - roster.heard[worker] >= WORKER_QUIET_S)
     )
 
 

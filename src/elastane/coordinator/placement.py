@@ -84,7 +84,12 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
     total = roster.wanted.target
     if total is None:
         return {}
-    targets = deal_target(total, _measure_loads(roster))
+    loads = _measure_loads(roster)
+    # Members on a node that has not reported yet must not be replaced before it counts as lost.
+    members = () if roster.newest is None else roster.list_living(roster.newest.workers)
+    placed = frozenset().union(*map(list_node_workers, roster.nodes.reports.values()))
+    elsewhere = sum(worker not in placed for worker in members)
+    targets = deal_target(max(0, total - elsewhere), loads)
     nodes = tuple(
         NodeAddress(name, report.host, report.port) for name, report in sorted(roster.nodes.reports.items())
     )

@@ -64,7 +64,7 @@ class Claiming:
 
     Args:
         earlier: the generations that earlier terms of this attempt have claimed.
-        pending: the generation whose claim has no outcome yet; until then no other one is proposed.
+        pending: the generation that is being claimed; until the outcome is known no other one is proposed.
         asked_s: when the claim was last asked for.
         unanswered: the list has not answered since then.
         recorded: the event about a list that does not answer is written.

@@ -70,6 +70,8 @@ GLYPHS = {
     "evaluation": STAR,
     "ledger.stalled": SQUARE,
     "data.awaited": CHEVRON,
+    "claim.waiting": CHEVRON,
+    "generation.unheard": CROSS,
     "checkpoint.failing": RING,
     "checkpoint.abandoned": RING,
     "model.failing": RING,

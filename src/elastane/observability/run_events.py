@@ -47,6 +47,8 @@ RUN_EVENTS = {
     "warning": RunEventKind("warn"),
     "ledger.stalled": RunEventKind("bad", "ledger stalled", "stall{s} of the ledger"),
     "data.awaited": RunEventKind("warn", "waits for data"),
+    "claim.waiting": RunEventKind("warn", "waits for the claim list"),
+    "generation.unheard": RunEventKind("bad", "unheard"),
     "checkpoint.saved": RunEventKind("kept"),
     "checkpoint.restored": RunEventKind("kept"),
     "checkpoint.failing": RunEventKind(

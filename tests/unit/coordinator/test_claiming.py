@@ -1,0 +1,229 @@
+"""Unplanned generations of a run on several machines are announced once they are claimed."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from elastane.api.control import AgentReport, KillWorker, ProcessInfo, Propose
+from elastane.api.membership import NodeAddress
+from elastane.claims.records import GenerationClaim, make_nonce
+from elastane.coordinator.actions import ClaimGeneration, ClaimUnanswered, GenerationClaimed
+from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
+from elastane.coordinator.nodes import MINORITY_S, SILENCE_S
+from elastane.coordinator.roster import create_roster
+from tests.unit.coordinator.conftest import PINNED
+
+NODES = (NodeAddress(""), NodeAddress("b"))
+
+
+def claim_all(stage) -> None:
+    """Let the pending claim win."""
+    assert stage.roster.claiming.pending is not None
+    stage.receive(GenerationClaimed(stage.roster.claiming.pending.number))
+
+
+def list_claims(stage) -> list[tuple[int, ...]]:
+    return [action.generation.workers for action in stage.actions if isinstance(action, ClaimGeneration)]
+
+
+@pytest.fixture
+def spread(open_stage):
+    """Return a function that makes a settled run of workers on two nodes: below 100 on the first one."""
+
+    def begin(*workers: int):
+        stage = open_stage(start=len(workers))
+        stage.roster = replace(
+            stage.roster, spec=msgspec.structs.replace(stage.roster.spec, listen="10.0.0.5")
+        )
+        stage.target = len(workers)
+        hear(stage, *workers)
+        for worker in workers:
+            stage.report_worker(worker, state="ready", pinned=PINNED)
+        claim_all(stage)
+        stage.adopt(step=5)
+        stage.actions.clear()
+        return stage
+
+    return begin
+
+
+def hear(stage, *workers: int, nodes=("", "b")) -> None:
+    """Receive the reports of agents, with their living workers."""
+    for name in nodes:
+        own = [worker for worker in workers if (worker >= 100) == (name == "b")]
+        processes = tuple(ProcessInfo(role="worker", pid=100 + worker, worker=worker) for worker in own)
+        stage.receive(
+            AgentReport(
+                pid=1,
+                node=name,
+                slots=None if name == "" else 4,
+                target=len(own),
+                total=stage.target,
+                nodes=NODES,
+                numbers=((50, 100),) if name == "" else ((150, 200),),
+                term=stage.roster.term.number,
+                workers=processes,
+                exits=tuple(end for end in stage.exits if (end.worker >= 100) == (name == "b")),
+            )
+        )
+
+
+def die(stage, worker: int, *survivors: int) -> None:
+    stage.end_worker(worker)
+    stage.exits = [end for end in stage.exits if end.worker == worker]
+    hear(stage, *survivors)
+
+
+def test_the_first_generation_is_a_claim_too(spread) -> None:
+    stage = spread(0, 1, 100)
+    assert stage.newest.workers == (0, 1, 100)
+    assert not stage.newest.planned
+
+
+def test_a_generation_after_a_death_is_announced_once_it_is_claimed(spread) -> None:
+    stage = spread(0, 1, 100)
+    die(stage, 1, 0, 100)
+    assert list_claims(stage) == [(0, 100)]
+    assert stage.list_messages(Propose) == []
+    claim_all(stage)
+    assert {proposal.generation.workers for proposal in stage.list_messages(Propose)} == {(0, 100)}
+
+
+def test_a_second_death_follows_with_a_claim_of_its_own(spread) -> None:
+    stage = spread(0, 1, 100, 101)
+    die(stage, 1, 0, 100, 101)
+    die(stage, 101, 0, 100)
+    assert list_claims(stage) == [(0, 100, 101)]
+    claim_all(stage)
+    assert stage.newest.workers == (0, 100, 101)
+    assert list_claims(stage) == [(0, 100, 101), (0, 100)]
+    claim_all(stage)
+    assert stage.newest.workers == (0, 100)
+
+
+def test_an_unanswered_claim_is_repeated_and_recorded_once(spread) -> None:
+    stage = spread(0, 1, 100)
+    die(stage, 1, 0, 100)
+    for _ in range(3):
+        stage.receive(ClaimUnanswered(2, "the claim list does not answer"))
+        stage.now += CLAIM_AGAIN_S
+        hear(stage, 0, 100)
+    assert list_claims(stage) == [(0, 100)] * 4
+    (event,) = [event for event in stage.events if event.kind == "claim.waiting"]
+    assert "steps go on" in event.why
+    claim_all(stage)
+    assert stage.newest.workers == (0, 100)
+
+
+def test_an_answer_to_another_claim_changes_nothing(spread) -> None:
+    stage = spread(0, 1, 100)
+    die(stage, 1, 0, 100)
+    stage.receive(GenerationClaimed(1), ClaimUnanswered(9, "late"))
+    assert stage.newest.workers == (0, 1, 100)
+    assert stage.roster.claiming.pending is not None
+
+
+def test_a_worker_on_a_lost_node_is_killed_only_after_the_claim(spread) -> None:
+    stage = spread(0, 1, 100)
+    for _ in range(7):
+        stage.now += 0.5
+        hear(stage, 0, 1, nodes=("",))
+    assert stage.list_kinds("node.lost") == ["node.lost"]
+    hear(stage, 0, 1, 100)
+    assert stage.list_messages(KillWorker) == []
+    claim_all(stage)
+    assert {kill.worker for kill in stage.list_messages(KillWorker)} == {100}
+
+
+def test_a_coordinator_that_hears_the_smaller_part_waits_for_the_larger_one(spread) -> None:
+    stage = spread(0, 100, 101)
+    silent_since = stage.now
+    while stage.now < silent_since + SILENCE_S + MINORITY_S - 0.5:
+        stage.now += 0.25
+        hear(stage, 0, nodes=("",))
+        stage.report_worker(0)
+        assert list_claims(stage) == []
+    stage.now += 0.5
+    hear(stage, 0, nodes=("",))
+    assert list_claims(stage) == [(0,)]
+
+
+def test_half_of_the_run_does_not_wait(spread) -> None:
+    stage = spread(0, 100)
+    for _ in range(7):
+        stage.now += 0.5
+        hear(stage, 0, nodes=("",))
+    assert list_claims(stage) == [(0,)]
+
+
+# -- generations that may be at work unheard ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("generations", "present", "ended", "unheard"),
+    [
+        ([], {0}, set(), None),
+        ([(0, 1)], {0}, set(), None),
+        ([(2, 1)], {0}, set(), (1, 2)),
+        ([(2, 1)], {0}, {1}, (2,)),
+        ([(2, 1)], {0}, {1, 2}, None),
+        ([(0, 1), (3, 4)], {0}, {3}, (4,)),
+        ([()], {0}, set(), None),
+    ],
+)
+def test_a_generation_is_unheard_if_it_needs_no_present_worker(generations, present, ended, unheard) -> None:
+    assert find_unheard_generation(generations, present, ended) == unheard
+
+
+@pytest.fixture
+def take_over(spread):
+    """Return a function that makes a coordinator that took over from the first node."""
+
+    def begin(claimed: tuple[int, ...], *, term: int = 1):
+        stage = spread(0, 100, 101)
+        claim = GenerationClaim(number=2, term=term, members=claimed, nonce=make_nonce())
+        roster = create_roster(
+            stage.roster.spec,
+            2,
+            stage.now,
+            from_node="",
+            claimed=(claim,),
+            pinned=PINNED,
+            events=stage.written,
+        )
+        successor = replace(stage, roster=roster, actions=[])
+        hear(successor, 100, 101, nodes=("b",))
+        for worker in (100, 101):
+            successor.report_worker(worker)
+        successor.wait(1.0)
+        return successor
+
+    return begin
+
+
+def test_the_node_of_the_earlier_term_is_lost_when_listening_ends(take_over) -> None:
+    stage = take_over((0, 100, 101))
+    (lost,) = [event for event in stage.events if event.kind == "node.lost"]
+    assert (lost.who, lost.workers) == ("the first node", (0,))
+    assert list_claims(stage) == [(100, 101)]
+    assert stage.roster.claiming.pending.number == 3
+
+
+def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_over) -> None:
+    stage = take_over((0,))
+    assert list_claims(stage) == []
+    (event,) = [event for event in stage.events if event.kind == "generation.unheard"]
+    assert event.workers == (0,)
+    stage.now += UNHEARD_S
+    hear(stage, 100, 101, nodes=("b",))
+    assert stage.roster.over.lost
+    assert "nothing was heard of them" in stage.roster.over.why
+
+
+def test_a_claim_of_an_earlier_attempt_does_not_count(spread) -> None:
+    stage = spread(0, 100)
+    claims = [GenerationClaim(number=7, term=term, members=(5,), nonce=make_nonce()) for term in (1, 3)]
+    roster = create_roster(stage.roster.spec, 3, 0.0, claimed=claims, first_term=2)
+    assert roster.claiming.earlier == tuple(claims[1:])
+    assert roster.known.highest == 7
