@@ -86,11 +86,10 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
 
 
 class LoseNode(msgspec.Struct, frozen=True, tag=True):
-    """The end of all workers of a node at once; ``silent``: no connection closes, as with a loss of power."""
+    """The end of all workers of a node at once: that of the worker that ``which`` selects."""
 
     at_s: float
     which: int
-    silent: bool = False
 
 
 class StopRun(msgspec.Struct, frozen=True, tag=True):
@@ -158,7 +157,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 def is_prompt(plan: HistoryPlan) -> bool:
     """Return whether all workers report a broken link within a quarter of a second of each other."""
     slow = any(
-        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath | LoseNode)
+        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath)
         or (isinstance(fault, BreakLink | PartMesh) and fault.one_way)
         for fault in plan.faults
     )

@@ -319,14 +319,14 @@ class History:
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
-            case faults.LoseNode(which=which, silent=silent):
-                self._lose_node(which, silent=silent)
+            case faults.LoseNode(which=which):
+                self._lose_node(which)
             case BreakLink() | PartMesh() | WallOff() | CutControl() | SilentDeath():
                 self.network_injector.inject(fault)
             case _:
                 raise AssertionError(f"a run on one node has no fault like {fault}")
 
-    def _lose_node(self, which: int, *, silent: bool) -> None:
+    def _lose_node(self, which: int) -> None:
         """Let all workers of one node die at once, but spare joiners if too many joins would fail."""
         living = [worker for worker in self.workers.values() if worker.alive]
         if not living:
@@ -337,7 +337,7 @@ class History:
         lost = [worker for worker in there if worker in members or self.allow_failed_join()]
         survives = self.checker.does_node_loss_leave_copies([worker.worker for worker in lost])
         for worker in lost:
-            worker.die(silent=silent)
+            worker.die()
         expect(
             not survives or self.checker.does_state_survive(),
             f"the loss of node {node} alone lost state that had copies",

@@ -16,7 +16,7 @@ def draw_node_losses(seed: int, copies: int | None) -> HistoryPlan:
     few = usual.faults[:: chance.choice((1, 2, 4))]
     latest_s = max((fault.at_s for fault in few), default=1.0)
     losses = tuple(
-        LoseNode(0.3 + chance.random() * latest_s, chance.randrange(5), chance.random() < 0.3)
+        LoseNode(0.3 + chance.random() * latest_s, chance.randrange(5))
         for _ in range(chance.choice((1, 1, 2)))
     )
     return msgspec.structs.replace(

@@ -155,7 +155,7 @@ class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
 
 
 class SumsReady(PeerMessage, frozen=True, kw_only=True):
-    """The sender, the owner of ``blocks``, has their whole sums."""
+    """The sender, the owner of ``blocks`` or a relay, has their whole sums."""
 
     round: int
     blocks: tuple[int, ...]
@@ -192,7 +192,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):
-    """The sender, an owner, has the values of ``units`` after ``round``."""
+    """The sender, a holder or a relay, has the values of ``units`` after ``round``."""
 
     round: int
     units: tuple[int, ...]

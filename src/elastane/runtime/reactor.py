@@ -300,7 +300,7 @@ class Reactor:
 
     def _find_arenas(self, peer: int) -> ArenaIds | None:
         assert self._mesh is not None, "messages come from the mesh"
-        return self._mesh.get_arenas(peer) if self._mesh.shares_memory_with(peer) else None
+        return self._mesh.get_arenas(peer)
 
 
 def _build_lost_state_error(units: tuple[int, ...]) -> StateLost:

@@ -216,6 +216,11 @@ class MemberState:
             return ()
         return self.roles.first_owners if self.round.resumed else self.roles.owners
 
+    @property
+    def nodes(self) -> dict[int, str]:
+        """The node of each member of the generation."""
+        return {m.worker: m.node for m in self.generation.members} if self.generation else {}
+
     def is_awaited_in(self, generation: Generation) -> bool:
         """Return whether the generation waits for this worker's status."""
         return self.worker in list_awaited_workers(generation)

@@ -1,9 +1,13 @@
-"""Sums of gradients: workers announce partial sums, owners add them, holders copy whole sums."""
+"""Sums of gradients: workers announce partial sums, owners add them, holders copy whole sums.
 
-from collections.abc import Sequence
+A whole sum crosses the wire once per node, see `elastane.protocol.relays`.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from elastane.protocol import messages
 from elastane.protocol.actions import Reduce, TakeSums
+from elastane.protocol.relays import choose_mates, choose_receivers
 from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
@@ -67,18 +71,40 @@ def take_sums(me: MemberState) -> None:
     for sender, blocks in by_sender.items():
         round_.rooted.update(blocks)
         me.actions.append(TakeSums(sender, tuple(blocks)))
+        relay_sums(me, sender, blocks)
 
 
 def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:
+    """Announce whole sums to the workers of this node that lack them, and to one of each other node."""
+    nodes = me.nodes
+    _announce(
+        me, {block: choose_receivers(me.worker, _find_wanting(me, block), nodes, block) for block in blocks}
+    )
+
+
+def relay_sums(me: MemberState, sender: int, blocks: Sequence[int]) -> None:
+    """Announce sums that this worker has taken from another node to the rest of its own node."""
+    nodes = me.nodes
+    _announce(
+        me, {block: choose_mates(me.worker, sender, _find_wanting(me, block), nodes) for block in blocks}
+    )
+
+
+def _find_wanting(me: MemberState, block: int) -> tuple[int, ...]:
+    """Return the holders of a block without its whole sum, in the order of the members."""
+    assert me.generation is not None, "only members of a generation sum"
+    return tuple(
+        worker
+        for worker in me.generation.workers
+        if worker in me.holders[block] and not (me.round.resumed and block in me.rooted_at.get(worker, ()))
+    )
+
+
+def _announce(me: MemberState, receivers: Mapping[int, Sequence[int]]) -> None:
     assert me.generation is not None, "only members of a generation sum"
     for worker in me.generation.workers:
-        theirs = tuple(
-            block
-            for block in blocks
-            if worker in me.holders[block]
-            and not (me.round.resumed and block in me.rooted_at.get(worker, ()))
-        )
-        if theirs and worker != me.worker:
+        theirs = tuple(block for block, some in receivers.items() if worker in some)
+        if theirs:
             summed = messages.SumsReady(
                 generation=me.generation.number, round=me.committed + 1, blocks=theirs
             )

@@ -1,9 +1,12 @@
 """The transfer of values and optimizer state between workers: requests, answers, publication."""
 
+from collections.abc import Mapping
+
 from elastane.protocol import messages
 from elastane.protocol.actions import LoadState, RestoreState, SendState, TakeValues
 from elastane.protocol.layout import STORE
-from elastane.protocol.ownership import choose_senders
+from elastane.protocol.ownership import Holders, choose_senders
+from elastane.protocol.relays import choose_mates, choose_receivers
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -12,6 +15,7 @@ def take_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
     if new:
         me.behind.difference_update(new)
         me.actions.append(TakeValues(sender, new))
+        relay_values(me, sender, new)
 
 
 def load_state(me: MemberState, sender: int, state: messages.State) -> None:
@@ -101,16 +105,48 @@ def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
 
 
 def publish_values(me: MemberState) -> None:
-    """Publish the new values of the blocks that this worker owns to members that do not compute them."""
-    generation = me.generation
+    """Publish new values to members that do not compute them.
+
+    On each node the first holder publishes its values to the others. If a node has no holder, the owner
+    publishes to one of its members.
+    """
+    generation, nodes = me.generation, me.nodes
     if me.layout.copies is None or generation is None or generation.number != me.committed_in:
         return
-    for worker in generation.workers:
-        units = tuple(
-            block
-            for block, holders in enumerate(me.holders)
-            if holders[0] == me.worker and worker not in holders
-        )
-        if units and worker != me.worker:
-            published = messages.Published(generation=generation.number, round=me.committed, units=units)
-            me.send(worker, published)
+    receivers: dict[int, tuple[int, ...]] = {}
+    for block, holders in enumerate(me.holders):
+        wanting = _find_readers(me, holders)
+        if me.worker == next((h for h in holders if nodes[h] == nodes.get(me.worker)), None):
+            own = tuple(worker for worker in wanting if nodes[worker] == nodes[me.worker])
+            receivers[block] = own
+        if me.worker == holders[0]:
+            covered = {nodes[holder] for holder in holders}
+            far = tuple(worker for worker in wanting if nodes[worker] not in covered)
+            receivers[block] += choose_receivers(me.worker, far, nodes, block)
+    _publish(me, receivers)
+
+
+def relay_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
+    """Publish values that this worker has taken from another node to the rest of its own node."""
+    nodes = me.nodes
+    _publish(
+        me,
+        {unit: choose_mates(me.worker, sender, _find_readers(me, me.holders[unit]), nodes) for unit in units},
+    )
+
+
+def _find_readers(me: MemberState, holders: Holders) -> tuple[int, ...]:
+    """Return the members that do not compute the values of a block with these holders."""
+    assert me.generation is not None, "only members of a generation publish"
+    return tuple(worker for worker in me.generation.workers if worker not in holders)
+
+
+def _publish(me: MemberState, receivers: Mapping[int, tuple[int, ...]]) -> None:
+    assert me.generation is not None, "only members of a generation publish"
+    for worker in me.generation.workers:
+        units = tuple(unit for unit, some in receivers.items() if worker in some)
+        if units:
+            me.send(
+                worker,
+                messages.Published(generation=me.generation.number, round=me.committed, units=units),
+            )

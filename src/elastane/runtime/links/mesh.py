@@ -95,14 +95,12 @@ class Mesh:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    def get_arenas(self, peer: int) -> tuple[int, int, int]:
-        """Return ``(pid, fd of its sums, fd of its values)``."""
-        process = self._peers[peer].process
-        return process.pid, process.sums, process.values
-
-    def shares_memory_with(self, peer: int) -> bool:
-        """Return whether a connected peer and this worker read each other's memory."""
-        return peer in self._peers and self._peers[peer].shared
+    def get_arenas(self, peer: int) -> tuple[int, int, int] | None:
+        """Return ``(pid, fd of its sums, fd of its values)``; None: no connected peer shares this memory."""
+        connection = self._peers.get(peer)
+        if connection is None or not connection.shared:
+            return None
+        return connection.process.pid, connection.process.sums, connection.process.values
 
     def _build_credentials(self) -> Credentials:
         mark = self._mark
