@@ -90,7 +90,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``worker.left``, ``worker.died``, ``worker.hung``, ``worker.refused``, ``worker.failed``,
     ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
     ``drain.requested``, ``stop.requested``, ``stop.announced`` (to the processes of an unmodified script),
-    ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``, ``evaluation``, ``message``, ``digest``,
+    ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
+    ``evaluation``, ``message``, ``digest``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
     ``checkpoint.restored``, ``model.failing``, ``warning``, ``trackers.requested``, ``run.resumed``,
     ``run.finished``, ``run.failed``, ``run.stopped``.
