@@ -46,7 +46,7 @@ class GenerationClaims:
     def claim(self, number: int, members: Iterable[WorkerId]) -> Superseded | None:
         """Claim the next slot for a generation.
 
-        After an error it may be repeated with the same generation, whose earlier claim may have taken effect.
+        After an error it may be repeated with the same generation; the earlier claim may have taken effect.
 
         Args:
             number: of the generation.

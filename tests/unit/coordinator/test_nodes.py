@@ -226,6 +226,7 @@ def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> N
 def test_a_new_coordinator_uses_no_number_of_a_lost_node_again(two_nodes) -> None:
     stage, _ = two_nodes
     let_other_nodes_be_lost(stage)
+    stage.adopt()
     successor = stage.start_successor()
     OtherNode(successor, "c", slots=1).join()
     assert successor.list_kinds("worker.started")
