@@ -80,7 +80,7 @@ class Agent:
             WorkerSet(target=spec.start, numbers=((first, first + NUMBERS_AT_ONCE),)),
             debug=spec.debug,
             changed=self._changed,
-            end_run=self._finish,
+            end_run=self.finish,
         )
 
     # -- control by the command line ------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Agent:
     def kill(self) -> None:
         """Kill every process of the run."""
         self.workers.skip_grace()
-        self._finish(RunOver(code=130, why="killed by the user"))
+        self.finish(RunOver(code=130, why="killed by the user"))
 
     async def run(self) -> RunOver:
         """Run until the end of the attempt and of all its processes; return the outcome.
@@ -188,7 +188,7 @@ class Agent:
             # Both would write the same files, so this attempt gives way.
             log = self._run_dir.node_files.log("coordinator")
             why = f"another coordinator has claimed a higher term; see {log}"
-            self._finish(RunOver(code=1, why=why))
+            self.finish(RunOver(code=1, why=why))
         else:
             self._give_up("coordinator", code, deaths)
 
@@ -243,7 +243,7 @@ class Agent:
             await asyncio.sleep(CHECK_DIRECTORY_EVERY_S if self._guard.complete else READ_EVERY_S)
         # End at once: a step counts only when its line is in the ledger, and no more lines reach the ledger.
         self.workers.skip_grace()
-        self._finish(RunOver(code=1, why=lost.what))
+        self.finish(RunOver(code=1, why=lost.what))
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Agent:
             case KillWorker(worker=worker, why=why):
                 self.workers.kill(worker, why)
             case RunOver():
-                self._finish(message)
+                self.finish(message)
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator."""
@@ -286,7 +286,8 @@ class Agent:
 
     # -- the end --------------------------------------------------------------------------------------------
 
-    def _finish(self, over: RunOver) -> None:
+    def finish(self, over: RunOver) -> None:
+        """End the run on this machine with an outcome; the first one counts."""
         if self._over is None:
             self._over = over
         self.workers.stop_starting()
@@ -297,7 +298,7 @@ class Agent:
         log = self._run_dir.node_files.log(process)
         last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
         why = f"{what}, the last time with exit code {code}; {log} ends with: {last}"
-        self._finish(RunOver(code=1, why=why))
+        self.finish(RunOver(code=1, why=why))
 
     def _write_log(self, process: str, line: str) -> None:
         """Append a line to the log of a process, unless the disk is full."""

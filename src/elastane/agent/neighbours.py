@@ -62,7 +62,7 @@ def answer_neighbours(
 
 
 class NeighbourPoll:
-    """Asks the other agents of a run again and again how long ago each has heard the coordinator.
+    """Asks the other agents of a run again and again when each last heard the coordinator.
 
     Args:
         run_dir: of the run, with its certificate and its secret.
@@ -75,7 +75,7 @@ class NeighbourPoll:
         self._answered_s = 0.0
 
     def read(self, nodes: tuple[NodeAddress, ...]) -> Mapping[NodeName, float | None] | None:
-        """Return how many seconds ago each agent has heard the coordinator, by the last answers.
+        """Return how many seconds ago each agent heard the coordinator, by the last answers.
 
         Args:
             nodes: the agents to ask.

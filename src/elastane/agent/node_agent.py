@@ -159,14 +159,14 @@ class NodeAgent(Agent):
             asleep_s = time.monotonic() - checked_s
             checked_s += asleep_s
             if asleep_s > ASLEEP_S:
-                # This process was stopped, and has heard nothing for that reason.
+                # This process was stopped and heard nothing meanwhile.
                 link.heard_s += asleep_s
             running = self.workers.worker_set
             if self._leaving and not running.living and not running.requested:
                 # The last report says that this machine has no worker any more.
                 await asyncio.sleep(REPORT_EVERY_S)
                 self.left = True
-                self._finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
+                self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
                 self._claims_before = None
                 self._poll.stop()
@@ -174,7 +174,7 @@ class NodeAgent(Agent):
                 await self._consider_charge(coordinators, link)
             if link.silent_s > LONGEST_SILENCE_S:
                 why = f"no coordinator of the run has answered for {link.silent_s:.0f} s"
-                self._finish(RunOver(code=ExitCode.FAILED, why=why))
+                self.finish(RunOver(code=ExitCode.FAILED, why=why))
 
     async def _consider_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
         others = tuple(
@@ -224,7 +224,8 @@ class NodeAgent(Agent):
             leaving=self._leaving,
         )
 
-    def _finish(self, over: RunOver) -> None:
+    def finish(self, over: RunOver) -> None:
+        """End the run on this machine with an outcome; the first one counts."""
         if self._over is None and self._coordinators is not None:
             self.concludes = self._coordinators.in_charge and not self.left
-        super()._finish(over)
+        super().finish(over)

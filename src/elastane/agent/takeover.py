@@ -66,9 +66,7 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     if view.silent_s < SILENCE_S + turn * TURN_S:
         return TakeoverDecision(now=False, why=f"node {order[0] or 'without a name'} has its turn before")
     alone = "" if answering else "; no other node answers"
-    return TakeoverDecision(
-        now=True, why=f"no node has heard the coordinator for {view.silent_s:.1f} s{alone}"
-    )
+    return TakeoverDecision(now=True, why=f"no node heard the coordinator for {view.silent_s:.1f} s{alone}")
 
 
 def is_left_out(claimed: Sequence[HeldSlot], workers: Collection[WorkerId]) -> bool:

@@ -103,7 +103,7 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
 
 
 def refuse_live_nodes(run_dir: RunDir) -> None:
-    """Refuse a directory whose run goes on without the machine on which it began.
+    """Refuse the directory of a run that goes on without the machine on which it began.
 
     Raises:
         BadInput: another machine takes part in it.

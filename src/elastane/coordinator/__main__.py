@@ -138,7 +138,7 @@ def _serve_term(
 
 
 def _find_earlier_node(own_term: OwnTerm, run_dir: RunDir) -> str | None:
-    """Return the other machine whose coordinator was in charge before; None: it was this machine, or none."""
+    """Return the machine that was in charge before, if it was another one; None: this machine, or none."""
     if own_term.before is None or own_term.before.endpoint is None:
         return None
     node = own_term.before.endpoint.node

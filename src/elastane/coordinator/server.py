@@ -51,7 +51,7 @@ class Coordinator:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
         claims: claims the unplanned generations of a run on several machines.
-        from_node: the machine whose coordinator was in charge before, if it was another one; it may still
+        from_node: the machine that was in charge before, if it was another one; its coordinator may still
             write into the files of the run.
 
     Raises:
@@ -205,7 +205,7 @@ class Coordinator:
         self._send(worker, Acknowledge(step=min(self._reported.get(worker, 0), written)))
 
     async def _keep_synced(self) -> None:
-        """Sync the files of a run on several machines, and acknowledge steps only then.
+        """Flush the files of a run on several machines to the disk, and acknowledge steps only then.
 
         This machine may lose its power while the others continue, and then nothing else has those steps.
         """
