@@ -5,7 +5,13 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from elastane.protocol.ownership import choose_holders, choose_senders, plan_loads, spread_blocks
+from elastane.protocol.ownership import (
+    TOLERATED_BLOCKS,
+    choose_holders,
+    choose_senders,
+    plan_loads,
+    spread_blocks,
+)
 
 
 @st.composite
@@ -195,16 +201,16 @@ def test_the_holders_are_those_that_a_search_among_all_workers_finds(situation):
     expected = search_holders(blocks, workers, copies, held)
     limit = -(-blocks * min(copies, len(workers)) // len(workers))
     kept = Counter(worker for some in expected for worker in some)
-    # Surplus is moved afterwards.
-    assume(max(kept.values()) <= limit)
+    # A larger surplus is moved afterwards.
+    assume(max(kept.values()) <= limit + TOLERATED_BLOCKS)
     assert choose_holders(blocks, workers, copies, held) == expected
 
 
-def test_a_joiner_takes_its_share_although_others_hold_everything():
+def test_a_joiner_takes_nearly_its_share_although_others_hold_everything():
     everything = frozenset(range(48))
     holders = choose_holders(48, (0, 1, 3), 2, {0: everything, 1: everything})
     kept = Counter(worker for some in holders for worker in some)
-    assert kept == {0: 32, 1: 32, 3: 32}
+    assert kept == {0: 34, 1: 34, 3: 28}
 
 
 def search_holders(blocks, workers, copies, held):

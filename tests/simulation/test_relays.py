@@ -37,7 +37,7 @@ class CountedHistory(History):
 def play(nodes, workers, copies):
     shape = Shape(layout=build_layout(8, BLOCKS, copies), steps=STEPS)
     history = CountedHistory(
-        HistoryPlan(seed=1, shape=shape, start=workers, max_workers=workers, shared=True, nodes=nodes)
+        HistoryPlan(seed=1, shape=shape, start=workers, max_workers=workers, shared=True, spread=nodes)
     )
     assert history.play().steps == STEPS
     return history

@@ -11,6 +11,9 @@ import msgspec
 Holders: TypeAlias = tuple[int, ...]
 """The workers that keep a block's optimizer state, the owner first."""
 
+TOLERATED_BLOCKS = 2
+"""How many blocks beyond its limit a worker may hold."""
+
 
 def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
     """Return the worker that sums each block: even contiguous runs, in the order of the workers."""
@@ -29,7 +32,8 @@ def choose_holders(
     Safety comes first: the holders of a block are on different nodes, or on all nodes if there are fewer than
     ``copies``. So any ``copies - 1`` lost workers, and any one lost node of several, leave a holder. An even
     load comes second, see `plan_loads`. A worker that holds a block keeps it if both allow it, so a change
-    moves little. No worker owns more than its even share, rounded up.
+    moves little. No worker owns more than its even share, rounded up; one may hold a few blocks more than its
+    limit, because a move costs more than these do.
 
     Args:
         blocks: the number of blocks.
@@ -77,15 +81,16 @@ def choose_holders(
 def _move_surplus(
     chosen: list[list[int]], kept: "_Loads", full: int, plan: "LoadPlan", node_of: Sequence[str]
 ) -> None:
-    """Move backups from the workers beyond their limit to workers with room.
+    """Move backups from the workers far beyond their limit to workers with room.
 
     A worker with room may own or hold all blocks that came last, so that these went to the others.
     """
-    if max(kept.counts) <= full:
+    most = full + TOLERATED_BLOCKS
+    if max(kept.counts) <= most:
         return
     for holders in chosen:
         for i, place in enumerate(holders[1:], start=1):
-            if kept.counts[place] > full:
+            if kept.counts[place] > most:
                 fitting = plan.find_next_nodes({node_of[other] for other in holders if other != place})
                 free = (other for other in kept.rank(place) if other not in holders)
                 lightest = next((other for other in free if node_of[other] in fitting), place)
