@@ -24,7 +24,7 @@ def watch_frames(monkeypatch, workers, virtual_ranks, copies):
     frames, members = {}, {}
     build = Exchange.build_payload
 
-    def record(exchange, message):
+    def record(exchange, peer, message):
         generation = exchange.member.generation
         if isinstance(message, messages.PartialSumsReady | messages.SumsReady | messages.Published):
             blocks = message.units if isinstance(message, messages.Published) else message.blocks
@@ -32,7 +32,7 @@ def watch_frames(monkeypatch, workers, virtual_ranks, copies):
             counts = frames.setdefault(message.round, Counter())
             counts[type(message).__name__] += parts * len(blocks) * BLOCK_BYTES
             members.setdefault(message.round, set()).add(len(generation.workers))
-        return build(exchange, message)
+        return build(exchange, peer, message)
 
     monkeypatch.setattr(Exchange, "build_payload", record)
     shape = Shape(layout=build_layout(virtual_ranks, BLOCKS, copies), steps=12)
