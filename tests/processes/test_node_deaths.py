@@ -28,7 +28,7 @@ def slow_machines(tmp_path):
 
 
 def begin_with(machines, *names, seconds=0.15):
-    machines.begin(f"--seconds={seconds}")
+    machines.begin(f"--seconds={seconds}", "--steps=60")
     machines.wait_for_members(FIRST, 2)
     for name in names:
         machines.join(name)
