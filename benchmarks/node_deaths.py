@@ -126,7 +126,12 @@ class Cluster:
 
 
 def read_digests(ledger: tuple[LedgerLine, ...]) -> dict[int, tuple[str, str]]:
-    return {line.step: (line.digest.parameters, line.digest.optimizer) for line in ledger if line.digest}
+    """Return the digests of each step, without the last step of a run that was stopped at another one."""
+    return {
+        line.step: (line.digest.parameters, line.digest.optimizer)
+        for line in ledger
+        if line.digest and line.step % DIGEST_EVERY == 0
+    }
 
 
 def train_reference(job: Job, folder: Path, steps: int) -> dict[int, tuple[str, str]]:

@@ -33,6 +33,7 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     machines.begin("--seconds=0.3")
     for number, name in ((1, "b"), (2, "c")):
         machines.join(name, number)
+        machines.wait_for("node.joined", f"node {name}")
     for worker in ("worker 100", "worker 200"):
         machines.wait_for("worker.joined", worker)
     networks.cut(1)
