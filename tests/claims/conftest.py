@@ -14,6 +14,14 @@ from .kinds import DirectoryKind, ObjectStoreKind, StoreKind, numbers, set_s3_en
 from .s3_server import FaultyServer
 
 
+@pytest.fixture
+def path(tmp_path):
+    """The directory of an empty claim list."""
+    made = tmp_path / "claims"
+    made.mkdir()
+    return made
+
+
 @pytest.fixture(scope="session")
 def server():
     running = FaultyServer()

@@ -10,13 +10,6 @@ from elastane.claims.urls import open_claim_list
 
 
 @pytest.fixture
-def path(tmp_path):
-    made = tmp_path / "claims"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def start_term(path):
     def start():
         claims = open_claim_list(str(path), wait_s=0.3)

@@ -11,13 +11,6 @@ from elastane.claims.urls import open_claim_list
 
 
 @pytest.fixture
-def path(tmp_path):
-    made = tmp_path / "claims"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def new_term(path):
     return lambda at_least=1: OwnTerm(open_claim_list(str(path), wait_s=2.0), at_least)
 

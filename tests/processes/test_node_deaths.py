@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -86,3 +87,20 @@ def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_e
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == []
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 0", "worker 1"]
+
+
+def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
+    machines, assert_equals_reference
+):
+    begin_with(machines, "b", "c")
+    machines.kill(FIRST)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    killed = machines.find_in_charge()
+    (agent, *_) = machines.list_pids(killed)
+    for _ in range(2):
+        os.kill(agent, signal.SIGTERM)
+        time.sleep(0.2)
+    machines.wait(killed)
+    ended = machines.end("c" if killed == "b" else "b")
+    assert_equals_reference(ended)
+    assert machines.run_dir.report.exists()

@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 
 from elastane.agent.node_agent import LONGEST_SILENCE_S, REPORT_EVERY_S
-from elastane.agent.takeover import SILENCE_S, SilenceView, decide_takeover, is_left_out
+from elastane.agent.takeover import SilenceView, decide_takeover, is_left_out
 from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import OwnTerm
 from elastane.coordinator.actions import Disconnected

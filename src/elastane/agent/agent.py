@@ -56,6 +56,9 @@ class Agent:
         spec: of the run.
         commands: the commands of the processes that it starts.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
+
+    Attributes:
+        told_over: the coordinator has said that the run is over.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Agent:
         self.spec = spec
         self._commands = commands or Commands()
         self._first_term = 1 if resumed is None else resumed.first_term
-        self._stopping = False
+        self._stopping = self.told_over = False
         self._coordinators: Coordinators | None = None
         self._fork_server: ForkServerHandle | None = None
         self._over: RunOver | None = None
@@ -254,6 +257,7 @@ class Agent:
             case KillWorker(worker=worker, why=why):
                 self.workers.kill(worker, why)
             case RunOver():
+                self.told_over = True
                 self.finish(message)
 
     def make_report(self) -> AgentReport:

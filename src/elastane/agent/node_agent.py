@@ -17,6 +17,7 @@ from elastane.api.control import AgentReport, RunOver
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
+from elastane.api.membership import NodeName
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import Resumed, RunSpec
@@ -49,7 +50,7 @@ class NodeAgent(Agent):
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
 
     Attributes:
-        left: this machine has left the run, which goes on.
+        left: this agent has ended and the run goes on: a user wished it, or something failed here.
         concludes: the run is over, and this machine was in charge then.
     """
 
@@ -94,7 +95,7 @@ class NodeAgent(Agent):
     @property
     def is_last(self) -> bool:
         """Whether no other machine takes part."""
-        return len(self.workers.worker_set.nodes) <= 1
+        return all(node.name == self._run_dir.node for node in self.workers.worker_set.nodes)
 
     async def _run_until_end(self) -> RunOver:
         with open_listener(self._host) as for_coordinator, open_listener(self._host) as for_agents:
@@ -153,11 +154,10 @@ class NodeAgent(Agent):
 
     async def _watch_run(self, coordinators: Coordinators, link: ControlLink) -> None:
         """Take charge when it is this machine's turn; end this agent when its machine has left the run."""
-        checked_s = time.monotonic()
         while True:
+            began_s = time.monotonic()
             await asyncio.sleep(CHECK_EVERY_S)
-            asleep_s = time.monotonic() - checked_s
-            checked_s += asleep_s
+            asleep_s = time.monotonic() - began_s
             if asleep_s > ASLEEP_S:
                 # This process was stopped and heard nothing meanwhile.
                 link.heard_s += asleep_s
@@ -165,7 +165,6 @@ class NodeAgent(Agent):
             if self._leaving and not running.living and not running.requested:
                 # The last report says that this machine has no worker any more.
                 await asyncio.sleep(REPORT_EVERY_S)
-                self.left = True
                 self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
                 self._claims_before = None
@@ -183,8 +182,7 @@ class NodeAgent(Agent):
         try:
             answers = self._poll.read(others)
             claimed = await asyncio.to_thread(self._read_new_claims)
-            in_charge = read_endpoint(self._run_dir).node
-        except (OSError, ElastaneError, Malformed):
+        except (OSError, ElastaneError):
             # The file system of the run is away, so nothing could be claimed either.
             return
         now = time.monotonic()
@@ -192,15 +190,23 @@ class NodeAgent(Agent):
             return
         # A coordinator that has just taken charge needs time until it answers.
         silent_s = min(link.silent_s, now - self._tried_s)
-        decision = decide_takeover(SilenceView(self._run_dir.node, silent_s, answers, in_charge))
+        view = SilenceView(self._run_dir.node, silent_s, answers, self._find_node_in_charge())
+        decision = decide_takeover(view)
         if decision.now:
             self._write_log("coordinator", f"this machine takes charge: {decision.why}")
             coordinators.replace()
             self._charge.set()
             self._tried_s = now
 
+    def _find_node_in_charge(self) -> NodeName:
+        """Return the node of the last coordinator; this node if nothing says it, so that the run goes on."""
+        try:
+            return read_endpoint(self._run_dir).node
+        except (OSError, Malformed):
+            return self._run_dir.node
+
     def _read_new_claims(self) -> tuple[HeldSlot, ...]:
-        """Return what was claimed since this machine does not hear the coordinator.
+        """Return what was claimed since this machine last heard the coordinator.
 
         Raises:
             ElastaneError: the claim list is away.
@@ -226,6 +232,8 @@ class NodeAgent(Agent):
 
     def finish(self, over: RunOver) -> None:
         """End the run on this machine with an outcome; the first one counts."""
-        if self._over is None and self._coordinators is not None:
-            self.concludes = self._coordinators.in_charge and not self.left
+        if self._over is None:
+            in_charge = self._coordinators is not None and self._coordinators.in_charge
+            self.left = not self.told_over and (self._leaving or not self.is_last)
+            self.concludes = in_charge and not self.left
         super().finish(over)

@@ -8,12 +8,10 @@ without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.history import list_generations
 from elastane.claims.records import HeldSlot
 
-SILENCE_S = 3.0
-"""How long a coordinator may be silent before another node takes over."""
 TURN_S = 0.5
 """How long each node waits for the one before it, so that usually one of them claims the next term."""
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from elastane.api.threaded_connection import ThreadedConnection
 
 LOOK_EVERY_S = 0.1
-PING_EVERY_S, PONG_S = 1.0, 2.0
-"""How often a long connection to another machine asks for an answer, and how long it waits for one."""
+PINGS_S, PINGS_BETWEEN_MACHINES_S = (20.0, 20.0), (1.0, 2.0)
+"""How often a connection asks for an answer, and how long it waits for one."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a connection waits for the answer to its close frame; a coordinator may have been killed."""
 
@@ -100,9 +100,9 @@ async def connect_in_charge(
     endpoint = find_endpoint()
 
     async def connect() -> "websockets.asyncio.client.ClientConnection":
-        pings = (PING_EVERY_S, PONG_S) if endpoint.certificate else (20.0, 20.0)
+        pings_s = PINGS_BETWEEN_MACHINES_S if endpoint.certificate else PINGS_S
         return await open_async_connection(
-            endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s, pings_s=pings
+            endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s, pings_s=pings_s
         )
 
     opening = asyncio.create_task(connect())
@@ -122,7 +122,7 @@ def open_async_connection(
     *,
     largest_bytes: int,
     timeout_s: float | None = 10.0,
-    pings_s: tuple[float, float] | None = (20.0, 20.0),
+    pings_s: tuple[float, float] | None = PINGS_S,
 ) -> "websockets.asyncio.client.connect":
     """Return a connection for asyncio that opens when it is awaited or entered as a context.
 

@@ -12,6 +12,9 @@ WorkerId: TypeAlias = int
 NUMBERS_AT_ONCE = 100
 """The workers' numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
 
+SILENCE_S = 3.0
+"""How long a machine, or the coordinator, may be silent before the others go on without it."""
+
 NODE_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 """The pattern of the name that a machine gives itself."""
 NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]

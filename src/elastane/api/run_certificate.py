@@ -60,7 +60,7 @@ def read_certificate(run_dir: RunDir) -> str:
     """Return the certificate of the present attempt as PEM, without its key.
 
     Raises:
-        OSError: there is none, or it cannot be read.
+        OSError: the file is missing or cannot be read.
     """
     text = (run_dir.root / CERTIFICATE).read_text()
     return text[text.index(BEGIN) :] if BEGIN in text else ""
@@ -70,7 +70,7 @@ def load_server_context(run_dir: RunDir) -> ssl.SSLContext:
     """Return the context of the coordinator, which proves itself with the certificate of the run.
 
     Raises:
-        OSError: there is no certificate, or it cannot be read.
+        OSError: the file is missing or cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

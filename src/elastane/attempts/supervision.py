@@ -94,6 +94,9 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
 
     Returns:
         The outcome, which is None if this machine has left; and the last wanted number of workers.
+
+    Raises:
+        RunFailed: the processes cannot be started, or this machine has left because something failed on it.
     """
     from elastane.agent.node_agent import NodeAgent
 
@@ -109,7 +112,8 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
             view.say(f"stopping {how}; press Ctrl-C again to end at once")
             agent.stop()
         else:
-            view.say("ending all processes of the run")
+            where = " on this machine" if record.spec.listen else ""
+            view.say(f"ending all processes of the run{where}")
             agent.kill()
 
     loop = asyncio.get_running_loop()
@@ -125,6 +129,12 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     finally:
         await close_view(showing, view, display)
     if isinstance(agent, NodeAgent) and agent.left:
+        if over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
+            raise RunFailed(
+                f"this machine has left the run in {run_dir.root}: {over.why}",
+                means="the run goes on on the other machines",
+                do=f"elastane join {run_dir.root}, when the cause is mended",
+            )
         return None, agent.target
     # The user killed the run before it could record its outcome; that counts as stopped, not as failed.
     if interrupts > 1 and over.code != 0:

@@ -61,7 +61,7 @@ class OwnTerm:
         self._claims = claims
         self._endpoint = endpoint
         self._record = self._make_record(at_least)
-        self.claimed = False
+        self.claimed = self._warned = False
         self.before: TermClaim | None = None
 
     @property
@@ -91,7 +91,10 @@ class OwnTerm:
                 self.before = find_newest_term(held)
                 held = self._claim_next(held)
         except ElastaneError as error:
-            logger.warning("term %d begins without a claim: %s", self.number, error)
+            if not self._warned:
+                how = "begins without a claim" if self._endpoint is None else "waits for its claim"
+                logger.warning("term %d %s: %s", self.number, how, error)
+            self._warned = True
         return self.number
 
     def check(self) -> Superseded | None:

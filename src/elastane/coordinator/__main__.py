@@ -82,9 +82,11 @@ def _check_and_publish(
 
 def _claim_surely(own_term: OwnTerm, lifeline: int | None) -> bool:
     """Claim the term, however long the list is away; return False if the agent ends meanwhile."""
-    while own_term.claim() and not own_term.claimed:
-        if lifeline is not None and select.select([lifeline], [], [], CHECK_EVERY_S)[0]:
+    own_term.claim()
+    while not own_term.claimed:
+        if select.select([] if lifeline is None else [lifeline], [], [], CHECK_EVERY_S)[0]:
             return False
+        own_term.claim()
     return True
 
 

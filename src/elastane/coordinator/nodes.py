@@ -7,14 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elastane.api.control import AgentReport
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.placement import grant_numbers
 from elastane.coordinator.roster import FIRST_NODE, Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
-
-SILENCE_S = 3.0
-"""How long a node may be silent before it counts as lost; agents report once a second."""
 
 MINORITY_S = 2.5
 """How much longer the coordinator waits if most workers are on silent nodes.

@@ -80,7 +80,6 @@ class Coordinator:
         if self._record.spec.listen:
             self._durable_step = self._ledger.step
         self._claims = claims
-        self._claiming: asyncio.Task[None] | None = None
         self._roster = self._create_roster(term)
 
     def _create_roster(self, term: int) -> Roster:
@@ -113,21 +112,20 @@ class Coordinator:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
-        async with serve_authenticated(
+        server = serve_authenticated(
             self._connections.serve,
             listening,
             self._secret,
             largest_bytes=LARGEST_MESSAGE_BYTES,
             context=load_server_context(self._run_dir) if self._record.spec.listen else None,
-        ):
-            syncing = None if self._durable_step is None else asyncio.create_task(self._keep_synced())
-            try:
-                while True:
-                    self._handle(await self._receive())
-                    self._flush()
-            finally:
-                if syncing is not None:
-                    syncing.cancel()
+        )
+        # An error in a task of the group ends this coordinator, and the next one takes over.
+        async with server, asyncio.TaskGroup() as self._group:
+            if self._durable_step is not None:
+                self._group.create_task(self._keep_synced())
+            while True:
+                self._handle(await self._receive())
+                self._flush()
 
     async def _receive(self) -> list[Input]:
         """Return the inputs that have arrived; empty after a while without any."""
@@ -166,7 +164,7 @@ class Coordinator:
                     if (requester := self._connections.requesters.pop(token, None)) is not None:
                         requester.put(answer)
                 case ClaimGeneration(generation):
-                    self._claiming = asyncio.create_task(self._claim(generation))
+                    self._group.create_task(self._claim(generation))
                 case _:
                     assert_never(action)
 

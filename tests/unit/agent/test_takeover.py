@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.agent.takeover import SILENCE_S, TURN_S, SilenceView, decide_takeover, is_left_out
+from elastane.agent.takeover import TURN_S, SilenceView, decide_takeover, is_left_out
+from elastane.api.membership import SILENCE_S
 from elastane.claims.records import GenerationClaim, HeldSlot
 
 NODES = ("", "a", "b", "c")

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, Propose
-from elastane.api.membership import NodeAddress
+from elastane.api.membership import SILENCE_S, NodeAddress
 from elastane.claims.records import GenerationClaim, make_nonce
 from elastane.coordinator.actions import ClaimGeneration, ClaimUnanswered, GenerationClaimed
 from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
-from elastane.coordinator.nodes import MINORITY_S, SILENCE_S
+from elastane.coordinator.nodes import MINORITY_S
 from elastane.coordinator.roster import create_roster
 from tests.unit.coordinator.conftest import PINNED
 

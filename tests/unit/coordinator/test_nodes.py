@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
-from elastane.api.membership import Member, NodeAddress
+from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
-from elastane.coordinator.nodes import SILENCE_S
 from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers, order_members
 from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED
