@@ -114,9 +114,9 @@ def test_workers_may_join_die_and_leave(play, play_reference, kind):
 
 def test_a_worker_may_die_while_it_writes_a_checkpoint(play, play_reference):
     # The other worker waits for the lock, gets it from the kernel, and writes the folder.
-    ended = play("--kind=trainer", "--die-in-save=0", start=2)
+    ended = play("--kind=trainer", "--die-in-save", start=2)
     assert_trained_as(ended, play_reference("--kind=trainer"))
-    assert "worker 0" in ended.find_subjects("worker.died")
+    assert len(ended.find_subjects("worker.died")) == 1
 
 
 def test_a_training_resumes_on_other_workers(stage, attempts, play_reference):

@@ -41,7 +41,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=KINDS, default="trainer")
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
-parser.add_argument("--die-in-save", type=int, help="this worker is killed while it writes a checkpoint")
+parser.add_argument(
+    "--die-in-save", action="store_true", help="the first worker that writes a checkpoint is killed meanwhile"
+)
 parser.add_argument("--count", action="store_true", help="callbacks count the steps")
 parser.add_argument(
     "--resume-newest", action="store_true", help="pass the newest checkpoint, if there is one"
@@ -183,14 +185,18 @@ else:
         peft = lora if options.kind == "sft-lora" else None
         trainer = SFTTrainer(make_model(), args=trl.SFTConfig(**arguments), peft_config=peft, **common)
 
-if options.die_in_save == settings.worker:
+if options.die_in_save:
     write = trainer._write_checkpoint
 
-    def die(folder):
+    def die_once(folder):
         write(folder)
+        try:
+            (settings.run_dir.root / "died-in-save").touch(exist_ok=False)
+        except FileExistsError:
+            return
         os.kill(os.getpid(), 9)
 
-    trainer._write_checkpoint = die
+    trainer._write_checkpoint = die_once
 output = trainer.args.output_dir
 newest = get_last_checkpoint(output) if options.resume_newest and Path(output).is_dir() else None
 trainer.train(resume_from_checkpoint=newest)
