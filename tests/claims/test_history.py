@@ -17,6 +17,7 @@ from elastane.claims.history import (
 from elastane.claims.records import (
     GenerationClaim,
     HeldSlot,
+    OutcomeClaim,
     TermClaim,
     Unreadable,
     decode_content,
@@ -116,7 +117,7 @@ def test_a_stale_coordinator_cannot_undo_a_generation():
 @given(st.binary(max_size=200))
 def test_no_bytes_are_more_than_unreadable(content):
     found = decode_content(content)
-    assert isinstance(found, Unreadable | TermClaim | GenerationClaim)
+    assert isinstance(found, Unreadable | TermClaim | GenerationClaim | OutcomeClaim)
     sentence = describe_unreadable(HeldSlot(4, found), "/list")
     assert ("slot 4" in sentence and "\n" not in sentence) is isinstance(found, Unreadable)
 

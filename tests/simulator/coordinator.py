@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from elastane.api.control import Acknowledge, Answer, Ask, StepReports, ToAgent, ToWorker
-from elastane.api.membership import Generation, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import (
-    ClaimGeneration,
+    Claimable,
+    ClaimSlot,
     CommandRequest,
     Input,
     PinScript,
@@ -126,12 +127,12 @@ class SimCoordinator:
                         self.world.files.pinned = pinned
                 case SendReply(_, answer):
                     self.answers.append(answer)
-                case ClaimGeneration(generation):
-                    self.claim(generation)
+                case ClaimSlot(subject):
+                    self.claim(subject)
 
-    def claim(self, generation: Generation) -> None:
-        """Claim an unplanned generation; a run on one machine has none to claim."""
-        raise AssertionError(f"a run on one machine claims generation {generation.number}")
+    def claim(self, subject: Claimable) -> None:
+        """Claim an unplanned generation or the end; a run on one machine claims neither."""
+        raise AssertionError(f"a run on one machine claims {subject}")
 
     def write_steps(self, steps: StepReports) -> None:
         """Write the ledger: each step once, in order, and equal in the reports of all workers."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from elastane.api.control import AgentReport, ToAgent, ToWorker
-from elastane.api.membership import Generation, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
-from elastane.claims.generations import GenerationClaims
+from elastane.claims.decisions import DecisionClaims
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import CHECK_EVERY_S, OwnTerm
-from elastane.coordinator.actions import ClaimUnanswered, GenerationClaimed, Input
+from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimUnanswered, Input
+from elastane.coordinator.claiming import claim_slot
 from elastane.coordinator.roster import Roster, create_roster
 from tests.simulator.agent import SimAgent
 from tests.simulator.claims import SimClaimList
@@ -100,7 +101,7 @@ class NodeCoordinator(SimCoordinator):
         self, world: NodeWorld, node: NodeName, own_term: OwnTerm, from_node: NodeName | None
     ) -> None:
         self._nodes, self.node, self._own_term, self._from_node = world, node, own_term, from_node
-        self._claims = GenerationClaims(world.claims, own_term)  # type: ignore[arg-type]
+        self._claims = DecisionClaims(world.claims, own_term)  # type: ignore[arg-type]
         self.paused = False
         self._waiting: list[Input] = []
         self.term = own_term.number
@@ -119,13 +120,15 @@ class NodeCoordinator(SimCoordinator):
     def create_roster(self, term: int) -> Roster:
         """Return the roster from the files of the run and from its claim list."""
         files = self.world.files
+        claimed, outcome = self._claims.read() if files.spec.listen else ((), None)
         return create_roster(
             files.spec,
             term,
             self.now,
             pid=2,
             from_node=self._from_node,
-            claimed=self._claims.read() if files.spec.listen else (),
+            claimed=claimed,
+            outcome=outcome,
             pinned=files.pinned,
             events=files.events,
             last=files.ledger[files.step] if files.ledger else None,
@@ -147,19 +150,18 @@ class NodeCoordinator(SimCoordinator):
 
     # -- the claim list ----------------------------------------------------------------------------------
 
-    def claim(self, generation: Generation) -> None:
-        """Claim a generation; the answer is an input."""
-        number = generation.number
+    def claim(self, subject: Claimable) -> None:
+        """Claim a generation or the end of the run; the answer is an input."""
 
         def attempt() -> None:
             try:
-                superseded = self._claims.claim(number, generation.workers)
+                superseded = claim_slot(self._claims, subject)
             except ClaimsUnavailable as error:
-                unanswered = ClaimUnanswered(number, error.what)
+                unanswered = ClaimUnanswered(subject, error.what)
                 self._schedule(self._draw_delay(), lambda: self.receive(unanswered))
                 return
             if superseded is None:
-                self._schedule(self._draw_delay(), lambda: self.receive(GenerationClaimed(number)))
+                self._schedule(self._draw_delay(), lambda: self.receive(ClaimHeld(subject)))
 
         self._schedule(self._draw_delay(), attempt)
 

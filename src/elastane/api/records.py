@@ -1,6 +1,7 @@
 """The records of a run: steps in the ledger, changes in the events."""
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -8,12 +9,15 @@ from elastane.api.bounds import Count, Difference, Duration, Moment, Position, S
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.exit_codes import ExitCode
 
-OUTCOMES = {
+RunEnd: TypeAlias = Literal["run.finished", "run.failed", "run.stopped"]
+"""The kinds of events that end an attempt of a run."""
+
+OUTCOMES: Mapping[str, ExitCode] = {
     "run.finished": ExitCode.OK,
     "run.failed": ExitCode.FAILED,
     "run.stopped": ExitCode.STOPPED_BY_USER,
 }
-"""Kinds of events that end an attempt of a run, each with the exit code of the run."""
+"""Each kind of event that ends an attempt, with the exit code of the run."""
 
 SCRIPT = "script"
 """The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""

@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from elastane.claims.records import GenerationClaim, HeldSlot, TermClaim, Unreadable
+from elastane.claims.records import (
+    Decision,
+    GenerationClaim,
+    HeldSlot,
+    OutcomeClaim,
+    TermClaim,
+    Unreadable,
+)
 
 
 def find_next_slot(held: Sequence[HeldSlot]) -> int:
@@ -27,7 +34,7 @@ def number_next_term(held: Sequence[HeldSlot], at_least: int = 1) -> int:
                 newest = max(newest, number)
             case Unreadable():
                 newest += 1
-            case GenerationClaim():
+            case GenerationClaim() | OutcomeClaim():
                 pass
     return max(newest + 1, at_least)
 
@@ -58,20 +65,36 @@ def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim
 
 
 def list_generations(held: Sequence[HeldSlot]) -> tuple[GenerationClaim, ...]:
-    """Return the unplanned generations that count, in order: those of the term in charge at their time.
+    """Return the unplanned generations that count, in order."""
+    return tuple(one for one in _list_decisions(held) if isinstance(one, GenerationClaim))
+
+
+def find_outcome(held: Sequence[HeldSlot], first_term: int = 1) -> OutcomeClaim | None:
+    """Return the outcome that counts; None: no coordinator has claimed one.
+
+    Args:
+        held: all slots.
+        first_term: of the present attempt; earlier attempts had outcomes of their own.
+    """
+    outcomes = (one for one in _list_decisions(held) if isinstance(one, OutcomeClaim))
+    return next((one for one in outcomes if one.term >= first_term), None)
+
+
+def _list_decisions(held: Sequence[HeldSlot]) -> tuple[Decision, ...]:
+    """Return the decisions that count, in order: those of the term in charge at their time.
 
     A coordinator may have lost its term between its last read and its claim; that claim does not count.
     """
-    term, found = 0, []
+    term, found = 0, list[Decision]()
     for one in held:
         match one.record:
             case TermClaim(number=number):
                 term = max(term, number)
-            case GenerationClaim() as generation:
-                if generation.term >= term:
-                    found.append(generation)
+            case GenerationClaim() | OutcomeClaim() as decision:
+                if decision.term >= term:
+                    found.append(decision)
                 # The record of its term may be unreadable.
-                term = max(term, generation.term)
+                term = max(term, decision.term)
             case Unreadable():
                 pass
     return tuple(found)

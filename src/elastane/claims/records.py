@@ -1,19 +1,24 @@
 """The records of a claim list, as JSON. They are read without trust: other programs may have written them."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 from elastane.api.bounds import Count, Moment
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import BadInput
+from elastane.api.records import RunEnd
 from elastane.api.untrusted_data import Decoder, Malformed
 
 LARGEST_RECORD_BYTES = 64 << 10
 """The size limit of one record. A generation of 4096 workers has less than half of that."""
 MOST_MEMBERS = 8192
+LONGEST_TEXT, LONGEST_TRACEBACK = 1000, 4000
+"""Of the texts of an outcome, in characters."""
 
 Nonce: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Claimant: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -54,7 +59,36 @@ class GenerationClaim(msgspec.Struct, frozen=True, kw_only=True, tag="generation
     nonce: Nonce
 
 
-Record: TypeAlias = TermClaim | GenerationClaim
+class OutcomeClaim(msgspec.Struct, frozen=True, kw_only=True, tag="outcome", tag_field="kind"):
+    """The claim of a coordinator that the attempt is over, with this outcome. The first one is final.
+
+    Args:
+        event: the kind of the event that records it.
+        term: number of the coordinator's term.
+        code: exit code of the run.
+        why: the reason, for people; shortened if it is long.
+        who: the cause: "coordinator", a worker, the script or a user.
+        traceback: of an error, perhaps shortened.
+        lost: every copy of some state is lost.
+        files: the files of the finished model, by name; empty also if their list is too long for a record.
+        nonce: as in `TermClaim`.
+    """
+
+    event: RunEnd
+    term: TermNumber
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    why: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] = ""
+    who: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] = ""
+    traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
+    lost: bool = False
+    files: Mapping[str, WrittenFile] = {}
+    nonce: Nonce
+
+
+Decision: TypeAlias = GenerationClaim | OutcomeClaim
+"""What at most one of several coordinators may decide."""
+
+Record: TypeAlias = TermClaim | Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint
 from elastane.api.log_lines import configure_handler
 from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
-from elastane.claims.generations import GenerationClaims
+from elastane.claims.decisions import DecisionClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
 from elastane.claims.urls import open_claim_list
 from elastane.coordinator.server import Coordinator
@@ -117,22 +117,23 @@ def _serve_term(
     run_dir: RunDir, at_least: int, listening: socket.socket, lifeline: int | None
 ) -> Superseded | None:
     """Claim a term and serve it; return the reason if another coordinator is in charge now."""
-    several_nodes = bool(read_record(run_dir).spec.listen)
+    record = read_record(run_dir)
     endpoint = None
-    if several_nodes:
+    if record.spec.listen:
         host, port = listening.getsockname()[:2]
         endpoint = CoordinatorEndpoint(host, port, read_certificate(run_dir), node=run_dir.node)
     claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
     own_term = OwnTerm(claims, at_least, endpoint)
-    generations = GenerationClaims(claims, own_term)
+    first_term = 1 if record.resumed is None else record.resumed.first_term
+    decisions = DecisionClaims(claims, own_term, first_term)
     # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
     if endpoint is None:
         own_term.claim()
-        coordinator, check = Coordinator(run_dir, own_term.number, generations), own_term.check
+        coordinator, check = Coordinator(run_dir, own_term.number, decisions), own_term.check
     elif _claim_surely(own_term, lifeline):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
         from_node = _find_earlier_node(own_term, run_dir)
-        coordinator = Coordinator(run_dir, own_term.number, generations, from_node=from_node)
+        coordinator = Coordinator(run_dir, own_term.number, decisions, from_node=from_node)
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
         return None

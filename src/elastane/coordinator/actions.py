@@ -1,11 +1,13 @@
 """The inputs of the coordinator, and the actions that it decides on."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from elastane.api.control import Answer, Ask, FromAgent, FromWorker, ToAgent, ToWorker
+from elastane.api.checkpoints import WrittenFile
+from elastane.api.control import Answer, Ask, FromAgent, FromWorker, RunOver, ToAgent, ToWorker
 from elastane.api.membership import Generation, NodeName, WorkerId
-from elastane.api.records import EventLine
+from elastane.api.records import EventLine, RunEnd
 from elastane.api.spec import Pinned
 
 
@@ -25,23 +27,42 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationClaimed:
-    """The claim of a generation holds a slot of the claim list, so the generation may be proposed."""
+class Ending:
+    """The outcome of a run, as the coordinator decides it.
 
-    number: int
+    Args:
+        event: the kind of the event that records it.
+        over: the outcome.
+        who: its cause.
+        files: the files of the finished model, by name.
+    """
+
+    event: RunEnd
+    over: RunOver
+    who: str
+    files: Mapping[str, WrittenFile] = field(default_factory=dict)
+
+
+Claimable: TypeAlias = Generation | Ending
+"""What one coordinator decides and no other one may: an unplanned generation, or the end of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimHeld:
+    """The claim holds a slot of the claim list, so its subject may be announced."""
+
+    subject: Claimable
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUnanswered:
     """The claim list has not answered in time: whether the claim holds a slot is unknown."""
 
-    number: int
+    subject: Claimable
     why: str
 
 
-Input: TypeAlias = (
-    FromWorker | FromAgent | CommandRequest | Disconnected | GenerationClaimed | ClaimUnanswered
-)
+Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected | ClaimHeld | ClaimUnanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +102,14 @@ class SendReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimGeneration:
-    """Claim the next slot of the claim list for an unplanned generation, in the background.
+class ClaimSlot:
+    """Claim the next slot of the claim list, in the background.
 
-    `GenerationClaimed` or `ClaimUnanswered` follows, unless another term is in charge: then this coordinator
-    ends. The same generation may be claimed again; it gets one slot.
+    `ClaimHeld` or `ClaimUnanswered` follows, unless another term is in charge: then this coordinator ends.
+    The same subject may be claimed again; it gets one slot.
     """
 
-    generation: Generation
+    subject: Claimable
 
 
-Action: TypeAlias = SendToWorker | SendToAgent | WriteEvent | PinScript | SendReply | ClaimGeneration
+Action: TypeAlias = SendToWorker | SendToAgent | WriteEvent | PinScript | SendReply | ClaimSlot

@@ -1,20 +1,23 @@
-"""The claims of unplanned generations: on several machines no coordinator goes on without one.
+"""The claims of unplanned generations and of the end: on several machines neither happens without one.
 
 Two coordinators may live at once, when the network parts them or one of them was stopped for a while. Each
-believes that the workers of the other one are dead. So an unplanned generation is announced only after it has
-won the next slot of the run's claim list, which no coordinator of an earlier term can win. Planned
-generations need the vote of every member, and steps need no coordinator; neither is claimed.
+believes that the workers of the other one are dead. So an unplanned generation, and the end of the run, are
+announced only after they have won the next slot of the run's claim list, which no coordinator of an earlier
+term can win. Planned generations need the vote of every member, and steps need no coordinator; neither is
+claimed.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import ClaimUnanswered, GenerationClaimed
+from elastane.claims.decisions import DecisionClaims
+from elastane.claims.terms import Superseded
+from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimUnanswered, Ending
 from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.nodes import waits_in_minority
 from elastane.coordinator.roster import Roster
-from elastane.coordinator.run_end import fail_run
+from elastane.coordinator.run_end import announce_end, fail_run
 from elastane.coordinator.turn import Turn
 
 CLAIM_AGAIN_S = 0.5
@@ -52,35 +55,46 @@ def find_unheard_generation(
     return None
 
 
-def receive_claimed(turn: Turn, claimed: GenerationClaimed) -> None:
-    """Announce a generation that has won its slot.
+def receive_held(turn: Turn, held: ClaimHeld) -> None:
+    """Announce what has won its slot.
 
-    It is in the chain of generations now, even if a member has died meanwhile: another one follows then.
+    A generation is in the chain now, even if a member has died meanwhile: another one follows then.
     """
-    pending = turn.roster.claiming.pending
-    if pending is None or pending.number != claimed.number:
+    if turn.roster.claiming.pending != held.subject:
         return
     turn.roster = replace(turn.roster, claiming=replace(turn.roster.claiming, pending=None, recorded=False))
-    turn.announce(pending)
+    if isinstance(held.subject, Ending):
+        announce_end(turn, held.subject)
+    else:
+        turn.announce(held.subject)
 
 
 def receive_unanswered(turn: Turn, unanswered: ClaimUnanswered) -> None:
     """Remember that the claim must be repeated, and record that once."""
     claiming = turn.roster.claiming
-    if claiming.pending is None or claiming.pending.number != unanswered.number:
+    if claiming.pending != unanswered.subject:
         return
     if not claiming.recorded:
-        turn.record(
-            "claim.waiting",
-            who="coordinator",
-            why=f"{unanswered.why}; steps go on, but generation {unanswered.number} "
-            f"({claiming.pending.why}) waits for the claim list",
-        )
+        why = f"{unanswered.why}; {_describe_claim(unanswered.subject)} waits for the claim list"
+        turn.record("claim.waiting", who="coordinator", why=why)
     turn.roster = replace(turn.roster, claiming=replace(claiming, unanswered=True, recorded=True))
 
 
+def claim_slot(claims: DecisionClaims, subject: Claimable) -> Superseded | None:
+    """Claim a generation or the end of the run; see `DecisionClaims.claim`."""
+    if isinstance(subject, Ending):
+        return claims.claim_outcome(subject.event, subject.over, subject.who, subject.files)
+    return claims.claim_generation(subject.number, subject.workers)
+
+
+def _describe_claim(subject: Claimable) -> str:
+    if isinstance(subject, Ending):
+        return f"the end of the run ({subject.over.why})"
+    return f"steps go on, but generation {subject.number} ({subject.why})"
+
+
 def repeat_claim(turn: Turn) -> None:
-    """Claim the pending generation again if the list did not answer."""
+    """Repeat the pending claim if the list did not answer."""
     claiming = turn.roster.claiming
     if claiming.pending is not None and claiming.unanswered and turn.now - claiming.asked_s >= CLAIM_AGAIN_S:
         turn.claim(claiming.pending)

@@ -30,16 +30,16 @@ from elastane.api.control import (
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import (
     Action,
+    ClaimHeld,
     ClaimUnanswered,
     CommandRequest,
     Disconnected,
-    GenerationClaimed,
     Input,
     WriteEvent,
 )
 from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
-from elastane.coordinator.claiming import receive_claimed, receive_unanswered, repeat_claim
+from elastane.coordinator.claiming import receive_held, receive_unanswered, repeat_claim
 from elastane.coordinator.deaths import (
     DEATHS,
     SCRIPT_LAST_WORD_S,
@@ -58,7 +58,7 @@ from elastane.coordinator.placement import build_orders, is_order_known
 from elastane.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.coordinator.requests import answer_request, request_stop
 from elastane.coordinator.roster import Roster, list_named_nodes
-from elastane.coordinator.run_end import end_when_done, fail_run, receive_model_written
+from elastane.coordinator.run_end import end_as_claimed, end_when_done, fail_run, receive_model_written
 from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.turn import Turn
 
@@ -115,8 +115,8 @@ def _handle(turn: Turn, event: Input) -> None:  # noqa: C901, PLR0912 - one row 
             receive_checkpoint_kept(turn, event)
         case CommandRequest():
             answer_request(turn, event)
-        case GenerationClaimed():
-            receive_claimed(turn, event)
+        case ClaimHeld():
+            receive_held(turn, event)
         case ClaimUnanswered():
             receive_unanswered(turn, event)
         case Disconnected(worker):
@@ -128,13 +128,14 @@ def _handle(turn: Turn, event: Input) -> None:  # noqa: C901, PLR0912 - one row 
 def _advance(turn: Turn) -> None:
     """Apply the rules that depend on the roster alone, not on the last input."""
     record_overdue_deaths(turn)
+    end_as_claimed(turn)
+    repeat_claim(turn)
     for rule in (
         _fail_on_script_exit,
         advance_checkpoints,
         end_when_done,
         advance_nodes,
         exclude_unreachable,
-        repeat_claim,
         replace_dead_workers,
         begin_first_generation,
         plan_generation,
@@ -143,7 +144,7 @@ def _advance(turn: Turn) -> None:
         warn_of_unjoined,
         _record_starts,
     ):
-        if turn.roster.over is not None:
+        if turn.roster.over is not None or turn.roster.is_ending:
             return
         if turn.roster.ends.suspects and rule is not _fail_on_script_exit:
             # The end of a member's script ends the run, so its peers need no new generation.

@@ -22,8 +22,8 @@ from elastane.api.control import (
 from elastane.api.membership import Generation, Member, NodeName, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
-from elastane.claims.records import GenerationClaim
-from elastane.coordinator.actions import Input
+from elastane.claims.records import GenerationClaim, OutcomeClaim
+from elastane.coordinator.actions import Claimable, Ending, Input
 from elastane.coordinator.balance import Balance
 from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
 from elastane.coordinator.event_summary import WorkerEvents, summarize_events
@@ -60,11 +60,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The unplanned generations of a run on several machines, which are claims in a list.
+    """The claims of a run on several machines: its unplanned generations, and its end.
 
     Args:
         earlier: the generations that earlier terms of this attempt have claimed.
-        pending: the generation that is being claimed; until the outcome is known no other one is proposed.
+        outcome: the end of the run that an earlier term has claimed; it may have died before it told anybody.
+        pending: what is being claimed; until the list has answered, no generation is proposed.
         asked_s: when the claim was last asked for.
         unanswered: the list has not answered since then.
         recorded: the event about a list that does not answer is written.
@@ -72,7 +73,8 @@ class Claiming:
     """
 
     earlier: tuple[GenerationClaim, ...] = ()
-    pending: Generation | None = None
+    outcome: OutcomeClaim | None = None
+    pending: Claimable | None = None
     asked_s: float = 0.0
     unanswered: bool = False
     recorded: bool = False
@@ -298,6 +300,11 @@ class Roster:
         return worker not in self.newest and worker not in leavers
 
     @property
+    def is_ending(self) -> bool:
+        """The end of the run is decided, and waits for its claim."""
+        return isinstance(self.claiming.pending, Ending)
+
+    @property
     def started(self) -> tuple[WorkerId, ...]:
         """The workers with a living process, as far as known, by number."""
         named = {worker for report in self.nodes.reports.values() for worker in list_node_workers(report)}
@@ -472,6 +479,7 @@ def create_roster(
     node: NodeName = "",
     from_node: NodeName | None = None,
     claimed: Iterable[GenerationClaim] = (),
+    outcome: OutcomeClaim | None = None,
     pinned: Pinned | None = None,
     events: Iterable[EventLine] = (),
     last: LedgerLine | None = None,
@@ -488,6 +496,7 @@ def create_roster(
         node: the name of its machine.
         from_node: see `Term`.
         claimed: the unplanned generations in the run's claim list that count, in its order.
+        outcome: the end of this attempt in the run's claim list.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
         events: the changes in ``events.jsonl``.
         last: the last line of the ledger.
@@ -511,7 +520,9 @@ def create_roster(
         ),
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),
-        claiming=Claiming(earlier=tuple(claim for claim in claimed if claim.term >= first_term)),
+        claiming=Claiming(
+            earlier=tuple(claim for claim in claimed if claim.term >= first_term), outcome=outcome
+        ),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
         progress=StepProgress(
             origin=origin, step=step, recorded=step, loss=None if last is None else last.loss

@@ -5,7 +5,8 @@ from dataclasses import replace
 from elastane.api.control import ModelWritten, RunOver, WriteModel
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
-from elastane.api.records import SCRIPT
+from elastane.api.records import SCRIPT, RunEnd
+from elastane.coordinator.actions import Ending
 from elastane.coordinator.checkpointing import ASK_AGAIN_S, is_last_checkpoint_settled, reopen_last_checkpoint
 from elastane.coordinator.deaths import describe_causes, record_all_deaths
 from elastane.coordinator.turn import Turn
@@ -14,15 +15,33 @@ LATE_REPORTS_S = 30.0
 """How long the end of a run waits for reports of its last steps."""
 
 
-def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
+def end_run(turn: Turn, event: RunEnd, over: RunOver, *, who: str = "coordinator") -> None:
+    """End the run with an outcome; on several machines it must be claimed first. The first outcome counts."""
+    # The model of a failed run is not reliable.
+    files = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
+    ending = Ending(event, over, who, files)
+    if not turn.roster.spec.listen:
+        announce_end(turn, ending)
+    elif not turn.roster.is_ending:
+        turn.claim(ending)
+
+
+def end_as_claimed(turn: Turn) -> None:
+    """End the run with the outcome that an earlier term has claimed."""
+    claim = turn.roster.claiming.outcome
+    if claim is not None:
+        over = RunOver(code=claim.code, why=claim.why, traceback=claim.traceback, lost=claim.lost)
+        announce_end(turn, Ending(claim.event, over, claim.who, claim.files))
+
+
+def announce_end(turn: Turn, ending: Ending) -> None:
     """Write the outcome and dismiss all workers; inform the agent first, so that it replaces none of them."""
+    over = ending.over
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
     record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
-    # The model of a failed run is not reliable.
-    files = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
-    turn.record(kind, who=who, why=over.why, detail=detail, files=files)
+    turn.record(ending.event, who=ending.who, why=over.why, detail=detail, files=ending.files)
     turn.roster = replace(turn.roster, over=over)
     turn.send_to_agent(over)
     for worker in turn.roster.started:

@@ -14,16 +14,17 @@ from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.errors import ElastaneError
-from elastane.api.membership import Generation, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
-from elastane.claims.generations import GenerationClaims
+from elastane.claims.decisions import DecisionClaims
 from elastane.coordinator.actions import (
     Action,
-    ClaimGeneration,
+    Claimable,
+    ClaimHeld,
+    ClaimSlot,
     ClaimUnanswered,
-    GenerationClaimed,
     Input,
     PinScript,
     SendReply,
@@ -32,6 +33,7 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.append_file import AppendFile, open_copy_to_append
+from elastane.coordinator.claiming import claim_slot
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
@@ -50,7 +52,7 @@ class Coordinator:
     Args:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
-        claims: claims the unplanned generations of a run on several machines.
+        claims: claims the unplanned generations and the end of a run on several machines.
         from_node: the machine that was in charge before, if it was another one; its coordinator may still
             write into the files of the run.
 
@@ -60,7 +62,7 @@ class Coordinator:
     """
 
     def __init__(
-        self, run_dir: RunDir, term: int, claims: GenerationClaims, *, from_node: NodeName | None = None
+        self, run_dir: RunDir, term: int, claims: DecisionClaims, *, from_node: NodeName | None = None
     ) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
@@ -92,6 +94,7 @@ class Coordinator:
             self._record_event("run.started", now, why=self._record.spec.script)
         elif term > first:
             self._record_event("coordinator.died", now, why=f"term {term - 1}")
+        claimed, outcome = self._claims.read() if self._record.spec.listen else ((), None)
         node = f" on node {self._run_dir.node}" if self._run_dir.node else ""
         why = f"term {term}{node}"
         self._record_event("coordinator.started", now, why=why, detail={"term": term, "pid": pid})
@@ -102,7 +105,8 @@ class Coordinator:
             pid=pid,
             node=self._run_dir.node,
             from_node=self._from_node,
-            claimed=self._claims.read() if self._record.spec.listen else (),
+            claimed=claimed,
+            outcome=outcome,
             pinned=self._record.pinned,
             events=events,
             last=self._ledger.last,
@@ -163,8 +167,8 @@ class Coordinator:
                 case SendReply(token, answer):
                     if (requester := self._connections.requesters.pop(token, None)) is not None:
                         requester.put(answer)
-                case ClaimGeneration(generation):
-                    self._group.create_task(self._claim(generation))
+                case ClaimSlot(subject):
+                    self._group.create_task(self._claim(subject))
                 case _:
                     assert_never(action)
 
@@ -175,17 +179,16 @@ class Coordinator:
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
 
-    async def _claim(self, generation: Generation) -> None:
-        """Claim a generation in a thread, because a file system that hangs must not delay the run."""
-        number = generation.number
+    async def _claim(self, subject: Claimable) -> None:
+        """Claim in a thread, because a file system that hangs must not delay the run."""
         try:
-            superseded = await asyncio.to_thread(self._claims.claim, number, generation.workers)
+            superseded = await asyncio.to_thread(claim_slot, self._claims, subject)
         except ElastaneError as error:
-            self._connections.inbox.put_nowait(ClaimUnanswered(number, error.what))
+            self._connections.inbox.put_nowait(ClaimUnanswered(subject, error.what))
             return
         # Otherwise the check of the own term ends this process within a second.
         if superseded is None:
-            self._connections.inbox.put_nowait(GenerationClaimed(number))
+            self._connections.inbox.put_nowait(ClaimHeld(subject))
 
     def _take_steps(self, batch: list[StepReports]) -> None:
         for steps in batch:

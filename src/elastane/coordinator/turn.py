@@ -12,7 +12,8 @@ from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
 from elastane.coordinator.actions import (
     Action,
-    ClaimGeneration,
+    Claimable,
+    ClaimSlot,
     PinScript,
     SendReply,
     SendToAgent,
@@ -134,11 +135,11 @@ class Turn:
         else:
             self.announce(generation)
 
-    def claim(self, generation: Generation) -> None:
-        """Claim a generation; it is announced once it holds a slot of the claim list."""
-        claiming = replace(self.roster.claiming, pending=generation, asked_s=self.now, unanswered=False)
+    def claim(self, subject: Claimable) -> None:
+        """Claim a generation or the end of the run, which is announced once it holds a slot."""
+        claiming = replace(self.roster.claiming, pending=subject, asked_s=self.now, unanswered=False)
         self.roster = replace(self.roster, claiming=claiming)
-        self.actions.append(ClaimGeneration(generation))
+        self.actions.append(ClaimSlot(subject))
 
     def announce(self, generation: Generation) -> None:
         """Send a generation to its members, its leavers and the members of the one before."""

@@ -1,30 +1,41 @@
-"""Unplanned generations of a run on several machines are announced once they are claimed."""
+"""Unplanned generations and the end of a run on several machines are announced once they are claimed."""
 
 from dataclasses import replace
 
 import msgspec
 import pytest
 
-from elastane.api.control import AgentReport, KillWorker, ProcessInfo, Propose
+from elastane.api.control import (
+    AgentReport,
+    Dismiss,
+    KillWorker,
+    ProcessInfo,
+    Propose,
+    RunOver,
+    WorkerFailed,
+)
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import SILENCE_S, NodeAddress
-from elastane.claims.records import GenerationClaim, make_nonce
-from elastane.coordinator.actions import ClaimGeneration, ClaimUnanswered, GenerationClaimed
+from elastane.claims.records import GenerationClaim, OutcomeClaim, make_nonce
+from elastane.coordinator.actions import ClaimHeld, ClaimSlot, ClaimUnanswered
 from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
+from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.nodes import MINORITY_S
 from elastane.coordinator.roster import create_roster
 from tests.unit.coordinator.conftest import PINNED
 
+STOPPED = ExitCode.STOPPED_BY_USER
 NODES = (NodeAddress(""), NodeAddress("b"))
 
 
 def claim_all(stage) -> None:
     """Let the pending claim win."""
     assert stage.roster.claiming.pending is not None
-    stage.receive(GenerationClaimed(stage.roster.claiming.pending.number))
+    stage.receive(ClaimHeld(stage.roster.claiming.pending))
 
 
 def list_claims(stage) -> list[tuple[int, ...]]:
-    return [action.generation.workers for action in stage.actions if isinstance(action, ClaimGeneration)]
+    return [action.subject.workers for action in stage.actions if isinstance(action, ClaimSlot)]
 
 
 @pytest.fixture
@@ -106,7 +117,7 @@ def test_an_unanswered_claim_is_repeated_and_recorded_once(spread) -> None:
     stage = spread(0, 1, 100)
     die(stage, 1, 0, 100)
     for _ in range(3):
-        stage.receive(ClaimUnanswered(2, "the claim list does not answer"))
+        stage.receive(ClaimUnanswered(stage.roster.claiming.pending, "the claim list does not answer"))
         stage.now += CLAIM_AGAIN_S
         hear(stage, 0, 100)
     assert list_claims(stage) == [(0, 100)] * 4
@@ -119,7 +130,9 @@ def test_an_unanswered_claim_is_repeated_and_recorded_once(spread) -> None:
 def test_an_answer_to_another_claim_changes_nothing(spread) -> None:
     stage = spread(0, 1, 100)
     die(stage, 1, 0, 100)
-    stage.receive(GenerationClaimed(1), ClaimUnanswered(9, "late"))
+    pending = stage.roster.claiming.pending
+    another = msgspec.structs.replace(pending, number=pending.number + 1)
+    stage.receive(ClaimHeld(another), ClaimUnanswered(another, "late"))
     assert stage.newest.workers == (0, 1, 100)
     assert stage.roster.claiming.pending is not None
 
@@ -217,6 +230,7 @@ def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_ov
     assert event.workers == (0,)
     stage.now += UNHEARD_S
     hear(stage, 100, 101, nodes=("b",))
+    claim_all(stage)
     assert stage.roster.over.lost
     assert "nothing was heard of them" in stage.roster.over.why
 
@@ -227,3 +241,57 @@ def test_a_claim_of_an_earlier_attempt_does_not_count(spread) -> None:
     roster = create_roster(stage.roster.spec, 3, 0.0, claimed=claims, first_term=2)
     assert roster.claiming.earlier == tuple(claims[1:])
     assert roster.known.highest == 7
+
+
+# -- the end of the run -------------------------------------------------------------------------------------
+
+
+def make_outcome(**changes) -> OutcomeClaim:
+    return msgspec.structs.replace(
+        OutcomeClaim(
+            event="run.stopped", term=1, code=STOPPED, why="enough", who="a user", nonce=make_nonce()
+        ),
+        **changes,
+    )
+
+
+def fail(stage, worker: int) -> None:
+    stage.receive(WorkerFailed(worker=worker, traceback="ValueError: no", fatal=True))
+
+
+def test_a_failure_ends_the_run_once_that_is_claimed(spread) -> None:
+    stage = spread(0, 1, 100)
+    fail(stage, 1)
+    fail(stage, 100)
+    (ending,) = [action.subject for action in stage.actions if isinstance(action, ClaimSlot)]
+    assert ending.over.why == "worker 1 failed: ValueError: no"
+    assert stage.list_messages(RunOver) == stage.list_messages(Dismiss) == []
+    assert [event for event in stage.events if event.kind == "run.failed"] == []
+    claim_all(stage)
+    assert {over.why for over in stage.list_messages(RunOver)} == {ending.over.why}
+    assert len(stage.list_messages(Dismiss)) == 1
+
+
+def test_while_the_end_is_claimed_no_generation_is_proposed(spread) -> None:
+    stage = spread(0, 1, 100)
+    fail(stage, 1)
+    die(stage, 100, 0, 1)
+    stage.receive(ClaimUnanswered(stage.roster.claiming.pending, "the claim list does not answer"))
+    stage.wait(CLAIM_AGAIN_S)
+    claims = [action.subject for action in stage.actions if isinstance(action, ClaimSlot)]
+    assert len(claims) == 2
+    assert {claim.over.code for claim in claims} == {1}
+    (event,) = [event for event in stage.events if event.kind == "claim.waiting"]
+    assert "the end of the run" in event.why
+
+
+def test_a_later_term_ends_the_run_as_an_earlier_one_has_claimed(spread) -> None:
+    stage = spread(0, 1, 100)
+    roster = create_roster(stage.roster.spec, 2, stage.now, from_node="", outcome=make_outcome())
+    later = replace(stage, roster=roster, actions=[], written=[])
+    hear(later, 0, 1, 100)
+    later.wait(LISTEN_S)
+    assert {over.code for over in later.list_messages(RunOver)} == {STOPPED}
+    (event,) = [event for event in later.events if event.kind == "run.stopped"]
+    assert (event.who, event.why) == ("a user", "enough")
+    assert not [action for action in later.actions if isinstance(action, ClaimSlot)]

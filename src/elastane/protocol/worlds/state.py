@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from elastane.api.membership import WorkerId
+from elastane.api.records import RunEnd
 
 StopCause: TypeAlias = Literal["resize", "death", "failure", "stop"]
 """Why a world stops. After ``resize`` and ``death`` another one follows, after ``failure`` perhaps."""
@@ -105,7 +106,7 @@ class Over:
         failure: the failure that explains it; None: there is none.
     """
 
-    kind: Literal["run.finished", "run.failed", "run.stopped"]
+    kind: RunEnd
     why: str
     failure: RankFailure | None = None
 
