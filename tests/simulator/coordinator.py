@@ -18,6 +18,7 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
+from elastane.coordinator.awake_clock import AwakeClock
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.roster import Roster, create_roster
 from tests.simulator.checkers import expect
@@ -62,10 +63,12 @@ class SimCoordinator:
     Args:
         world: the parts that it can reach.
         term: the term of this coordinator.
+        skew_s: how far the wall clock of its node is ahead.
     """
 
-    def __init__(self, world: CoordinatorWorld, term: int) -> None:
-        self.world = world
+    def __init__(self, world: CoordinatorWorld, term: int, skew_s: float = 0.0) -> None:
+        self.world, self.skew_s = world, skew_s
+        self.clock = AwakeClock(lambda: world.clock.now)
         self.alive = True
         self._early: dict[int, LedgerLine] = {}
         self._tokens = 0
@@ -73,18 +76,13 @@ class SimCoordinator:
         self.roster = self.create_roster(term)
         self._tick()
 
-    @property
-    def now(self) -> float:
-        """The time on the clock of this process."""
-        return self.world.clock.now
-
     def create_roster(self, term: int) -> Roster:
         """Return the roster from the files of the run."""
         files = self.world.files
         return create_roster(
             files.spec,
             term,
-            self.now,
+            self.clock.read(),
             pid=2,
             pinned=files.pinned,
             events=files.events,
@@ -113,7 +111,9 @@ class SimCoordinator:
         for event in events:
             if isinstance(event, StepReports) and self.is_in_charge:
                 self.write_steps(event)
-        self.roster, actions = decide_actions(self.roster, events, self.now)
+        self.roster, actions = decide_actions(
+            self.roster, events, self.clock.read(), self.world.clock.now + self.skew_s
+        )
         for action in actions:
             match action:
                 case SendToWorker(worker, message):

@@ -108,14 +108,9 @@ class NodeCoordinator(SimCoordinator):
         world.files.term = max(world.files.term, self.term)
         self._durable_step = world.files.step
         outlet = CoordinatorOutlet(world, self.term)
-        super().__init__(outlet, self.term)
+        super().__init__(outlet, self.term, world.skews.get(node, 0.0))
         outlet.coordinator = self
         self._schedule(CHECK_EVERY_S, self._check)
-
-    @property
-    def now(self) -> float:
-        """The time on the clock of its node."""
-        return self.world.clock.now + self._nodes.skews.get(self.node, 0.0)
 
     def create_roster(self, term: int) -> Roster:
         """Return the roster from the files of the run and from its claim list."""
@@ -124,7 +119,7 @@ class NodeCoordinator(SimCoordinator):
         return create_roster(
             files.spec,
             term,
-            self.now,
+            self.clock.read(),
             pid=2,
             from_node=self._from_node,
             claimed=claimed,

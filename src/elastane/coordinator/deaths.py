@@ -41,8 +41,10 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
     roster = turn.roster
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
-        draft = msgspec.structs.replace(draft, time=since)
-        roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
+        draft = msgspec.structs.replace(draft, time=turn.wall_s - (turn.now - since))
+        roster = replace(
+            roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: (draft, turn.now)})
+        )
     turn.roster = replace(
         roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})
     )
@@ -68,9 +70,9 @@ def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
     if any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         return
     kind = "worker.hung" if ended.hung else "worker.died"
-    draft = roster.ends.drafts.get(worker) or turn.build_worker_event(kind, worker)
-    draft = msgspec.structs.replace(draft, kind=kind, why=how)
-    turn.roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
+    draft, since = roster.ends.drafts.get(worker) or (turn.build_worker_event(kind, worker), turn.now)
+    drafted = msgspec.structs.replace(draft, kind=kind, why=how), since
+    turn.roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: drafted}))
 
 
 def drop_draft(turn: Turn, worker: WorkerId) -> None:
@@ -81,8 +83,8 @@ def drop_draft(turn: Turn, worker: WorkerId) -> None:
 
 def record_overdue_deaths(turn: Turn) -> None:
     """Write the events that have waited long enough, except those of suspects, which `decide` handles."""
-    for worker, draft in turn.roster.ends.drafts.items():
-        if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
+    for worker, (_, since) in turn.roster.ends.drafts.items():
+        if turn.now - since >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
             _write_death(turn, worker)
 
 
@@ -93,9 +95,9 @@ def record_all_deaths(turn: Turn) -> None:
 
 
 def _write_death(turn: Turn, worker: WorkerId) -> None:
-    draft = turn.roster.ends.drafts.get(worker)
-    if draft is None:
+    if worker not in turn.roster.ends.drafts:
         return
+    draft, _ = turn.roster.ends.drafts[worker]
     drop_draft(turn, worker)
     turn.actions.append(WriteEvent(draft))
     turn.roster = replace(

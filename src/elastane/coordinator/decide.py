@@ -69,15 +69,18 @@ PROPOSING = (replace_dead_workers, begin_first_generation, plan_generation)
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
-def decide_actions(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster, tuple[Action, ...]]:
+def decide_actions(
+    roster: Roster, events: Iterable[Input], now: float, wall_s: float
+) -> tuple[Roster, tuple[Action, ...]]:
     """Return the roster after some inputs, and the actions to carry out, in order.
 
     Args:
         roster: the roster before the inputs.
         events: the inputs in the order of their arrival; empty: only time has passed.
-        now: the wall clock in seconds, which is also the time of recorded events.
+        now: seconds on a clock that does not jump, see `elastane.coordinator.awake_clock`.
+        wall_s: seconds since 1970, the time of recorded events.
     """
-    turn = Turn(roster, now)
+    turn = Turn(roster, now, wall_s)
     for event in events:
         if turn.roster.over is not None:
             _answer_after_end(turn, event)

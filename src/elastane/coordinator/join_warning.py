@@ -31,4 +31,6 @@ def warn_of_unjoined(turn: Turn) -> None:
         "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...)"
     )
     turn.roster = replace(roster, events=replace(roster.events, keys={**roster.events.keys, KEY: None}))
-    turn.actions.append(WriteEvent(EventLine(time=turn.now, kind="warning", who="script", why=why, key=KEY)))
+    turn.actions.append(
+        WriteEvent(EventLine(time=turn.wall_s, kind="warning", who="script", why=why, key=KEY))
+    )

@@ -29,5 +29,5 @@ def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
     turn.roster = replace(
         turn.roster, events=replace(turn.roster.events, keys={**turn.roster.events.keys, KEY: None})
     )
-    event = EventLine(time=turn.now, kind="warning", who="coordinator", why=why, step=kept.step, key=KEY)
+    event = EventLine(time=turn.wall_s, kind="warning", who="coordinator", why=why, step=kept.step, key=KEY)
     turn.actions.append(WriteEvent(event))

@@ -105,7 +105,8 @@ class WorkerEnds:
         breaks: the times of reports that a worker has lost its connection to a peer, by worker and peer.
         excluded: the workers excluded because peers lost their connections to them, with the time.
         failed: the workers in which code raised an error.
-        drafts: the events of deaths that are not written yet, see `elastane.coordinator.deaths`.
+        drafts: the events of deaths that are not written yet, with the time since when they wait, see
+            `elastane.coordinator.deaths`.
         suspects: the members with a script that ended the process, with the time; a message may follow.
     """
 
@@ -113,7 +114,7 @@ class WorkerEnds:
     breaks: Mapping[tuple[WorkerId, WorkerId], float] = field(default_factory=dict)
     excluded: Mapping[WorkerId, float] = field(default_factory=dict)
     failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
-    drafts: Mapping[WorkerId, EventLine] = field(default_factory=dict)
+    drafts: Mapping[WorkerId, tuple[EventLine, float]] = field(default_factory=dict)
     suspects: Mapping[WorkerId, float] = field(default_factory=dict)
 
 
@@ -221,7 +222,7 @@ class WrittenEvents:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The coordinator's state. Times are in seconds, on the clock of `decide_actions`.
+    """The coordinator's state. Times are in seconds, on the clock of `elastane.coordinator.awake_clock`.
 
     Args:
         spec: the spec of the run.

@@ -33,6 +33,7 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.append_file import AppendFile, open_copy_to_append
+from elastane.coordinator.awake_clock import AwakeClock
 from elastane.coordinator.claiming import claim_slot
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
@@ -82,6 +83,7 @@ class Coordinator:
         if self._record.spec.listen:
             self._durable_step = self._ledger.step
         self._claims = claims
+        self._clock = AwakeClock()
         self._roster = self._create_roster(term)
 
     def _create_roster(self, term: int) -> Roster:
@@ -101,7 +103,7 @@ class Coordinator:
         return create_roster(
             self._record.spec,
             term,
-            now,
+            self._clock.read(),
             pid=pid,
             node=self._run_dir.node,
             from_node=self._from_node,
@@ -147,7 +149,7 @@ class Coordinator:
         return inputs
 
     def _handle(self, events: Iterable[Input]) -> None:
-        self._roster, actions = decide_actions(self._roster, events, time.time())
+        self._roster, actions = decide_actions(self._roster, events, self._clock.read(), time.time())
         self._carry_out(actions)
 
     def _carry_out(self, actions: Iterable[Action]) -> None:  # noqa: C901 - one row per kind of action

@@ -33,12 +33,14 @@ class Turn:
 
     Args:
         roster: the present roster.
-        now: the time in seconds.
+        now: the time in seconds, for judgements.
+        wall_s: the time in seconds since 1970, for events.
         actions: the actions so far, in order.
     """
 
     roster: Roster
     now: float
+    wall_s: float
     actions: list[Action] = field(default_factory=list)
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
@@ -85,7 +87,7 @@ class Turn:
     ) -> EventLine:
         at_work = self.roster.at_work
         return EventLine(
-            time=self.now,
+            time=self.wall_s,
             kind=kind,
             who=who,
             why=why,
@@ -110,7 +112,7 @@ class Turn:
         generation = self.roster.known.by_number.get(first.generation)
         pauses = compute_pauses(first, self.roster.times.usual)
         event = EventLine(
-            time=self.now,
+            time=self.wall_s,
             kind="generation.started",
             who="coordinator",
             why="" if generation is None else generation.why,

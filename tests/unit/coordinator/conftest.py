@@ -85,7 +85,7 @@ class Stage:
     # -- inputs ------------------------------------------------------------------------------------------
 
     def receive(self, *events: Input) -> list[Action]:
-        self.roster, actions = decide_actions(self.roster, events, self.now)
+        self.roster, actions = decide_actions(self.roster, events, self.now, self.now)
         self.actions += actions
         self.written += [action.event for action in actions if isinstance(action, WriteEvent)]
         return list(actions)

@@ -21,7 +21,7 @@ def list_warnings(*inputs):
     roster = create_roster(RunSpec(name="run", script="/home/me/train.py"), 1, 0.0)
     found = []
     for now, events in inputs:
-        roster, actions = decide_actions(roster, events, now)
+        roster, actions = decide_actions(roster, events, now, now)
         found += [a.event for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]
     return found
 
@@ -46,5 +46,5 @@ def test_a_later_coordinator_does_not_repeat_the_warning():
     spec = RunSpec(name="run", script="train.py")
     roster = create_roster(spec, 2, 0.0, events=(warning,))
     for now in (0.0, 2.0, 50.0):
-        roster, actions = decide_actions(roster, [AGENT], now)
+        roster, actions = decide_actions(roster, [AGENT], now, now)
         assert not [a for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]
