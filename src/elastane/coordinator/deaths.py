@@ -43,7 +43,7 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
         draft = msgspec.structs.replace(draft, time=turn.wall_s - (turn.now - since))
         roster = replace(
-            roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: (draft, turn.now)})
+            roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: (draft, since)})
         )
     turn.roster = replace(
         roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})
