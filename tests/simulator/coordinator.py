@@ -38,6 +38,8 @@ class RunFiles:
     origin: int = 0
     term: int = 0
     """The newest term that has opened them, in a run on several nodes."""
+    signed_s: float = 0.0
+    """When the coordinator in charge last renewed its sign of life, in a run on several nodes."""
 
     @property
     def step(self) -> int:

@@ -170,8 +170,9 @@ class NodeCoordinator(SimCoordinator):
         if superseded is not None:
             self._nodes.end_coordinator(self, superseded.what)
             return
-        if self._nodes.claims.is_away is False:
+        if not self._nodes.claims.is_away:
             self._durable_step = step
+            self.world.files.signed_s = self.world.clock.now
         self._schedule(CHECK_EVERY_S, self._check)
 
     def _schedule(self, delay_s: float, callback: Callable[[], None]) -> None:

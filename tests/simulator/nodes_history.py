@@ -223,7 +223,7 @@ class NodesHistory(History):
         if silent_s > LONGEST_SILENCE_S and self.is_over:
             # The run has ended without this node, and nothing of it is left that could say so.
             node.agent.receive(self.outcome_elsewhere)
-        if self.claims.is_away or is_left_out(self.claims.held[node.slots_before :], node.agent.living):
+        if self.claims.is_away:
             return
         answers = {
             other.name: self.clock.now - other.heard_s
@@ -232,7 +232,15 @@ class NodesHistory(History):
             for other in self.nodes
             if other is not node
         }
-        if decide_takeover(SilenceView(node.name, silent_s, answers, newest.node)).now:
+        view = SilenceView(
+            node.name,
+            silent_s,
+            answers,
+            newest.node,
+            left_out=is_left_out(self.claims.held[node.slots_before :], node.agent.living),
+            unseen_s=self.clock.now - max(self.files.signed_s, node.heard_s),
+        )
+        if decide_takeover(view).now:
             from_node = None if newest.node == node.name else newest.node
             self.claim_term(node, from_node, newest.term + 1)
 

@@ -1,6 +1,7 @@
 """The agent of one machine in a run on several ones; no machine is the head of the run."""
 
 import asyncio
+import os
 import time
 from functools import partial
 
@@ -77,6 +78,9 @@ class NodeAgent(Agent):
         self._poll = NeighbourPoll(run_dir)
         self._claims_before: int | None = None
         self._claims_seen = 0
+        self._sign: int | None = None
+        self._signed_s = 0.0
+        """When this agent last saw the sign of a coordinator change, during the present silence."""
         self._tried_s = 0.0
         """When a coordinator last took charge, or was to take it, during the present silence."""
 
@@ -167,7 +171,7 @@ class NodeAgent(Agent):
                 await asyncio.sleep(REPORT_EVERY_S)
                 self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
-                self._claims_before = None
+                self._claims_before = self._sign = None
                 self._poll.stop()
             else:
                 await self._consider_charge(coordinators, link)
@@ -181,22 +185,44 @@ class NodeAgent(Agent):
         )
         try:
             answers = self._poll.read(others)
-            claimed = await asyncio.to_thread(self._read_new_claims)
+            claimed, sign = await asyncio.to_thread(lambda: (self._read_new_claims(), self._read_sign()))
         except (OSError, ElastaneError):
             # The file system of the run is away, so nothing could be claimed either.
             return
         now = time.monotonic()
-        if answers is None or is_left_out(claimed, self.workers.living) or now < self._resting_until:
+        if answers is None or now < self._resting_until:
             return
         # A coordinator that has just taken charge needs time until it answers.
         silent_s = min(link.silent_s, now - self._tried_s)
-        view = SilenceView(self._run_dir.node, silent_s, answers, self._find_node_in_charge())
+        if sign != self._sign:
+            self._sign, self._signed_s = sign, now
+        view = SilenceView(
+            self._run_dir.node,
+            silent_s,
+            answers,
+            self._find_node_in_charge(),
+            left_out=is_left_out(claimed, self.workers.living),
+            unseen_s=now - self._signed_s,
+        )
         decision = decide_takeover(view)
         if decision.now:
             self._write_log("coordinator", f"this machine takes charge: {decision.why}")
             coordinators.replace()
             self._charge.set()
             self._tried_s = now
+
+    def _read_sign(self) -> int:
+        """Return the time stamp that the coordinator in charge renews about every second; 0: it is missing.
+
+        Raises:
+            OSError: the file system of the run is away.
+        """
+        try:
+            # An open file, because a network file system may remember attributes for a minute.
+            with self._run_dir.endpoint.open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     def _find_node_in_charge(self) -> NodeName:
         """Return the node of the last coordinator; this node if nothing says it, so that the run goes on."""

@@ -12,6 +12,9 @@ from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.history import list_generations
 from elastane.claims.records import HeldSlot
 
+UNSEEN_S = 20.0
+"""How long a node without which the run has gone on looks for signs that the run still goes on."""
+
 TURN_S = 0.5
 """How long each node waits for the one before it, so that usually one of them claims the next term."""
 
@@ -26,12 +29,16 @@ class SilenceView:
         answers: for each other node of the run the seconds since its agent heard the coordinator; None: it
             did not answer.
         coordinator_node: the node of the silent coordinator.
+        left_out: the run has gone on without the workers of this node, see `is_left_out`.
+        unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
     """
 
     node: NodeName
     silent_s: float
     answers: Mapping[NodeName, float | None]
     coordinator_node: NodeName
+    left_out: bool = False
+    unseen_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +53,16 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     """Decide whether this node starts the next term now.
 
     The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
-    no turn, except the coordinator's: the network may have parted the two, and then it goes on.
+    no turn, except the coordinator's: the network may have parted the two, and then it goes on. A node that
+    was left out has its turn only if nothing is left of the run: then it records the loss.
     """
     hearing = sorted(
         node for node, heard_s in view.answers.items() if heard_s is not None and heard_s < SILENCE_S
     )
     if view.silent_s < SILENCE_S:
         return TakeoverDecision(now=False, why=f"the coordinator was heard {view.silent_s:.1f} s ago")
+    if view.left_out and view.unseen_s < UNSEEN_S:
+        return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:
         return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
     answering = {node for node, heard_s in view.answers.items() if heard_s is not None}

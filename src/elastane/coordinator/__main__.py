@@ -71,10 +71,14 @@ async def _check_until_superseded(check: Callable[[], Superseded | None]) -> Sup
 def _check_and_publish(
     run_dir: RunDir, own_term: OwnTerm, endpoint: CoordinatorEndpoint
 ) -> Superseded | None:
-    """Compare the term with the list, and publish the endpoint if that of an earlier term is still there."""
+    """Compare the term with the list, and publish the endpoint if that of an earlier term is still there.
+
+    The time stamp of the endpoint is a sign of life for agents that the network has cut off.
+    """
     if (superseded := own_term.check()) is None:
         try:
             publish_endpoint(run_dir, endpoint)
+            os.utime(run_dir.endpoint)
         except OSError as error:
             logger.warning("cannot write %s: %s", run_dir.endpoint, error.strerror)
     return superseded

@@ -177,9 +177,10 @@ def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
     agents = roster.nodes.reports
     named = frozenset().union(*map(list_named_nodes, agents.values()))
-    all_reported = (
-        bool(agents) and agents.keys() >= named and all(worker in roster.reports for worker in roster.started)
-    )
+    # An earlier coordinator may have lost a node and told only some agents so: the members are needed still.
+    exits = {ended.worker for report in agents.values() for ended in report.exits}
+    expected = {*roster.started, *roster.needed} - exits
+    all_reported = bool(agents) and agents.keys() >= named and roster.reports.keys() >= expected
     if not all_reported and turn.now - roster.term.began < LISTEN_S:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))

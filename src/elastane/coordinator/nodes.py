@@ -214,14 +214,15 @@ def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
     nodes = roster.nodes
     # A node that an earlier term did not hear has been silent before this term began.
     unknown_s = roster.term.began - (0.0 if roster.term.from_node is None else SILENCE_S)
-    signs = {worker: roster.heard.get(worker, unknown_s) for worker in roster.needed}
+    signs = {worker: roster.heard[worker] for worker in roster.needed if worker in roster.heard}
     for name, report in nodes.reports.items():
-        for worker in signs.keys() & list_node_workers(report):
-            signs[worker] = max(signs[worker], nodes.heard[name])
+        for worker in roster.needed.intersection(list_node_workers(report)):
+            signs[worker] = max(signs.get(worker, 0.0), nodes.heard[name])
+    # A worker of which this term has no sign at all is away, however new the term is.
     return {
-        worker: sign_s
-        for worker, sign_s in signs.items()
-        if not roster.has_ended(worker) and now - sign_s >= WORKER_QUIET_S
+        worker: signs.get(worker, unknown_s)
+        for worker in roster.needed
+        if not roster.has_ended(worker) and (worker not in signs or now - signs[worker] >= WORKER_QUIET_S)
     }
 
 

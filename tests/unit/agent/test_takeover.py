@@ -1,9 +1,11 @@
 """Which node starts the next term, and when."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.agent.takeover import TURN_S, SilenceView, decide_takeover, is_left_out
+from elastane.agent.takeover import TURN_S, UNSEEN_S, SilenceView, decide_takeover, is_left_out
 from elastane.api.membership import SILENCE_S
 from elastane.claims.records import GenerationClaim, HeldSlot
 
@@ -31,6 +33,13 @@ def test_the_node_of_the_silent_coordinator_goes_first() -> None:
     view = SilenceView("z", SILENCE_S, {"a": SILENCE_S}, coordinator_node="z")
     assert decide_takeover(view).now
     assert not decide("a", SILENCE_S)
+
+
+def test_a_node_that_was_left_out_takes_charge_only_if_nothing_is_left_of_the_run() -> None:
+    view = SilenceView("b", 50.0, {"": None}, "", left_out=True, unseen_s=UNSEEN_S - 0.1)
+    assert not decide_takeover(view).now
+    assert decide_takeover(replace(view, unseen_s=UNSEEN_S)).now
+    assert not decide_takeover(replace(view, unseen_s=UNSEEN_S, answers={"": 1.0})).now
 
 
 def test_a_node_without_which_the_run_has_gone_on_takes_nothing_over() -> None:
