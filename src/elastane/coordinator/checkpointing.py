@@ -188,6 +188,12 @@ def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> 
     """Have able workers write the last state again; return False if none needs to or none can."""
     roster, known = turn.roster, turn.roster.checkpoints
     asked = known.rewrite
+    if asked is None and checkpoint.attempt and not checkpoint.parts.keys() >= set(checkpoint.writers):
+        # The coordinator that ordered this attempt has gone, perhaps before each writer had its order.
+        able = _list_able_workers(turn)
+        if able and _agree_on_holders(turn, able):
+            _order_rewrite(turn, able, 1 + checkpoint.attempt, able)
+        return True
     if not checkpoint.unable:
         if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
             _order_rewrite(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
