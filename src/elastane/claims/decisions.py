@@ -11,7 +11,12 @@ from elastane.api.control import RunOver
 from elastane.api.membership import WorkerId
 from elastane.api.records import RunEnd
 from elastane.claims.claim_list import ClaimList
-from elastane.claims.history import find_next_slot, find_outcome, find_superseding_term, list_generations
+from elastane.claims.history import (
+    find_claimed_outcome,
+    find_next_slot,
+    find_superseding_term,
+    list_generations,
+)
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.records import (
     LARGEST_RECORD_BYTES,
@@ -57,7 +62,7 @@ class DecisionClaims:
                 logged = True
                 time.sleep(READ_AGAIN_S)
             else:
-                return list_generations(held), find_outcome(held, self._first_term)
+                return list_generations(held), find_claimed_outcome(held, self._first_term)
 
     def claim_generation(self, number: int, members: Iterable[WorkerId]) -> Superseded | None:
         """Claim the next slot for a generation with this number and these workers; see `claim`."""
@@ -68,14 +73,14 @@ class DecisionClaims:
         )
 
     def claim_outcome(
-        self, event: RunEnd, over: RunOver, who: str, files: Mapping[str, WrittenFile]
+        self, event: RunEnd, over: RunOver, cause: str, files: Mapping[str, WrittenFile]
     ) -> Superseded | None:
         """Claim the next slot for the outcome of the attempt; see `claim`.
 
         Args:
             event: the kind of the event that records it.
             over: the outcome.
-            who: its cause.
+            cause: as in the event.
             files: the files of the finished model.
         """
         record = OutcomeClaim(
@@ -83,7 +88,7 @@ class DecisionClaims:
             term=self._own_term.number,
             code=over.code,
             why=over.why[:LONGEST_TEXT],
-            who=who[:LONGEST_TEXT],
+            cause=cause[:LONGEST_TEXT],
             # An error is at the end of its traceback.
             traceback=over.traceback[-LONGEST_TRACEBACK:],
             lost=over.lost,

@@ -69,7 +69,7 @@ def list_generations(held: Sequence[HeldSlot]) -> tuple[GenerationClaim, ...]:
     return tuple(one for one in _list_decisions(held) if isinstance(one, GenerationClaim))
 
 
-def find_outcome(held: Sequence[HeldSlot], first_term: int = 1) -> OutcomeClaim | None:
+def find_claimed_outcome(held: Sequence[HeldSlot], first_term: int = 1) -> OutcomeClaim | None:
     """Return the outcome that counts; None: no coordinator has claimed one.
 
     Args:

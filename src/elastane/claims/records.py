@@ -67,7 +67,7 @@ class OutcomeClaim(msgspec.Struct, frozen=True, kw_only=True, tag="outcome", tag
         term: number of the coordinator's term.
         code: exit code of the run.
         why: the reason, for people; shortened if it is long.
-        who: the cause: "coordinator", a worker, the script or a user.
+        cause: "coordinator", a worker, the script or a user.
         traceback: of an error, perhaps shortened.
         lost: every copy of some state is lost.
         files: the files of the finished model, by name; empty also if their list is too long for a record.
@@ -78,7 +78,7 @@ class OutcomeClaim(msgspec.Struct, frozen=True, kw_only=True, tag="outcome", tag
     term: TermNumber
     code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     why: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] = ""
-    who: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] = ""
+    cause: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] = ""
     traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
     lost: bool = False
     files: Mapping[str, WrittenFile] = {}

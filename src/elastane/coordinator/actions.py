@@ -33,13 +33,13 @@ class Ending:
     Args:
         event: the kind of the event that records it.
         over: the outcome.
-        who: its cause.
+        cause: as in the event.
         files: the files of the finished model, by name.
     """
 
     event: RunEnd
     over: RunOver
-    who: str
+    cause: str
     files: Mapping[str, WrittenFile] = field(default_factory=dict)
 
 

@@ -83,7 +83,7 @@ def receive_unanswered(turn: Turn, unanswered: ClaimUnanswered) -> None:
 def claim_slot(claims: DecisionClaims, subject: Claimable) -> Superseded | None:
     """Claim a generation or the end of the run; see `DecisionClaims.claim`."""
     if isinstance(subject, Ending):
-        return claims.claim_outcome(subject.event, subject.over, subject.who, subject.files)
+        return claims.claim_outcome(subject.event, subject.over, subject.cause, subject.files)
     return claims.claim_generation(subject.number, subject.workers)
 
 

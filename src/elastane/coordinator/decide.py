@@ -147,7 +147,7 @@ def _advance(turn: Turn) -> None:
         warn_of_unjoined,
         _record_starts,
     ):
-        if turn.roster.over is not None or turn.roster.is_ending:
+        if turn.roster.over is not None or turn.roster.claiming.is_ending:
             return
         if turn.roster.ends.suspects and rule is not _fail_on_script_exit:
             # The end of a member's script ends the run, so its peers need no new generation.

@@ -64,8 +64,9 @@ class Claiming:
 
     Args:
         earlier: the generations that earlier terms of this attempt have claimed.
-        outcome: the end of the run that an earlier term has claimed; it may have died before it told anybody.
-        pending: what is being claimed; until the list has answered, no generation is proposed.
+        outcome: the end of the run that an earlier term has claimed, perhaps just before its death.
+        pending: the generation or the end that is being claimed; until the list has answered, no generation
+            is proposed.
         asked_s: when the claim was last asked for.
         unanswered: the list has not answered since then.
         recorded: the event about a list that does not answer is written.
@@ -79,6 +80,11 @@ class Claiming:
     unanswered: bool = False
     recorded: bool = False
     unheard_since: float | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """The end of the run is decided, and waits for its claim."""
+        return isinstance(self.pending, Ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +305,6 @@ class Roster:
             return True
         leavers = {leaver.worker for leaver in self.newest.leaving}
         return worker not in self.newest and worker not in leavers
-
-    @property
-    def is_ending(self) -> bool:
-        """The end of the run is decided, and waits for its claim."""
-        return isinstance(self.claiming.pending, Ending)
 
     @property
     def started(self) -> tuple[WorkerId, ...]:

@@ -22,7 +22,7 @@ def end_run(turn: Turn, event: RunEnd, over: RunOver, *, who: str = "coordinator
     ending = Ending(event, over, who, files)
     if not turn.roster.spec.listen:
         announce_end(turn, ending)
-    elif not turn.roster.is_ending:
+    elif not turn.roster.claiming.is_ending:
         turn.claim(ending)
 
 
@@ -31,7 +31,7 @@ def end_as_claimed(turn: Turn) -> None:
     claim = turn.roster.claiming.outcome
     if claim is not None:
         over = RunOver(code=claim.code, why=claim.why, traceback=claim.traceback, lost=claim.lost)
-        announce_end(turn, Ending(claim.event, over, claim.who, claim.files))
+        announce_end(turn, Ending(claim.event, over, claim.cause, claim.files))
 
 
 def announce_end(turn: Turn, ending: Ending) -> None:
@@ -41,7 +41,7 @@ def announce_end(turn: Turn, ending: Ending) -> None:
     record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
-    turn.record(ending.event, who=ending.who, why=over.why, detail=detail, files=ending.files)
+    turn.record(ending.event, who=ending.cause, why=over.why, detail=detail, files=ending.files)
     turn.roster = replace(turn.roster, over=over)
     turn.send_to_agent(over)
     for worker in turn.roster.started:

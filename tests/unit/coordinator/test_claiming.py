@@ -249,7 +249,7 @@ def test_a_claim_of_an_earlier_attempt_does_not_count(spread) -> None:
 def make_outcome(**changes) -> OutcomeClaim:
     return msgspec.structs.replace(
         OutcomeClaim(
-            event="run.stopped", term=1, code=STOPPED, why="enough", who="a user", nonce=make_nonce()
+            event="run.stopped", term=1, code=STOPPED, why="enough", cause="a user", nonce=make_nonce()
         ),
         **changes,
     )
