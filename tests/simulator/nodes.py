@@ -95,12 +95,19 @@ class NodeCoordinator(SimCoordinator):
         node: the name of its node.
         own_term: its term.
         from_node: the silent node from which it takes over; None: it restarts on the same node.
+        silent_s: how long no agent had heard a coordinator.
     """
 
     def __init__(
-        self, world: NodeWorld, node: NodeName, own_term: OwnTerm, from_node: NodeName | None
+        self,
+        world: NodeWorld,
+        node: NodeName,
+        own_term: OwnTerm,
+        from_node: NodeName | None,
+        silent_s: float = 0.0,
     ) -> None:
-        self._nodes, self.node, self._own_term, self._from_node = world, node, own_term, from_node
+        self._nodes, self.node, self._own_term = world, node, own_term
+        self._from_node, self._silent_s = from_node, silent_s
         self._claims = DecisionClaims(world.claims, own_term)  # type: ignore[arg-type]
         self.paused = False
         self._waiting: list[Input] = []
@@ -122,6 +129,7 @@ class NodeCoordinator(SimCoordinator):
             self.clock.read(),
             pid=2,
             from_node=self._from_node,
+            silent_s=self._silent_s,
             claimed=claimed,
             outcome=outcome,
             pinned=files.pinned,

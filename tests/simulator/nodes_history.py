@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from elastane.agent.node_agent import LONGEST_SILENCE_S, REPORT_EVERY_S
-from elastane.agent.takeover import SilenceView, decide_takeover, is_left_out
+from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
 from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
@@ -167,7 +167,9 @@ class NodesHistory(History):
             )
         victim.die()
 
-    def claim_term(self, node: SimNode, from_node: NodeName | None, at_least: int) -> None:
+    def claim_term(
+        self, node: SimNode, from_node: NodeName | None, at_least: int, silent_s: float = 0.0
+    ) -> None:
         """Start a coordinator on a node, which claims its term before it acts."""
         own_term = OwnTerm(self.claims, at_least)  # type: ignore[arg-type]
         node.claims_term = True
@@ -185,7 +187,7 @@ class NodesHistory(History):
                 return
             node.claims_term = False
             self.trace(lambda: f"node {node.name!r} starts the coordinator of term {own_term.number}")
-            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node))
+            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node, silent_s))
 
         self.clock.schedule_after(self.clock.random.random() * START_S, attempt)
 
@@ -226,7 +228,7 @@ class NodesHistory(History):
         if self.claims.is_away:
             return
         answers = {
-            other.name: self.clock.now - other.heard_s
+            other.name: CoordinatorHeard(self.clock.now - other.heard_s, len(other.agent.living))
             if self.reaches(node, other) and self.reaches(other, node)
             else None
             for other in self.nodes
@@ -239,10 +241,12 @@ class NodesHistory(History):
             newest.node,
             left_out=is_left_out(self.claims.held[node.slots_before :], node.agent.living),
             unseen_s=self.clock.now - max(self.files.signed_s, node.heard_s),
+            workers=len(node.agent.living),
+            total=node.agent.worker_set.total,
         )
         if decide_takeover(view).now:
             from_node = None if newest.node == node.name else newest.node
-            self.claim_term(node, from_node, newest.term + 1)
+            self.claim_term(node, from_node, newest.term + 1, silent_s)
 
     # -- faults ------------------------------------------------------------------------------------------
 

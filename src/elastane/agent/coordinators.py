@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from elastane.agent import priority
 from elastane.agent.processes import Child
 from elastane.agent.restarts import Deaths
-from elastane.claims.terms import SUPERSEDED_CODE
+from elastane.claims.terms import SUPERSEDED_CODE, TermOrder
 
 WITHIN_S = 10
 GRACE_S = 2.0
@@ -24,6 +26,9 @@ class Coordinators:
         start: starts a process that waits for its term on its standard input.
         changed: called whenever another process serves or stands by.
         first_term: number of the first term of this attempt; a resumed run has had earlier ones.
+
+    Attributes:
+        silent_s: how long no agent has heard a coordinator, for the next one.
     """
 
     def __init__(self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1) -> None:
@@ -32,6 +37,7 @@ class Coordinators:
         self._standby: Child | None = None
         self._serving: Child | None = None
         self.term = first_term - 1
+        self.silent_s = 0.0
 
     @property
     def standby_pid(self) -> int | None:
@@ -99,7 +105,8 @@ class Coordinators:
     async def _serve(self, child: Child) -> int:
         self.term += 1
         self._serving = child
-        child.write_line(str(self.term).encode())
+        child.write_line(msgspec.json.encode(TermOrder(self.term, self.silent_s)))
+        self.silent_s = 0.0
         standing_by = asyncio.create_task(self._keep_standby())
         try:
             return await child.wait()

@@ -5,12 +5,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated
+from typing import TypeAlias
 
 import msgspec
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from elastane.agent.takeover import CoordinatorHeard
 from elastane.api.authentication import serve_authenticated
 from elastane.api.coordinator_connection import open_async_connection
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
@@ -23,24 +24,21 @@ ANSWER_S = 1.0
 LARGEST_ANSWER_BYTES = 1024
 
 
-class CoordinatorHeard(msgspec.Struct, frozen=True):
-    """The answer of an agent: it heard the coordinator this many seconds ago."""
-
-    heard_s: Annotated[float, msgspec.Meta(ge=0)]
-
+Answers: TypeAlias = Mapping[NodeName, CoordinatorHeard | None]
+"""The answer of each node's agent; None: it gave none."""
 
 _decode: Decoder[CoordinatorHeard] = Decoder(CoordinatorHeard, at_most_bytes=LARGEST_ANSWER_BYTES)
 
 
 def answer_neighbours(
-    run_dir: RunDir, listening: socket.socket, read_silence: Callable[[], float]
+    run_dir: RunDir, listening: socket.socket, make_answer: Callable[[], CoordinatorHeard]
 ) -> AbstractAsyncContextManager[Server]:
     """Return a server that tells other agents how long this one has not heard the coordinator.
 
     Args:
         run_dir: of the run, with its certificate and its secret.
         listening: a socket that listens; the caller must not use this object again.
-        read_silence: returns the seconds since the coordinator was heard.
+        make_answer: returns the present answer.
 
     Raises:
         OSError: the certificate or the secret cannot be read.
@@ -48,7 +46,7 @@ def answer_neighbours(
 
     async def answer(connection: ServerConnection) -> None:
         try:
-            await connection.send(msgspec.json.encode(CoordinatorHeard(read_silence())), text=True)
+            await connection.send(msgspec.json.encode(make_answer()), text=True)
         except ConnectionClosed:
             return
 
@@ -70,18 +68,18 @@ class NeighbourPoll:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._asking: asyncio.Task[dict[NodeName, float | None]] | None = None
-        self._answers: dict[NodeName, float | None] | None = None
+        self._asking: asyncio.Task[Answers] | None = None
+        self._answers: Answers | None = None
         self._answered_s = 0.0
 
-    def read(self, nodes: tuple[NodeAddress, ...]) -> Mapping[NodeName, float | None] | None:
-        """Return how many seconds ago each agent heard the coordinator, by the last answers.
+    def read(self, nodes: tuple[NodeAddress, ...]) -> Answers | None:
+        """Return the last answers, with the seconds until now.
 
         Args:
             nodes: the agents to ask.
 
         Returns:
-            For each node the seconds, or None if it did not answer; None before all had time to answer.
+            For each node its answer, or None if it gave none; None before all had time to answer.
 
         Raises:
             OSError: the certificate or the secret cannot be read.
@@ -94,7 +92,10 @@ class NeighbourPoll:
         if self._answers is None:
             return None
         age_s = time.monotonic() - self._answered_s
-        return {node: None if heard_s is None else heard_s + age_s for node, heard_s in self._answers.items()}
+        return {
+            node: None if answer is None else msgspec.structs.replace(answer, heard_s=answer.heard_s + age_s)
+            for node, answer in self._answers.items()
+        }
 
     def stop(self) -> None:
         """Forget all answers and ask no more, until `read` is called again."""
@@ -102,7 +103,7 @@ class NeighbourPoll:
             self._asking.cancel()
         self._asking = self._answers = None
 
-    async def _ask_all(self, nodes: tuple[NodeAddress, ...]) -> dict[NodeName, float | None]:
+    async def _ask_all(self, nodes: tuple[NodeAddress, ...]) -> Answers:
         certificate, secret = read_certificate(self._run_dir), read_secret(self._run_dir)
         answers = await asyncio.gather(
             *(_ask(CoordinatorEndpoint(node.host, node.port, certificate), secret) for node in nodes)
@@ -110,14 +111,14 @@ class NeighbourPoll:
         return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
 
 
-async def _ask(endpoint: CoordinatorEndpoint, secret: str) -> float | None:
+async def _ask(endpoint: CoordinatorEndpoint, secret: str) -> CoordinatorHeard | None:
     try:
         async with asyncio.timeout(ANSWER_S):
             connection = await open_async_connection(
                 endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, pings_s=None
             )
             try:
-                return _decode(await connection.recv()).heard_s
+                return _decode(await connection.recv())
             finally:
                 connection.transport.abort()
     except (OSError, WebSocketException, Malformed):

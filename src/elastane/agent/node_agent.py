@@ -12,7 +12,7 @@ from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
-from elastane.agent.takeover import SilenceView, decide_takeover, is_left_out
+from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
 from elastane.api.control import AgentReport, RunOver
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
@@ -122,7 +122,7 @@ class NodeAgent(Agent):
             )
             self._coordinators = Coordinators(start, self._changed.set, self._first_term)
             try:
-                async with answer_neighbours(self._run_dir, for_agents, lambda: link.silent_s):
+                async with answer_neighbours(self._run_dir, for_agents, lambda: self._make_answer(link)):
                     return await self._serve_until_end(link, self._share_charge(self._coordinators, link))
             finally:
                 self._withdraw(endpoint)
@@ -203,13 +203,19 @@ class NodeAgent(Agent):
             self._find_node_in_charge(),
             left_out=is_left_out(claimed, self.workers.living),
             unseen_s=now - self._signed_s,
+            workers=len(self.workers.living),
+            total=self.workers.worker_set.total,
         )
         decision = decide_takeover(view)
         if decision.now:
             self._write_log("coordinator", f"this machine takes charge: {decision.why}")
+            coordinators.silent_s = silent_s
             coordinators.replace()
             self._charge.set()
             self._tried_s = now
+
+    def _make_answer(self, link: ControlLink) -> CoordinatorHeard:
+        return CoordinatorHeard(link.silent_s, len(self.workers.living))
 
     def _read_sign(self) -> int:
         """Return the time stamp that the coordinator in charge renews about every second; 0: it is missing.

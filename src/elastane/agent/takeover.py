@@ -7,8 +7,12 @@ without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+import msgspec
+
+from elastane.api.bounds import Count
+from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.claims.history import list_generations
 from elastane.claims.records import HeldSlot
 
@@ -19,6 +23,18 @@ TURN_S = 0.5
 """How long each node waits for the one before it, so that usually one of them claims the next term."""
 
 
+class CoordinatorHeard(msgspec.Struct, frozen=True):
+    """The answer of an agent to another one.
+
+    Args:
+        heard_s: how many seconds ago it heard the coordinator.
+        workers: how many workers live on its node.
+    """
+
+    heard_s: Annotated[float, msgspec.Meta(ge=0)]
+    workers: Count = 0
+
+
 @dataclass(frozen=True, slots=True)
 class SilenceView:
     """The state of an agent that does not hear the coordinator.
@@ -26,19 +42,22 @@ class SilenceView:
     Args:
         node: its node.
         silent_s: how long it has not heard the coordinator.
-        answers: for each other node of the run the seconds since its agent heard the coordinator; None: it
-            did not answer.
+        answers: of the other nodes of the run; None: no answer.
         coordinator_node: the node of the silent coordinator.
         left_out: the run has gone on without the workers of this node, see `is_left_out`.
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
+        workers: how many workers live on this node.
+        total: how many workers the run should have.
     """
 
     node: NodeName
     silent_s: float
-    answers: Mapping[NodeName, float | None]
+    answers: Mapping[NodeName, CoordinatorHeard | None]
     coordinator_node: NodeName
     left_out: bool = False
     unseen_s: float = 0.0
+    workers: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +73,28 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
 
     The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
     no turn, except the coordinator's: the network may have parted the two, and then it goes on. A node that
-    was left out has its turn only if nothing is left of the run: then it records the loss.
+    was left out has its turn only if nothing is left of the run: then it records the loss. Nodes with less
+    than half of the workers wait longer.
     """
-    hearing = sorted(
-        node for node, heard_s in view.answers.items() if heard_s is not None and heard_s < SILENCE_S
-    )
+    answering = {node: answer for node, answer in view.answers.items() if answer is not None}
+    hearing = sorted(node for node, answer in answering.items() if answer.heard_s < SILENCE_S)
     if view.silent_s < SILENCE_S:
         return TakeoverDecision(now=False, why=f"the coordinator was heard {view.silent_s:.1f} s ago")
     if view.left_out and view.unseen_s < UNSEEN_S:
         return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:
         return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
-    answering = {node for node, heard_s in view.answers.items() if heard_s is not None}
     order = sorted(
-        answering | {view.node, view.coordinator_node},
+        {*answering, view.node, view.coordinator_node},
         key=lambda node: (node != view.coordinator_node, node),
     )
     turn = order.index(view.node)
-    if view.silent_s < SILENCE_S + turn * TURN_S:
+    present = view.workers + sum(answer.workers for answer in answering.values())
+    wait_s = MINORITY_S if 2 * present < view.total else 0.0
+    if view.silent_s < SILENCE_S + turn * TURN_S + wait_s:
+        if wait_s and view.silent_s >= SILENCE_S + turn * TURN_S:
+            why = f"only {present} of {view.total} workers are here, and the others may go on"
+            return TakeoverDecision(now=False, why=why)
         return TakeoverDecision(now=False, why=f"node {order[0] or 'without a name'} has its turn before")
     alone = "" if answering else "; no other node answers"
     return TakeoverDecision(now=True, why=f"no node heard the coordinator for {view.silent_s:.1f} s{alone}")

@@ -15,6 +15,13 @@ NUMBERS_AT_ONCE = 100
 SILENCE_S = 3.0
 """How long a machine, or the coordinator, may be silent before the others go on without it."""
 
+MINORITY_S = 2.5
+"""How much longer the smaller part of a run waits, so that the larger part can go on first.
+
+Perhaps not the others are cut off but this part. They notice its silence in `SILENCE_S`, and need up to this
+time to agree on a successor and to claim its term. Then the smaller part of the run ends, not the larger one.
+"""
+
 NODE_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 """The pattern of the name that a machine gives itself."""
 NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]

@@ -41,6 +41,18 @@ class Superseded(ElastaneError):
         )
 
 
+class TermOrder(msgspec.Struct, frozen=True):
+    """The order to a waiting coordinator to begin.
+
+    Args:
+        term: the lowest number that its term may have.
+        silent_s: how long no agent of the run has heard a coordinator.
+    """
+
+    term: int
+    silent_s: float = 0.0
+
+
 class OwnTerm:
     """The term of this process, in a claim list.
 

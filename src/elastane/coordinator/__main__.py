@@ -1,6 +1,6 @@
 """``python -m elastane.coordinator``: the agent starts it, on a socket that already listens.
 
-The process waits until it reads the number of its term on standard input. Until then it opens no file and
+The process waits until it reads a `TermOrder` on standard input. Until then it opens no file and
 accepts no message. It has already imported all its modules by then, which takes time.
 """
 
@@ -23,7 +23,7 @@ from elastane.api.log_lines import configure_handler
 from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.decisions import DecisionClaims
-from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded
+from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
 from elastane.claims.urls import open_claim_list
 from elastane.coordinator.server import Coordinator
 from elastane.observability.run_files import read_record
@@ -104,21 +104,22 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[configure_handler(logging.StreamHandler())])
     # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    term = sys.stdin.readline()
-    if not term:
+    line = sys.stdin.readline()
+    if not line:
         # The agent has ended, so nothing is left to coordinate.
         return
     os.set_blocking(options.fd, False)
     listening = socket.socket(fileno=options.fd)
     run_dir = RunDir(options.run_dir, options.node)
-    superseded = _serve_term(run_dir, int(term), listening, options.lifeline)
+    order = msgspec.json.decode(line, type=TermOrder)
+    superseded = _serve_term(run_dir, order, listening, options.lifeline)
     if superseded is not None:
         logger.error("%s", superseded)
         sys.exit(SUPERSEDED_CODE)
 
 
 def _serve_term(
-    run_dir: RunDir, at_least: int, listening: socket.socket, lifeline: int | None
+    run_dir: RunDir, order: TermOrder, listening: socket.socket, lifeline: int | None
 ) -> Superseded | None:
     """Claim a term and serve it; return the reason if another coordinator is in charge now."""
     record = read_record(run_dir)
@@ -127,7 +128,7 @@ def _serve_term(
         host, port = listening.getsockname()[:2]
         endpoint = CoordinatorEndpoint(host, port, read_certificate(run_dir), node=run_dir.node)
     claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
-    own_term = OwnTerm(claims, at_least, endpoint)
+    own_term = OwnTerm(claims, order.term, endpoint)
     first_term = 1 if record.resumed is None else record.resumed.first_term
     decisions = DecisionClaims(claims, own_term, first_term)
     # Before the ledger is opened: an older coordinator that still holds its lock sees the claim and ends.
@@ -137,7 +138,9 @@ def _serve_term(
     elif _claim_surely(own_term, lifeline):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
         from_node = _find_earlier_node(own_term, run_dir)
-        coordinator = Coordinator(run_dir, own_term.number, decisions, from_node=from_node)
+        coordinator = Coordinator(
+            run_dir, own_term.number, decisions, from_node=from_node, silent_s=order.silent_s
+        )
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
         return None

@@ -299,7 +299,10 @@ def _handle_steps(turn: Turn, steps: StepReports) -> None:
         roster.progress.loss,
         roster.times,
     )
+    committed = roster.progress.committed
     for report in steps.reports:
+        if report.line.step > max(roster.progress.step, *early, 0):
+            committed = {**committed, **dict.fromkeys(report.line.workers, turn.now)}
         times = add_step_report(times, report)
         if report.line.step > max(early, default=recorded):
             loss = report.line.loss
@@ -311,7 +314,14 @@ def _handle_steps(turn: Turn, steps: StepReports) -> None:
     step = max(roster.progress.step, recorded, max(early, default=0))
     turn.roster = replace(
         roster,
-        progress=replace(roster.progress, recorded=recorded, early=frozenset(early), loss=loss, step=step),
+        progress=replace(
+            roster.progress,
+            recorded=recorded,
+            early=frozenset(early),
+            committed=committed,
+            loss=loss,
+            step=step,
+        ),
         times=times,
     )
 

@@ -7,18 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elastane.api.control import AgentReport
-from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.placement import grant_numbers
 from elastane.coordinator.roster import FIRST_NODE, Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
-
-MINORITY_S = 2.5
-"""How much longer the coordinator waits if most workers are on silent nodes.
-
-Perhaps not they are cut off but this coordinator. They notice its silence in `SILENCE_S`, and need up to this
-time to agree on a successor and to claim its term. Then the smaller part of the run ends, not the larger one.
-"""
 
 WORKER_QUIET_S = 1.2
 """A worker that has been silent for so long has missed two reports, and its agent one."""
@@ -60,7 +53,9 @@ def advance_nodes(turn: Turn) -> None:
     if turn.roster.wanted.target is None:
         return
     nodes, now = turn.roster.nodes, turn.now
-    silent = {name for name in nodes.reports if now - nodes.heard[name] >= SILENCE_S}
+    silent = {
+        name for name, report in nodes.reports.items() if now - _find_sign(turn.roster, report) >= SILENCE_S
+    }
     # A coordinator that hears no node at all is cut off itself.
     may_lose = silent < nodes.reports.keys() and not waits_in_minority(turn.roster, now)
     missing = _list_missing(turn.roster)
@@ -76,6 +71,18 @@ def advance_nodes(turn: Turn) -> None:
             _drain_node(turn, report)
         elif name not in turn.roster.nodes.counted:
             _count_node(turn, report)
+
+
+def _find_sign(roster: Roster, report: AgentReport) -> float:
+    """Return the time of the last sign of a node.
+
+    While its agent is silent, a step that commits with the votes of its workers shows that it is at work. Only
+    then: the last steps before a death are often later than the last report.
+    """
+    heard_s = roster.nodes.heard[report.node]
+    committed = roster.progress.committed
+    voted_s = max((committed.get(worker, 0.0) for worker in list_node_workers(report)), default=0.0)
+    return voted_s if voted_s - heard_s >= WORKER_QUIET_S else heard_s
 
 
 def _count_node(turn: Turn, report: AgentReport) -> None:
@@ -118,7 +125,7 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
 
 def _lose_node(turn: Turn, report: AgentReport) -> None:
     """Exclude all workers of a silent node at once."""
-    silent_s = turn.now - turn.roster.nodes.heard[report.node]
+    silent_s = turn.now - _find_sign(turn.roster, report)
     _exclude_workers(turn, report.node, list_node_workers(report), silent_s)
     target = turn.roster.wanted.target
     _forget_node(turn, report.node)
@@ -212,12 +219,12 @@ def waits_in_minority(roster: Roster, now: float) -> bool:
 def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
     """Return the needed workers that have not ended and are not heard, with the time of their last sign."""
     nodes = roster.nodes
-    # A node that an earlier term did not hear has been silent before this term began.
-    unknown_s = roster.term.began - (0.0 if roster.term.from_node is None else SILENCE_S)
+    # A node that no agent heard before this term has been silent for as long.
+    unknown_s = roster.term.began - roster.term.silent_s
     signs = {worker: roster.heard[worker] for worker in roster.needed if worker in roster.heard}
-    for name, report in nodes.reports.items():
+    for report in nodes.reports.values():
         for worker in roster.needed.intersection(list_node_workers(report)):
-            signs[worker] = max(signs.get(worker, 0.0), nodes.heard[name])
+            signs[worker] = max(signs.get(worker, 0.0), _find_sign(roster, report))
     # A worker of which this term has no sign at all is away, however new the term is.
     return {
         worker: signs.get(worker, unknown_s)

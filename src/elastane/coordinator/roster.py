@@ -46,6 +46,7 @@ class Term:
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
         from_node: the silent node from which this term took over; None: from a process on its own node.
+        silent_s: how long no agent had heard a coordinator when this term was claimed.
     """
 
     number: int
@@ -56,6 +57,7 @@ class Term:
     listening: bool = False
     waiting: tuple[Input, ...] = ()
     from_node: NodeName | None = None
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class StepProgress:
         step: the highest committed step in any report.
         recorded: every step up to this one has been reported.
         early: the reported steps beyond ``recorded``.
+        committed: when the newest step with a worker's vote was reported.
         loss: the loss of the last reported step.
     """
 
@@ -176,6 +179,7 @@ class StepProgress:
     step: int = 0
     recorded: int = 0
     early: frozenset[int] = frozenset()
+    committed: Mapping[WorkerId, float] = field(default_factory=dict)
     loss: float | None = None
 
 
@@ -480,6 +484,7 @@ def create_roster(
     pid: int = 0,
     node: NodeName = "",
     from_node: NodeName | None = None,
+    silent_s: float = 0.0,
     claimed: Iterable[GenerationClaim] = (),
     outcome: OutcomeClaim | None = None,
     pinned: Pinned | None = None,
@@ -497,6 +502,7 @@ def create_roster(
         pid: the process id of this coordinator.
         node: the name of its machine.
         from_node: see `Term`.
+        silent_s: see `Term`.
         claimed: the unplanned generations in the run's claim list that count, in its order.
         outcome: the end of this attempt in the run's claim list.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
@@ -519,6 +525,7 @@ def create_roster(
             node=node,
             listening=term > first_term,
             from_node=from_node,
+            silent_s=silent_s,
         ),
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),

@@ -56,6 +56,7 @@ class Coordinator:
         claims: claims the unplanned generations and the end of a run on several machines.
         from_node: the machine that was in charge before, if it was another one; its coordinator may still
             write into the files of the run.
+        silent_s: how long no agent of the run had heard a coordinator.
 
     Raises:
         OSError: the files of the run cannot be read.
@@ -63,11 +64,17 @@ class Coordinator:
     """
 
     def __init__(
-        self, run_dir: RunDir, term: int, claims: DecisionClaims, *, from_node: NodeName | None = None
+        self,
+        run_dir: RunDir,
+        term: int,
+        claims: DecisionClaims,
+        *,
+        from_node: NodeName | None = None,
+        silent_s: float = 0.0,
     ) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
-        self._from_node = from_node
+        self._from_node, self._silent_s = from_node, silent_s
         self._pinned_on_disk = True
         self._stalled = False
         self._durable_step: int | None = None
@@ -107,6 +114,7 @@ class Coordinator:
             pid=pid,
             node=self._run_dir.node,
             from_node=self._from_node,
+            silent_s=self._silent_s,
             claimed=claimed,
             outcome=outcome,
             pinned=self._record.pinned,

@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
+from elastane.agent.takeover import CoordinatorHeard
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import RunDir
@@ -19,7 +20,7 @@ def make_run_dir(path) -> RunDir:
     return run_dir
 
 
-async def poll(run_dir: RunDir, *nodes: NodeAddress) -> dict[str, float | None]:
+async def poll(run_dir: RunDir, *nodes: NodeAddress) -> dict[str, CoordinatorHeard | None]:
     """Return the first answers of some agents."""
     asking = NeighbourPoll(run_dir)
     async with asyncio.timeout(WAIT_S):
@@ -32,10 +33,10 @@ async def poll(run_dir: RunDir, *nodes: NodeAddress) -> dict[str, float | None]:
 def test_agents_answer_and_dead_ones_do_not(tmp_path) -> None:
     run_dir = make_run_dir(tmp_path / "run")
 
-    async def story() -> dict[str, float | None]:
+    async def story() -> dict[str, CoordinatorHeard | None]:
         listening, unanswered = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        async with answer_neighbours(run_dir, listening, lambda: 4.5):
+        async with answer_neighbours(run_dir, listening, lambda: CoordinatorHeard(4.5, 2)):
             with unanswered:
                 stopped = NodeAddress("stopped", "127.0.0.1", unanswered.getsockname()[1])
                 return await poll(run_dir, NodeAddress("b", "127.0.0.1", port), stopped)
@@ -43,7 +44,8 @@ def test_agents_answer_and_dead_ones_do_not(tmp_path) -> None:
     answers = asyncio.run(story())
     assert answers["stopped"] is None
     assert answers["b"] is not None
-    assert 4.5 <= answers["b"] < 4.5 + WAIT_S
+    assert 4.5 <= answers["b"].heard_s < 4.5 + WAIT_S
+    assert answers["b"].workers == 2
 
 
 def test_an_agent_answers_only_those_that_know_the_run(tmp_path) -> None:
@@ -52,10 +54,10 @@ def test_an_agent_answers_only_those_that_know_the_run(tmp_path) -> None:
     (thief.root / "certificate.pem").write_text(read_certificate(run_dir))
     thief.secret.write_text("b" * 64)
 
-    async def story() -> list[dict[str, float | None]]:
+    async def story() -> list[dict[str, CoordinatorHeard | None]]:
         listening = socket.create_server(("127.0.0.1", 0))
         node = NodeAddress("b", "127.0.0.1", listening.getsockname()[1])
-        async with answer_neighbours(run_dir, listening, lambda: 4.5):
+        async with answer_neighbours(run_dir, listening, lambda: CoordinatorHeard(4.5, 2)):
             # Another certificate, and a wrong secret.
             return [await poll(stranger, node) for stranger in (other, thief)]
 

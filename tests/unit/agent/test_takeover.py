@@ -5,15 +5,27 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.agent.takeover import TURN_S, UNSEEN_S, SilenceView, decide_takeover, is_left_out
-from elastane.api.membership import SILENCE_S
+from elastane.agent.takeover import (
+    TURN_S,
+    UNSEEN_S,
+    CoordinatorHeard,
+    SilenceView,
+    decide_takeover,
+    is_left_out,
+)
+from elastane.api.membership import MINORITY_S, SILENCE_S
 from elastane.claims.records import GenerationClaim, HeldSlot
 
 NODES = ("", "a", "b", "c")
 
 
 def decide(node: str, silent_s: float, **answers: float | None) -> bool:
-    return decide_takeover(SilenceView(node, silent_s, answers, coordinator_node="")).now
+    return decide_takeover(SilenceView(node, silent_s, hear(answers), coordinator_node="")).now
+
+
+def hear(answers: dict[str, float | None], workers: int = 0) -> dict[str, CoordinatorHeard | None]:
+    """Return the answers of nodes that heard the coordinator so many seconds ago."""
+    return {name: None if s is None else CoordinatorHeard(s, workers) for name, s in answers.items()}
 
 
 def test_a_coordinator_that_another_node_hears_keeps_its_term() -> None:
@@ -29,8 +41,17 @@ def test_nodes_take_turns_by_name_and_dead_ones_have_none() -> None:
     assert decide("b", first, a=None)
 
 
+def test_nodes_with_less_than_half_of_the_workers_wait_for_the_others() -> None:
+    view = SilenceView("b", SILENCE_S + TURN_S, {"c": None}, "", workers=1, total=3)
+    assert not decide_takeover(view).now
+    assert "1 of 3 workers" in decide_takeover(view).why
+    assert decide_takeover(replace(view, silent_s=SILENCE_S + TURN_S + MINORITY_S)).now
+    assert decide_takeover(replace(view, total=2)).now
+    assert decide_takeover(replace(view, answers=hear({"c": SILENCE_S}, workers=1))).now
+
+
 def test_the_node_of_the_silent_coordinator_goes_first() -> None:
-    view = SilenceView("z", SILENCE_S, {"a": SILENCE_S}, coordinator_node="z")
+    view = SilenceView("z", SILENCE_S, hear({"a": SILENCE_S}), coordinator_node="z")
     assert decide_takeover(view).now
     assert not decide("a", SILENCE_S)
 
@@ -39,7 +60,7 @@ def test_a_node_that_was_left_out_takes_charge_only_if_nothing_is_left_of_the_ru
     view = SilenceView("b", 50.0, {"": None}, "", left_out=True, unseen_s=UNSEEN_S - 0.1)
     assert not decide_takeover(view).now
     assert decide_takeover(replace(view, unseen_s=UNSEEN_S)).now
-    assert not decide_takeover(replace(view, unseen_s=UNSEEN_S, answers={"": 1.0})).now
+    assert not decide_takeover(replace(view, unseen_s=UNSEEN_S, answers=hear({"": 1.0}))).now
 
 
 def test_a_node_without_which_the_run_has_gone_on_takes_nothing_over() -> None:
@@ -58,7 +79,7 @@ def test_among_nodes_that_all_answer_one_has_the_first_turn(
         node
         for node in nodes
         if decide_takeover(
-            SilenceView(node, silent_s, dict.fromkeys(nodes - {node}, silent_s), coordinator_node)
+            SilenceView(node, silent_s, hear(dict.fromkeys(nodes - {node}, silent_s)), coordinator_node)
         ).now
     ]
     turns = 0 if silent_s < SILENCE_S else 1 + int((silent_s - SILENCE_S) / TURN_S)

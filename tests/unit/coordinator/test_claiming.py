@@ -15,12 +15,11 @@ from elastane.api.control import (
     WorkerFailed,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import SILENCE_S, NodeAddress
+from elastane.api.membership import MINORITY_S, SILENCE_S, NodeAddress
 from elastane.claims.records import GenerationClaim, OutcomeClaim, make_nonce
 from elastane.coordinator.actions import ClaimHeld, ClaimSlot, ClaimUnanswered
 from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
 from elastane.coordinator.decide import LISTEN_S
-from elastane.coordinator.nodes import MINORITY_S
 from elastane.coordinator.roster import create_roster
 from tests.unit.coordinator.conftest import PINNED
 
