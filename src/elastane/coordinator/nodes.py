@@ -76,7 +76,7 @@ def advance_nodes(turn: Turn) -> None:
 def _find_sign(roster: Roster, report: AgentReport) -> float:
     """Return the time of the last sign of a node.
 
-    While its agent is silent, a step that commits with the votes of its workers shows that it is at work. Only
+    While its agent is silent, a step that commits with votes of its workers shows that it is at work. Only
     then: the last steps before a death are often later than the last report.
     """
     heard_s = roster.nodes.heard[report.node]

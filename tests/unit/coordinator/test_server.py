@@ -28,7 +28,7 @@ from elastane.api.control import (
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.claims.history import find_newest_term
-from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm
+from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm, TermOrder
 from elastane.claims.urls import open_claim_list
 from elastane.observability.run_files import read_run
 
@@ -72,7 +72,7 @@ class Served:
             self.send_term()
 
     def send_term(self) -> None:
-        self.process.stdin.write(f"{self.term}\n".encode())
+        self.process.stdin.write(msgspec.json.encode(TermOrder(self.term)) + b"\n")
         self.process.stdin.flush()
 
     def connect(self, secret: str = SECRET, *, timeout_s: float = WAIT_S):
