@@ -161,10 +161,10 @@ class Payloads:
     def merge(
         self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
     ) -> tuple[messages.PartialSum, ...]:
-        """Merge the partial sums that the workers of this node have of some blocks; return what is left."""
+        """Merge the partial sums that the workers of this node have of some blocks; return the parts that are left."""
         left: tuple[messages.PartialSum, ...] = ()
         for block in blocks:
-            # The virtual ranks are the same for all blocks, and so is what is left.
+            # The virtual ranks are the same for all blocks, and so are the parts that are left.
             left = self._gradients.slots.merge_node(block, self._find_terms(block, parts, own_writable=False))
         return left
 

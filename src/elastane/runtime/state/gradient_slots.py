@@ -206,7 +206,7 @@ class GradientSlots:
     def merge_node(
         self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]
     ) -> tuple[PartialSum, ...]:
-        """Merge the partial sums that the workers of this node have of a block; return what is left.
+        """Merge the partial sums that the workers of this node have of a block; return the rest.
 
         It only reads the slots of virtual ranks: if a worker dies now, another generation needs them again.
 
