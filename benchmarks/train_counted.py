@@ -38,7 +38,7 @@ def count_sent_bytes(folder: Path) -> None:
             new.rename(folder / f"{SENT}{mesh.worker}")
         send(mesh, peer, message, pieces)
 
-    Mesh.send = count  # type: ignore[method-assign, assignment]
+    Mesh.send = count  # type: ignore[method-assign,assignment]
 
 
 def main() -> None:

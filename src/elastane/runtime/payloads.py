@@ -161,7 +161,7 @@ class Payloads:
     def merge(
         self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
     ) -> tuple[messages.PartialSum, ...]:
-        """Merge the partial sums that the workers of this node have of some blocks; return the parts that are left."""
+        """Merge the partial sums that the workers of this node have of some blocks; return the rest."""
         left: tuple[messages.PartialSum, ...] = ()
         for block in blocks:
             # The virtual ranks are the same for all blocks, and so are the parts that are left.
