@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,13 +20,19 @@ from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskResize
 from elastane.api.endpoint import read_endpoint
 from elastane.api.rundir import CERTIFICATE, RunDir
+from elastane.protocol.tree import expand_spans
 
-from .stage import find_members, get_state, is_alive, kill
+from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
 HIDDEN = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 """Begins a program that sees no processes from before, and that others know by other process ids."""
+
+EVALUATED_STEP = 7
+"""In the script."""
+GRADIENT_BYTES = 4 * (12 * 256 + 2 * 256 + 257 * 500 + 501 * 4)
+"""The bytes of all gradients of the script's model."""
 
 ADDRESS = "127.0.0.2"
 NODES = {"listen": ADDRESS, "start": 2}
@@ -192,6 +199,57 @@ def test_workers_share_memory_within_a_machine_and_use_tcp_between_machines(stag
 
     ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
     assert_equals_reference(ended)
+
+
+def count_wire_bytes(ended, nodes):
+    """Return the bytes of sums that all nodes together send to others, by step, with all workers.
+
+    Steps in which the shares of a node are not half of the virtual ranks are left out.
+    """
+    sent = Counter()
+    for path in ended.run.run_dir.root.glob("sent-*"):
+        worker = int(path.name.removeprefix("sent-"))
+        for line in path.read_text().splitlines():
+            round_, peer, size = map(int, line.split())
+            if nodes[worker] != nodes[peer]:
+                # An evaluation takes a round too.
+                sent[round_ if round_ <= EVALUATED_STEP else round_ - 1] += size
+    full = {}
+    for line in ended.run.ledger:
+        shares = {worker: expand_spans(spans) for worker, spans in line.workers.items()}
+        first = frozenset().union(*(some for worker, some in shares.items() if nodes[worker] == ""))
+        if shares.keys() == nodes.keys() and first == frozenset(range(VIRTUAL_RANKS // 2)):
+            full[line.step] = sent[line.step]
+    return full
+
+
+@pytest.mark.skipif(not can_hide_processes(), reason="no namespaces of process ids")
+@pytest.mark.parametrize("workers", [2, 4])
+def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, workers):
+    members = (*range(workers), *range(100, 100 + workers))
+
+    async def disturb(run):
+        await run.wait_for_step(1)
+        command = [sys.executable, "-P", "-m", "elastane", "join", str(run.run_dir.root), "--name", "b"]
+        agent = await asyncio.create_subprocess_exec(*HIDDEN, *command, "--slots", str(workers))
+        try:
+            await run.wait_until(
+                lambda answer: all(get_state(answer, w) == "ready" for w in members[workers:])
+            )
+            step = (await step_until_members(run, *members)).step
+            await run.step_until(lambda answer: answer.step > step + 3)
+        finally:
+            agent.kill()
+            await agent.wait()
+        await step_until_members(run, *members[:workers])
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", "--record-sent-sums", disturb=disturb, listen=ADDRESS, start=workers)
+    assert_equals_reference(ended)
+    wire = count_wire_bytes(ended, {worker: "b" if worker >= 100 else "" for worker in members})
+    assert wire
+    # A flat mesh would send as many times more as a node has workers.
+    assert all(2 * GRADIENT_BYTES <= size <= 1.1 * 2 * GRADIENT_BYTES for size in wire.values()), wire
 
 
 def test_control_connections_between_machines_are_encrypted(stage):

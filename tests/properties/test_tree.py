@@ -13,6 +13,8 @@ from elastane.protocol.tree import (
     find_sibling,
     find_spans,
     fold,
+    fold_node,
+    merge_siblings,
     plan_merges,
 )
 
@@ -82,6 +84,28 @@ def test_any_split_over_workers_gives_the_canonical_sum(split):
     assert values[last] == sum_canonically(size)
 
 
+@given(draw_splits(), st.lists(st.integers(0, 2), min_size=5, max_size=5))
+def test_parts_merged_on_nodes_first_give_the_canonical_sum(split, node_of_worker):
+    size, workers = split
+    left = {}
+    for place in set(node_of_worker):
+        mates = [w for w in set(workers) if node_of_worker[w] == place]
+        parts = [node for w in mates for node in cover((r for r in range(size) if workers[r] == w), size)]
+        values = [sum_node(node) for node in parts]
+        plan = merge_siblings(parts, size)
+        for merge in plan.merges:
+            values[merge.target] = (values[merge.target], values[merge.source])
+        left |= {node: values[number] for (node,), number in plan.left}
+        ranks = {rank for rank in range(size) if workers[rank] in mates}
+        assert tuple(node for (node,), _ in plan.left) == cover(ranks, size)
+    values = list(left.values())
+    last = 0
+    for merge in plan_merges(list(left), size):
+        values[merge.target] = (values[merge.target], values[merge.source])
+        last = merge.target
+    assert values[last] == sum_canonically(size)
+
+
 @given(draw_splits(), st.data())
 def test_parts_that_do_not_tile_are_refused(split, data):
     size, workers = split
@@ -119,3 +143,12 @@ def test_a_fast_sum_adds_every_part_once(split):
     first = min(range(len(parts)), key=lambda i: parts[i])
     assert {merge.target for merge in plan} <= {first}
     assert sorted(merge.source for merge in plan) == [i for i in range(len(parts)) if i != first]
+
+
+@given(draw_splits())
+def test_a_fast_sum_of_a_node_leaves_one_part_with_all_its_ranks(split):
+    size, workers = split
+    parts = [find_spans(r for r in range(size) if workers[r] == w) for w in set(workers)]
+    plan = fold_node(parts)
+    assert plan.left == ((((0, size),), min(range(len(parts)), key=lambda i: parts[i])),)
+    assert len(plan.merges) == len(parts) - 1

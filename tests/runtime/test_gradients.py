@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from elastane.protocol.shares import assign_shares
-from elastane.protocol.tree import expand_spans
+from elastane.protocol.tree import cover, expand_spans
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.model_layout import ModelLayout
 
@@ -44,6 +44,19 @@ class Worker:
         return [(part.spans, part.slot) for part in self.gradients.slots.list_parts()]
 
 
+def find_parts(workers: list["Worker"], block: int, writable: "Worker | None") -> list[tuple]:
+    """Return the parts that workers have of a block; the slots of one of them may be written."""
+    return [
+        (
+            part.spans,
+            worker.layout.view_block(worker.gradients.slots.find_sections(part.slot), block),
+            worker is writable,
+        )
+        for worker in workers
+        for part in worker.gradients.slots.list_parts()
+    ]
+
+
 def sum_blocks(size: int, owned: list[list[int]], *, exact: bool = True) -> list[torch.Tensor]:
     """Sum all blocks; worker ``i`` computes ``owned[i]`` in that order, and the first worker reduces."""
     workers = [Worker(size, exact=exact) for _ in owned]
@@ -51,15 +64,7 @@ def sum_blocks(size: int, owned: list[list[int]], *, exact: bool = True) -> list
         worker.compute(ranks)
     owner = workers[0]
     for block in range(len(owner.layout.blocks)):
-        parts = [
-            (
-                spans,
-                worker.layout.view_block(worker.gradients.slots.find_sections(slot), block),
-                worker is owner,
-            )
-            for worker in workers
-            for spans, slot in worker.list_parts()
-        ]
+        parts = find_parts(workers, block, owner)
         owner.gradients.slots.reduce(block, parts)
     return list(owner.gradients.slots.sums)
 
@@ -182,3 +187,54 @@ def test_fast_sums_equal_the_exact_ones_up_to_rounding():
     fast = sum_blocks(7, [[6, 2], [0, 1, 5], [3, 4]], exact=False)
     for sums, expected in zip(fast, sum_alone(7), strict=True):
         torch.testing.assert_close(sums, expected)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [[[0, 1], [2, 3]], [[4, 5], [6, 7]]],
+        [[[0], [1], [2], [3]], [[4], [5], [6], [7]]],
+        [[[0, 1, 2], [3, 4]], [[5, 6], [7]]],
+        [[[0, 3, 5], [1]], [[2, 7], [4, 6]]],
+    ],
+)
+def test_sums_merged_on_nodes_first_have_the_bits_of_one_worker(nodes):
+    expected = sum_alone(8)
+    groups = [[Worker(8) for _ in shares] for shares in nodes]
+    for group, shares in zip(groups, nodes, strict=True):
+        for worker, ranks in zip(group, shares, strict=True):
+            worker.compute(ranks)
+    owner, others = groups[0][0], groups[1]
+    leader = others[-1]
+    for block in range(len(owner.layout.blocks)):
+        own = find_parts(others, block, None)
+        before = [tensor.clone() for _, tensor, _ in own]
+        merged = leader.gradients.slots.merge_node(block, own)
+        # A death can void the merged sums, so that the slots are needed again.
+        assert all(torch.equal(tensor, kept) for (_, tensor, _), kept in zip(own, before, strict=True))
+        assert tuple(part.spans[0] for part in merged) == cover(
+            (rank for ranks in nodes[1] for rank in ranks), 8
+        )
+        there = [
+            (
+                part.spans,
+                leader.layout.view_block(leader.gradients.slots.find_sections(part.slot), block),
+                False,
+            )
+            for part in merged
+        ]
+        here = find_parts(groups[0], block, owner)
+        owner.gradients.slots.reduce(block, [*here, *there])
+    assert all(map(torch.equal, owner.gradients.slots.sums, expected))
+
+
+def test_a_fast_node_leaves_one_part():
+    workers = [Worker(8, exact=False) for _ in range(3)]
+    for worker, ranks in zip(workers, [[0, 1], [2, 3], [6]], strict=True):
+        worker.compute(ranks)
+    parts = find_parts(workers, 0, None)
+    (merged,) = workers[1].gradients.slots.merge_node(0, parts)
+    assert merged.spans == ((0, 4), (6, 7))
+    slots = workers[1].gradients.slots
+    total = workers[1].layout.view_block(slots.find_sections(merged.slot), 0)
+    assert torch.equal(total, parts[0][1] + parts[1][1] + parts[2][1])

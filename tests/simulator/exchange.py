@@ -4,6 +4,7 @@ from elastane.api.membership import WorkerId
 from elastane.protocol import messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.tree import Span
 from tests.simulator.checkers import expect
 from tests.simulator.memory import Memory, sum_parts
 from tests.simulator.network import Payload
@@ -39,7 +40,7 @@ class Exchange:
         slots = self.memory.slots
         match message:
             case messages.PartialSumsReady(blocks=blocks, parts=parts):
-                return {(p.slot, block): slots[p.slot][block] for p in parts for block in blocks}
+                return {(p.slot, b): self.memory.read_slot(p.slot, b) for p in parts for b in blocks}
             case messages.SumsReady(blocks=blocks):
                 return {(0, block): slots[0][block] for block in blocks}
             case messages.Published(units=units):
@@ -65,9 +66,9 @@ class Exchange:
 
     def _read_sum(self, peer: WorkerId, slot: int, block: int) -> int:
         if peer == self.worker:
-            return self.memory.slots[slot][block]
+            return self.memory.read_slot(slot, block)
         if self.world.share_memory(self.worker, peer):
-            return self.world.workers[peer].memory.slots[slot][block]
+            return self.world.workers[peer].memory.read_slot(slot, block)
         return self._payloads[peer, slot, block]
 
     def _read_value(self, peer: WorkerId, unit: int) -> int:
@@ -77,13 +78,27 @@ class Exchange:
 
     def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         for block in blocks:
-            values = [
-                (span, self._read_sum(peer, part.slot, block))
-                for peer, some in parts.items()
-                for part in some
-                for span in part.spans
-            ]
+            values = self._read_parts(block, parts)
             self._store_sum(block, sum_parts(values, self.world.shape.layout.virtual_ranks))
+
+    def merge(
+        self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
+    ) -> tuple[messages.PartialSum, ...]:
+        """Merge the parts of a node; return what is left, which is the same for every block."""
+        left: tuple[messages.PartialSum, ...] = ()
+        for block in blocks:
+            left = self.memory.merge_node(block, self._read_parts(block, parts))
+        return left
+
+    def _read_parts(
+        self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]
+    ) -> list[tuple[Span, int]]:
+        return [
+            (span, self._read_sum(peer, part.slot, block))
+            for peer, some in parts.items()
+            for part in some
+            for span in part.spans
+        ]
 
     def _store_sum(self, block: int, total: int) -> None:
         self.memory.store_sum(block, total)

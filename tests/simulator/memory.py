@@ -1,8 +1,11 @@
 """The memory of a simulated worker: state per unit, and gradients in slots, as symbols."""
 
 from elastane.protocol.messages import PartialSum
-from elastane.protocol.tree import Span, find_sibling, plan_merges
+from elastane.protocol.tree import Span, find_sibling, merge_siblings, plan_merges
 from tests.simulator.reference_run import ReferenceRun, add_sums
+
+NODE_SLOT = 1 << 16
+"""The number of the first slot for merged parts of a node."""
 
 
 class Memory:
@@ -12,6 +15,7 @@ class Memory:
         parameters: the value of each unit.
         optimizer: the optimizer state of each unit; None for units without any here.
         slots: per slot, the partial sum of each block; slot 0 ends with the whole sums.
+        node_slots: per merged part of the worker's node, its sum of each block that the worker leads.
         rooted: the blocks of slot 0 that have whole sums.
         released: the script has continued since the last training step.
     """
@@ -20,6 +24,7 @@ class Memory:
         self.parameters = list(reference.parameters[0])
         self.optimizer: list[int | None] = list(reference.optimizer[0])
         self.slots: list[dict[int, int]] = [{}]
+        self.node_slots: list[dict[int, int]] = []
         self.rooted: set[int] = set()
         self.released = True
         self._nodes: dict[Span, int] = {}
@@ -61,6 +66,22 @@ class Memory:
 
     def list_parts(self) -> tuple[PartialSum, ...]:
         return tuple(PartialSum((node,), slot) for node, slot in sorted(self._nodes.items()))
+
+    def read_slot(self, slot: int, block: int) -> int:
+        """Return the sum of a block in a slot of this worker, or of its node."""
+        return self.node_slots[slot - NODE_SLOT][block] if slot >= NODE_SLOT else self.slots[slot][block]
+
+    def merge_node(self, block: int, parts: list[tuple[Span, int]]) -> tuple[PartialSum, ...]:
+        """Merge parts of a block, each a node of the tree and its symbol; return what is left."""
+        values = [value for _, value in parts]
+        plan = merge_siblings([span for span, _ in parts], self._size)
+        for merge in plan.merges:
+            values[merge.target] = add_sums(values[merge.target], values[merge.source])
+        while len(self.node_slots) < len(plan.left):
+            self.node_slots.append({})
+        for slot, (_, number) in zip(self.node_slots, plan.left, strict=False):
+            slot[block] = values[number]
+        return tuple(PartialSum(spans, NODE_SLOT + place) for place, (spans, _) in enumerate(plan.left))
 
     def store_sum(self, block: int, total: int) -> None:
         """Store a whole sum."""

@@ -185,6 +185,9 @@ class SimWorker(WorkerProcess):
                     lambda: f"{self._format_position()} sums block {' '.join(map(str, blocks))}"
                 )
                 self._exchange.reduce(blocks, parts)
+            case actions.MergeSums(generation, blocks, parts):
+                merged = events.SumsMerged(generation, blocks, self._exchange.merge(blocks, parts))
+                self.schedule(self.draw_duration(self.world.pace.measure_s), lambda: self.handle(merged))
             case actions.TakeSums(peer, blocks):
                 self._exchange.take_sums(peer, blocks)
             case actions.TakeValues(peer, units):

@@ -35,6 +35,17 @@ class Reduce(msgspec.Struct, frozen=True):
     parts: dict[int, tuple[messages.PartialSum, ...]]
 
 
+class MergeSums(msgspec.Struct, frozen=True):
+    """Merge the partial sums of this worker's node, its own included, then answer `SumsMerged`.
+
+    The shell must not add into a slot of a virtual rank: a death can void the merged sums.
+    """
+
+    generation: int
+    blocks: tuple[int, ...]
+    parts: dict[int, tuple[messages.PartialSum, ...]]
+
+
 class TakeSums(msgspec.Struct, frozen=True):
     """Copy whole sums of these blocks from a peer."""
 
@@ -155,6 +166,7 @@ Action: TypeAlias = (
     | SendState
     | LoadState
     | Reduce
+    | MergeSums
     | TakeSums
     | TakeValues
     | BeginRound

@@ -45,6 +45,14 @@ class PartialSumsFinal(msgspec.Struct, frozen=True):
     parts: tuple[messages.PartialSum, ...]
 
 
+class SumsMerged(msgspec.Struct, frozen=True):
+    """The answer to `MergeSums`: the ``parts`` that are left of ``blocks``, and their slots."""
+
+    generation: int
+    blocks: tuple[int, ...]
+    parts: tuple[messages.PartialSum, ...]
+
+
 class Measured(msgspec.Struct, frozen=True):
     """The answer to `Measure`; ``replicated`` as in `elastane.protocol.messages.Vote`."""
 
@@ -104,6 +112,7 @@ Event: TypeAlias = (
     | RoundEntered
     | Computed
     | PartialSumsFinal
+    | SumsMerged
     | Measured
     | Applied
     | Received

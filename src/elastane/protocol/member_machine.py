@@ -27,6 +27,7 @@ from elastane.protocol.events import (
     SnapshotTaken,
     StopRequested,
     StorageRefused,
+    SumsMerged,
 )
 from elastane.protocol.transitions.assignment import assign_round, start_computing
 from elastane.protocol.transitions.checkpoints import retake_snapshot, take_snapshot
@@ -34,7 +35,13 @@ from elastane.protocol.transitions.generations import begin_generation, receive_
 from elastane.protocol.transitions.inbox import receive_message, retry_early_messages
 from elastane.protocol.transitions.release import release_script
 from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.transitions.sums import announce_sums, reduce_sums, take_sums
+from elastane.protocol.transitions.sums import (
+    announce_sums,
+    merge_sums,
+    reduce_sums,
+    send_merged_sums,
+    take_sums,
+)
 from elastane.protocol.transitions.transfer import publish_values, send_requested_state
 from elastane.protocol.transitions.votes import cast_vote, commit_round, compare_votes, request_measurements
 
@@ -61,6 +68,8 @@ class MemberMachine(MemberState):
                 if assignment == self.assignment:
                     self.round.final.update(blocks)
                     self.round.parts = parts
+            case SumsMerged():
+                send_merged_sums(self, event)
             case Measured(ticket):
                 if ticket == self.round.measure_ticket:
                     cast_vote(self, event)
@@ -92,6 +101,7 @@ class MemberMachine(MemberState):
         assign_round(self)
         start_computing(self)
         announce_sums(self)
+        merge_sums(self)
         compare_votes(self)
         reduce_sums(self)
         take_sums(self)

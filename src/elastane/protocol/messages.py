@@ -147,7 +147,10 @@ class Status(PeerMessage, frozen=True, kw_only=True):
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
-    """The sender's partial sums of ``blocks`` are final; sent to their owner."""
+    """Partial sums of ``blocks`` are final: the sender's, for their owner or the leader of the sender's node.
+
+    A leader announces to the owner what it has merged: the partial sums of its whole node.
+    """
 
     round: int
     blocks: tuple[int, ...]

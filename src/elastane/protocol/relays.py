@@ -1,4 +1,8 @@
-"""Relays: what many workers of a node need crosses the wire once, to one of them, which hands it on."""
+"""What many workers of a node need, or have, crosses the wire once.
+
+Down, one of them receives whole sums and new values and hands them on: the relay. Up, one of them merges the
+partial sums of all and sends the result: the leader.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,3 +36,21 @@ def choose_mates(
     if nodes[relay] == nodes[sender]:
         return ()
     return tuple(worker for worker in wanting if worker != relay and nodes[worker] == nodes[relay])
+
+
+def choose_leader(worker: int, owner: int, nodes: Mapping[int, str], block: int) -> int:
+    """Return the worker that merges the partial sums of a block on a worker's node.
+
+    That is the owner of the block on its own node. On each other node different blocks have different
+    leaders.
+
+    Args:
+        worker: a member.
+        owner: the owner of the block.
+        nodes: the node of each worker, in the order of the members.
+        block: the number of the block.
+    """
+    if nodes[owner] == nodes[worker]:
+        return owner
+    mates = [mate for mate, node in nodes.items() if node == nodes[worker]]
+    return mates[block % len(mates)]

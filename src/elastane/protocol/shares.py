@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from elastane.protocol.tree import Span, cover, find_spans
+from elastane.protocol.layout import FRESH
+from elastane.protocol.tree import Span, cover, expand_spans, find_spans
 
 ROUNDING = 1e-9
 """A quota this close to a whole number counts as that number."""
@@ -83,3 +84,23 @@ def assign_missing(
             assigned[worker] = find_spans(missing[start : start + count])
             start += count
     return assigned
+
+
+def assign_ranks(
+    size: int, speeds: Mapping[int, float], claims: Mapping[int, frozenset[int]], known: frozenset[int]
+) -> dict[int, frozenset[int]]:
+    """Return all virtual ranks of each member: its claims, and its part of the ranks without a claim.
+
+    Args:
+        size: V.
+        speeds: the speeds of the members, in their order.
+        claims: the virtual ranks that each member has computed, or computes in any case.
+        known: the virtual ranks that no member needs to compute, because their results are known.
+    """
+    if not (any(claims.values()) or known):
+        shares = assign_shares(size, tuple(speeds.values()))
+        return {worker: expand_spans((share,)) for worker, share in zip(speeds, shares, strict=True)}
+    missing = assign_missing(size, {**claims, FRESH: known}, speeds)
+    return {
+        worker: claims.get(worker, frozenset()) | expand_spans(missing.get(worker, ())) for worker in speeds
+    }

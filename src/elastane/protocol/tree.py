@@ -5,6 +5,7 @@ its left half plus the sum of its right half, so the bits of the root depend on 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -71,6 +72,39 @@ class Merge(msgspec.Struct, frozen=True):
     source: int
 
 
+class MergePlan(msgspec.Struct, frozen=True):
+    """Additions, in order, and what they leave.
+
+    Args:
+        merges: the additions; numbers are positions in a sequence of parts.
+        left: the virtual ranks of each part that is left, with the number of the part that holds their sum.
+    """
+
+    merges: tuple[Merge, ...]
+    left: tuple[tuple[tuple[Span, ...], int], ...]
+
+
+def merge_siblings(parts: Sequence[Span], size: int) -> MergePlan:
+    """Plan to merge siblings of the tree over ``range(size)`` until none are left.
+
+    Wherever these additions happen, the sum of a node has the same bits.
+
+    Args:
+        parts: different nodes of the tree, in any order.
+        size: V, the number of virtual ranks.
+    """
+    order = sorted(range(len(parts)), key=lambda i: parts[i])
+    merges: list[Merge] = []
+    stack: list[tuple[Span, int]] = []
+    for i in order:
+        stack.append((parts[i], i))
+        while len(stack) > 1 and find_sibling(stack[-1][0], size) == stack[-2][0]:
+            (right, source), (left, target) = stack.pop(), stack.pop()
+            merges.append(Merge(target, source))
+            stack.append(((left[0], right[1]), target))
+    return MergePlan(tuple(merges), tuple(((node,), number) for node, number in stack))
+
+
 def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
     """Return the additions that sum ``parts``, nodes that tile ``range(size)``, in the order of the tree.
 
@@ -79,21 +113,24 @@ def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
     Raises:
         ValueError: the parts do not tile the virtual ranks, or a part is not a node.
     """
-    order = sorted(range(len(parts)), key=lambda i: parts[i])
-    plan: list[Merge] = []
-    stack: list[tuple[Span, int]] = []
-    for i in order:
-        stack.append((parts[i], i))
-        while len(stack) > 1 and find_sibling(stack[-1][0], size) == stack[-2][0]:
-            (right, source), (left, target) = stack.pop(), stack.pop()
-            plan.append(Merge(target, source))
-            stack.append(((left[0], right[1]), target))
-    if len(stack) != 1 or stack[0][0] != (0, size):
+    plan = merge_siblings(parts, size)
+    if [spans for spans, _ in plan.left] != [((0, size),)]:
         raise ValueError(f"{tuple(parts)} are not nodes that tile {size} virtual ranks")
-    return tuple(plan)
+    return plan.merges
 
 
 def fold(parts: Sequence[Span]) -> tuple[Merge, ...]:
     """Return the additions of ``--convergence fast``: every part into the first, in order of first rank."""
     first, *rest = sorted(range(len(parts)), key=lambda i: parts[i])
     return tuple(Merge(first, i) for i in rest)
+
+
+def fold_node(parts: Sequence[tuple[Span, ...]]) -> MergePlan:
+    """Plan the additions of ``--convergence fast`` on one node of several: one part is left.
+
+    Args:
+        parts: the virtual ranks of each part, at least one part.
+    """
+    merges = fold([spans[0] for spans in parts])
+    first = merges[0].target if merges else 0
+    return MergePlan(merges, ((find_spans(expand_spans(chain.from_iterable(parts))), first),))

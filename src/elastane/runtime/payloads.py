@@ -11,6 +11,7 @@ import torch
 
 from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.tree import Span
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.payload import unpack_state
@@ -154,6 +155,23 @@ class Payloads:
 
     def reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         """Add up the partial sums of a block: this worker's and those of its peers."""
+        # The sum replaces this worker's own part.
+        self._gradients.slots.reduce(block, self._find_terms(block, parts, own_writable=True))
+
+    def merge(
+        self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
+    ) -> tuple[messages.PartialSum, ...]:
+        """Merge the partial sums that the workers of this node have of some blocks; return the rest."""
+        left: tuple[messages.PartialSum, ...] = ()
+        for block in blocks:
+            # The virtual ranks are the same for all blocks, and so are the parts that are left.
+            left = self._gradients.slots.merge_node(block, self._find_terms(block, parts, own_writable=False))
+        return left
+
+    def _find_terms(
+        self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]], *, own_writable: bool
+    ) -> list[tuple[tuple[Span, ...], torch.Tensor, bool]]:
+        """Return of each part its virtual ranks, its elements, and whether this worker may write to them."""
         layout = self._gradients.layout
         terms = []
         for worker, partial_sums in parts.items():
@@ -165,10 +183,10 @@ class Payloads:
                 tensors = [layout.view_block(slot, block) for slot in slots_there]
             else:
                 tensors = self._parts.pop((worker, self._generation, self.round, block))
-            writable = worker == self._member.worker or self._arenas[worker] is None
+            writable = own_writable if worker == self._member.worker else self._arenas[worker] is None
             for part, tensor in zip(partial_sums, tensors, strict=True):
                 terms.append((part.spans, tensor, writable))
-        self._gradients.slots.reduce(block, terms)
+        return terms
 
     def take_sum(self, peer: int, block: int) -> None:
         """Store the sum of a block that a peer has computed."""

@@ -234,6 +234,9 @@ class Reactor:
             case actions.Reduce(blocks, parts):
                 for block in blocks:
                     self._payloads.reduce(block, parts)
+            case actions.MergeSums(generation, blocks, parts):
+                merged = self._payloads.merge(blocks, parts)
+                self._events.appendleft(events.SumsMerged(generation, blocks, merged))
             case actions.TakeSums(peer, blocks):
                 for block in blocks:
                     self._payloads.take_sum(peer, block)

@@ -24,6 +24,7 @@ from elastane.runtime import worker, worker_settings
 from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.runtime.state.training_state import TrainingState
@@ -134,6 +135,21 @@ def record_work() -> None:
         (root / f"applied-{outcome.step}-{number}").touch()
 
     _around(TrainingState, "apply", after=record_step)
+
+
+def record_sent_sums() -> None:
+    """Write the bytes of sums that this worker sends to each peer to a file: round, peer, bytes."""
+    root, number = _run_dir(), worker_settings.get_settings().worker
+    if root is None:
+        return
+    notes = os.open(root / f"sent-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def record(_mesh: Mesh, peer: int, message: Any, payload: Any = None) -> None:
+        if isinstance(message, messages.PartialSumsReady | messages.SumsReady):
+            size = sum(memoryview(piece).nbytes for piece in payload or ())
+            os.write(notes, f"{message.round} {peer} {size}\n".encode())
+
+    _around(Mesh, "send", before=record)
 
 
 def arm(text: str) -> None:

@@ -33,9 +33,12 @@ parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the
 parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optimizer state is wrong")
 parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
+parser.add_argument("--record-sent-sums", action="store_true")
 options = parser.parse_args()
 
 faults.record_work()
+if options.record_sent_sums:
+    faults.record_sent_sums()
 for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:

@@ -1,12 +1,10 @@
 """The assignment of a round's virtual ranks to this worker, and the start of their computation."""
 
 from elastane.protocol.actions import BeginRound, Compute
-from elastane.protocol.layout import FRESH
-from elastane.protocol.shares import assign_missing, assign_shares
+from elastane.protocol.shares import assign_ranks
 from elastane.protocol.transitions.state import MemberState, RoundPhase
 from elastane.protocol.transitions.sums import pass_on_sums
 from elastane.protocol.transitions.transfer import fetch_more
-from elastane.protocol.tree import expand_spans
 
 
 def assign_round(me: MemberState) -> None:
@@ -22,17 +20,15 @@ def assign_round(me: MemberState) -> None:
     round_.phase = RoundPhase.ASSIGNED
     size = round_.entered.size
     speeds = {member.worker: member.speed for member in generation.members}
+    claims, known = dict[int, frozenset[int]](), frozenset[int]()
     if round_.resumed and (any(me.claims_at.values()) or me.known_at):
         blocks = me.layout.blocks if round_.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
-        known = me.known_at if len(rooted) >= blocks else frozenset[int]()
-        assigned = assign_missing(size, {**me.claims_at, FRESH: known}, speeds)
-        mine = expand_spans(assigned.get(me.worker, ()))
-    else:
-        shares = assign_shares(size, tuple(speeds.values()))
-        mine = expand_spans((shares[generation.workers.index(me.worker)],))
-    new = tuple(sorted(mine - round_.claims))
+        claims, known = me.claims_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
+    ranks = assign_ranks(size, speeds, claims, known)
+    round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
+    new = tuple(sorted(ranks[me.worker] - round_.claims))
     if new:
         round_.claims.update(new)
         round_.to_compute += new

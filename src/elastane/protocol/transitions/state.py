@@ -40,8 +40,10 @@ class RoundState:
         available_sums: the blocks with a whole sum on a peer that has announced it, each with that peer.
         final: the blocks with final partial sums on this worker.
         parts: the partial sums of this worker, the same for every block.
-        announced: the blocks with partial sums that this worker has announced to their owners.
+        announced: the blocks with partial sums that this worker has announced to an owner or a leader.
         ready: the announced partial sums, by block, then by worker.
+        node_ranks: the number of virtual ranks of all members on this worker's node.
+        merged: the blocks of which this worker has merged the partial sums of its node.
         votes: the received votes and this worker's own, by worker.
         measure_ticket: the ticket of the requested measurement; 0: none.
         snapshot_ticket: the ticket of the requested snapshot; 0: none.
@@ -61,6 +63,8 @@ class RoundState:
         self.parts: tuple[messages.PartialSum, ...] = ()
         self.announced: set[int] = set()
         self.ready: dict[int, dict[int, tuple[messages.PartialSum, ...]]] = {}
+        self.node_ranks = 0
+        self.merged: set[int] = set()
         self.votes: dict[int, messages.Vote] = {}
         self.measure_ticket = 0
         self.snapshot_ticket = 0
@@ -76,6 +80,7 @@ class RoundState:
         self.snapshot_ticket = 0
         self.announced.clear()
         self.ready.clear()
+        self.merged.clear()
         self.available_sums.clear()
         self.votes.clear()
 

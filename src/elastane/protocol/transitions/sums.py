@@ -1,41 +1,82 @@
 """Sums of gradients: workers announce partial sums, owners add them, holders copy whole sums.
 
-A whole sum crosses the wire once per node, see `elastane.protocol.relays`.
+On several nodes the partial sums of a node are merged there, and a whole sum crosses the wire once per node,
+see `elastane.protocol.relays`.
 """
 
 from collections.abc import Mapping, Sequence
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Reduce, TakeSums
-from elastane.protocol.relays import choose_mates, choose_receivers
+from elastane.protocol.actions import MergeSums, Reduce, TakeSums
+from elastane.protocol.events import SumsMerged
+from elastane.protocol.relays import choose_leader, choose_mates, choose_receivers
 from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
 def announce_sums(me: MemberState) -> None:
-    """Announce final partial sums of this worker to their owners."""
+    """Announce final partial sums of this worker: to their owners, or to the leaders of its node."""
     round_, generation = me.round, me.generation
     if round_.phase < RoundPhase.ASSIGNED or generation is None:
         return
     old = frozenset[int]().union(*me.rooted_at.values()) if round_.resumed else frozenset[int]()
-    by_owner: dict[int, list[int]] = {}
+    # A worker that computes all virtual ranks of its node has nothing to merge.
+    alone, nodes = round_.node_ranks == len(round_.claims), me.nodes
+    by_receiver: dict[int, list[int]] = {}
     for block in sorted(round_.final - round_.announced):
         round_.announced.add(block)
         if block not in old:
-            by_owner.setdefault(me.owners[block], []).append(block)
-    for owner, blocks in by_owner.items():
-        if owner == me.worker:
+            owner = me.owners[block]
+            receiver = owner if alone else choose_leader(me.worker, owner, nodes, block)
+            by_receiver.setdefault(receiver, []).append(block)
+    for receiver, blocks in by_receiver.items():
+        if receiver == me.worker:
             for block in blocks:
                 round_.ready.setdefault(block, {})[me.worker] = round_.parts
         else:
-            me.send(
-                owner,
-                messages.PartialSumsReady(
-                    generation=generation.number,
-                    round=me.committed + 1,
-                    blocks=tuple(blocks),
-                    parts=round_.parts,
-                ),
-            )
+            _send_partial_sums(me, receiver, blocks, round_.parts)
+
+
+def _send_partial_sums(
+    me: MemberState, receiver: int, blocks: Sequence[int], parts: tuple[messages.PartialSum, ...]
+) -> None:
+    assert me.generation is not None, "only members of a generation sum"
+    me.send(
+        receiver,
+        messages.PartialSumsReady(
+            generation=me.generation.number, round=me.committed + 1, blocks=tuple(blocks), parts=parts
+        ),
+    )
+
+
+def merge_sums(me: MemberState) -> None:
+    """Merge the blocks that this worker leads, after all partial sums of its node are announced."""
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.COMPUTING or generation is None:
+        return
+    # Blocks with the same parts are merged together, so that one message announces them.
+    groups: dict[tuple[tuple[int, tuple[messages.PartialSum, ...]], ...], list[int]] = {}
+    for block in sorted(round_.ready.keys() - round_.merged):
+        by_worker = round_.ready[block]
+        if me.owners[block] != me.worker and _count_ranks(by_worker) == round_.node_ranks:
+            round_.merged.add(block)
+            groups.setdefault(tuple(sorted(by_worker.items())), []).append(block)
+    for parts, blocks in groups.items():
+        me.actions.append(MergeSums(generation.number, tuple(blocks), dict(parts)))
+
+
+def send_merged_sums(me: MemberState, merged: SumsMerged) -> None:
+    """Announce merged sums of this worker's node to the owners; those of an older generation are void."""
+    if me.generation is None or merged.generation != me.generation.number:
+        return
+    by_owner: dict[int, list[int]] = {}
+    for block in merged.blocks:
+        by_owner.setdefault(me.owners[block], []).append(block)
+    for owner, blocks in by_owner.items():
+        _send_partial_sums(me, owner, blocks, merged.parts)
+
+
+def _count_ranks(by_worker: Mapping[int, Sequence[messages.PartialSum]]) -> int:
+    return sum(stop - start for parts in by_worker.values() for p in parts for start, stop in p.spans)
 
 
 def reduce_sums(me: MemberState) -> None:
@@ -48,8 +89,7 @@ def reduce_sums(me: MemberState) -> None:
         if me.owners[block] != me.worker or block in round_.rooted:
             continue
         by_worker = round_.ready[block]
-        count = sum(stop - start for parts in by_worker.values() for p in parts for start, stop in p.spans)
-        if count < round_.entered.size:
+        if _count_ranks(by_worker) < round_.entered.size:
             continue
         round_.rooted.add(block)
         me.actions.append(Reduce((block,), dict(by_worker)))

@@ -6,11 +6,20 @@ one. Complete sums end up in slot 0, from which the optimizer reads the gradient
 
 import threading
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
 from elastane.protocol.messages import PartialSum
-from elastane.protocol.tree import Span, find_sibling, find_spans, fold, plan_merges
+from elastane.protocol.tree import (
+    Span,
+    find_sibling,
+    find_spans,
+    fold,
+    fold_node,
+    merge_siblings,
+    plan_merges,
+)
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.shared_memory import Arena
 
@@ -30,6 +39,8 @@ class GradientSlots:
             reactor thread stores sums that peers have completed.
         complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
         arenas: the memory of each slot.
+        node_arenas: the memory of each merged part of this worker's node; only the blocks that this worker
+            leads take memory.
     """
 
     def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
@@ -38,6 +49,7 @@ class GradientSlots:
         self.lock = threading.RLock()
         self.complete_blocks: set[int] = set()
         self.arenas: list[Arena] = [Arena("slot-0", layout.sections)]
+        self.node_arenas: list[Arena] = []
         self._nodes: dict[Span, int] = {}
         self._size = 0
         self._views: list[list[torch.Tensor]] = []
@@ -54,7 +66,7 @@ class GradientSlots:
 
     def find_sections(self, fd: int) -> tuple[torch.Tensor, ...]:
         """Return the sections of the slot that peers know by this file descriptor."""
-        return next(arena.tensors for arena in self.arenas if arena.fd == fd)
+        return next(arena.tensors for arena in chain(self.arenas, self.node_arenas) if arena.fd == fd)
 
     def touch(self) -> None:
         """Touch slot 0, so that the kernel provides its memory now instead of during the first step."""
@@ -190,6 +202,41 @@ class GradientSlots:
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
             self.complete_blocks.add(block)
+
+    def merge_node(
+        self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]
+    ) -> tuple[PartialSum, ...]:
+        """Merge the partial sums that the workers of this node have of a block; return the rest.
+
+        It only reads the slots of virtual ranks: if a worker dies now, another generation needs them again.
+
+        Args:
+            block: the number of the block.
+            parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
+        """
+        spans = [part[0] for part in parts]
+        plan = merge_siblings([some[0] for some in spans], self._size) if self.exact else fold_node(spans)
+        partial_sums, writable = [part[1] for part in parts], [part[2] for part in parts]
+        last = {merge.target: merge for merge in plan.merges}
+        places = {number: place for place, (_, number) in enumerate(plan.left)}
+        while len(self.node_arenas) < len(plan.left):
+            self.node_arenas.append(Arena(f"node-{len(self.node_arenas)}", self.layout.sections))
+        views = [self.layout.view_block(arena.tensors, block) for arena in self.node_arenas]
+        for merge in plan.merges:
+            number = merge.target
+            target, source = partial_sums[number], partial_sums[merge.source]
+            if number in places and last[number] is merge:
+                partial_sums[number] = torch.add(target, source, out=views[places[number]])
+            elif writable[number]:
+                target.add_(source)
+            else:
+                partial_sums[number], writable[number] = target + source, True
+        for number, place in places.items():
+            if number not in last:
+                views[place].copy_(partial_sums[number])
+        return tuple(
+            PartialSum(some, arena.fd) for (some, _), arena in zip(plan.left, self.node_arenas, strict=False)
+        )
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""
