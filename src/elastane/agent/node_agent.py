@@ -245,8 +245,9 @@ class NodeAgent(Agent):
         self._claims_seen = len(held)
         return held[self._claims_before :]
 
-    def _handle(self, message: ToAgent) -> None:
-        super()._handle(message)
+    def handle_order(self, message: ToAgent) -> None:
+        """Carry out a message from the coordinator."""
+        super().handle_order(message)
         if isinstance(message, SetTarget) and message.leave and not self.is_last:
             self.leave()
 

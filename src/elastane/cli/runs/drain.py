@@ -30,8 +30,8 @@ def drain(
 ) -> None:
     """Let WORKER, or the machine NODE, leave RUN at a commit, without losing any of its work.
 
-    The run then continues with one worker fewer, or without those of NODE, whose
-    elastane join ends. An unmodified script gets SIGTERM and has time to save;
+    The run then continues with one worker fewer, or without those of NODE. The
+    elastane join on NODE ends then. An unmodified script gets SIGTERM and has time to save;
     then the others restart without WORKER.
     """
     run_dir = find_own_run(
