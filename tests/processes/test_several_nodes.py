@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from elastane.agent.node_agent import NodeAgent
-from elastane.api.control import AskResize
+from elastane.api.control import AskDrainNode, AskResize
 from elastane.api.endpoint import read_endpoint
 from elastane.api.rundir import CERTIFICATE, RunDir
 from elastane.protocol.tree import expand_spans
@@ -79,6 +79,22 @@ def test_a_machine_joins_and_leaves(stage, assert_equals_reference):
     assert ended.find_subjects("node.joined") == ["node b"]
     assert ended.find_events("worker.died") == []
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 100", "worker 101"]
+
+
+def test_a_user_drains_a_machine(stage, assert_equals_reference):
+    async def disturb(run):
+        await run.wait_for_step(4)
+        async with join(stage, run, "b") as agent:
+            await step_until_members(run, 0, 1, 100, 101)
+            assert (await run.ask(AskDrainNode(node="b"))).ok
+            await run.step_until(lambda answer: get_state(answer, 100) == get_state(answer, 101) == "")
+            await run.wait_for_event("node.left", "node b")
+        assert agent.left
+        run.stop_pacing()
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
 
 
 def test_workers_and_the_coordinator_die_in_a_run_on_three_machines(stage, assert_equals_reference):

@@ -154,7 +154,7 @@ class Agent:
             find_endpoint,
             read_secret(self._run_dir),
             self.make_report,
-            self._handle,
+            self.handle_order,
             self._changed,
             log=partial(self._write_log, "coordinator"),
             report_every_s=report_every_s,
@@ -250,7 +250,8 @@ class Agent:
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _handle(self, message: ToAgent) -> None:
+    def handle_order(self, message: ToAgent) -> None:
+        """Carry out a message from the coordinator."""
         match message:
             case SetTarget():
                 self.workers.set_target(message)

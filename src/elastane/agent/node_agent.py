@@ -14,7 +14,7 @@ from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
-from elastane.api.control import AgentReport, RunOver
+from elastane.api.control import AgentReport, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
@@ -250,6 +250,12 @@ class NodeAgent(Agent):
             self._tried_s = time.monotonic()
         self._claims_seen = len(held)
         return held[self._claims_before :]
+
+    def handle_order(self, message: ToAgent) -> None:
+        """Carry out a message from the coordinator."""
+        super().handle_order(message)
+        if isinstance(message, SetTarget) and message.leave and not self.is_last:
+            self.leave()
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator, with the name, address and slots of this machine."""

@@ -332,6 +332,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         total: the number of workers of the run.
         nodes: all nodes of the run.
         numbers: more numbers for workers, as first number and end; None: the agent has enough.
+        leave: the node must leave the run, because a user has drained it.
     """
 
     target: int
@@ -340,6 +341,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
     total: int = 0
     nodes: tuple[NodeAddress, ...] = ()
     numbers: Numbers | None = None
+    leave: bool = False
 
 
 class KillWorker(ControlMessage, frozen=True, kw_only=True):
@@ -381,6 +383,12 @@ class AskResize(ControlMessage, frozen=True, kw_only=True):
 
 class AskDrain(ControlMessage, frozen=True, kw_only=True):
     worker: WorkerId
+
+
+class AskDrainNode(ControlMessage, frozen=True, kw_only=True):
+    """Let a machine leave the run with all its workers; ``node`` is empty for the first one."""
+
+    node: NodeName
 
 
 class AskStop(ControlMessage, frozen=True, kw_only=True):
@@ -442,7 +450,7 @@ ToWorker: TypeAlias = (
 )
 FromAgent: TypeAlias = AgentReport
 ToAgent: TypeAlias = SetTarget | KillWorker | RunOver
-Ask: TypeAlias = AskResize | AskDrain | AskEvict | AskStop | AskCheckpoint | AskStatus
+Ask: TypeAlias = AskResize | AskDrain | AskDrainNode | AskEvict | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 

@@ -26,6 +26,8 @@ NODE_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 """The pattern of the name that a machine gives itself."""
 NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
+FIRST_NODE_WORD = "first"
+"""The word for the machine without a name in commands."""
 
 
 Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}$")]

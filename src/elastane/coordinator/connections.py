@@ -13,6 +13,7 @@ from elastane.api.control import (
     AgentReport,
     AskCheckpoint,
     AskDrain,
+    AskDrainNode,
     AskEvict,
     AskResize,
     AskStatus,
@@ -98,7 +99,9 @@ class Connections:
             deadline.cancel()
 
     def _dispatch(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
-        if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):
+        if isinstance(
+            message, AskResize | AskDrain | AskDrainNode | AskEvict | AskStatus | AskStop | AskCheckpoint
+        ):
             self._last_token += 1
             self.requesters[self._last_token] = outbox
             self.inbox.put_nowait(CommandRequest(self._last_token, message))

@@ -242,6 +242,7 @@ def _forget_node(turn: Turn, name: NodeName) -> None:
             reports={other: report for other, report in nodes.reports.items() if other != name},
             heard={other: time for other, time in nodes.heard.items() if other != name},
             counted=nodes.counted - {name},
+            drained=nodes.drained - {name},
             granted={other: numbers for other, numbers in nodes.granted.items() if other != name},
         ),
     )

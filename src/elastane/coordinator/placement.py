@@ -101,6 +101,8 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
             total=total,
             nodes=nodes,
             numbers=roster.nodes.granted.get(name),
+            # The last node has none to leave the run to.
+            leave=name in roster.nodes.drained and len(targets) > 1,
         )
         for name, target in targets.items()
     }
@@ -110,6 +112,7 @@ def is_order_known(report: AgentReport, order: SetTarget) -> bool:
     """Return whether the agent has carried out this order."""
     return (
         order.numbers is None
+        and (report.leaving or not order.leave)
         and (report.target, report.total, report.nodes) == (order.target, order.total, order.nodes)
         and set(report.draining) == set(order.drain)
     )

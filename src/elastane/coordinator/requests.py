@@ -7,6 +7,7 @@ from elastane.api.control import (
     Ask,
     AskCheckpoint,
     AskDrain,
+    AskDrainNode,
     AskEvict,
     AskResize,
     AskStatus,
@@ -14,10 +15,11 @@ from elastane.api.control import (
     KillWorker,
     StopTraining,
 )
-from elastane.api.membership import WorkerId
+from elastane.api.membership import FIRST_NODE_WORD, NodeName, WorkerId
 from elastane.coordinator.actions import CommandRequest
 from elastane.coordinator.checkpointing import request_checkpoint
 from elastane.coordinator.generations import list_leaving
+from elastane.coordinator.nodes import describe_node
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.status import build_status
 from elastane.coordinator.turn import Turn
@@ -45,6 +47,8 @@ def find_refusal(roster: Roster, ask: Ask) -> str:
         return "the coordinator has just started and does not know its workers yet; try again"
     if isinstance(ask, AskDrain):
         return _find_drain_refusal(roster, ask.worker, roster.wanted.target)
+    if isinstance(ask, AskDrainNode):
+        return _find_node_refusal(roster, ask.node)
     if isinstance(ask, AskCheckpoint):
         if roster.spec.checkpoints is not None:
             return ""
@@ -73,6 +77,19 @@ def _find_drain_refusal(roster: Roster, worker: WorkerId, target: int) -> str:
     return ""
 
 
+def _find_node_refusal(roster: Roster, node: NodeName) -> str:
+    reports = roster.nodes.reports
+    if node not in reports:
+        names = ", ".join(name or FIRST_NODE_WORD for name in sorted(reports))
+        return f"no machine {node or FIRST_NODE_WORD} in this run; taking part: {names or 'none'}"
+    leaving = roster.nodes.drained | {name for name, report in reports.items() if report.leaving}
+    if node not in leaving and reports.keys() <= leaving | {node}:
+        return (
+            f"{describe_node(node)} cannot leave: no other machine stays; to end the run, use `elastane stop`"
+        )
+    return ""
+
+
 def _carry_out(turn: Turn, ask: Ask) -> None:
     match ask:
         case AskStatus():
@@ -81,6 +98,8 @@ def _carry_out(turn: Turn, ask: Ask) -> None:
             _resize(turn, ask)
         case AskDrain(worker=worker):
             _drain(turn, worker)
+        case AskDrainNode(node=node):
+            _drain_node(turn, node)
         case AskEvict():
             _evict(turn)
         case AskStop():
@@ -109,6 +128,15 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
         return
     turn.record("drain.requested", who="user", why=f"worker {worker} must leave", workers=(worker,))
     turn.set_target(roster.wanted.target - 1, roster.wanted.draining | {worker}, by_hand=True)
+
+
+def _drain_node(turn: Turn, node: NodeName) -> None:
+    """Order the agent of a node to leave; its next report says so, and lets the workers leave."""
+    roster = turn.roster
+    if node in roster.nodes.drained or roster.wanted.target is None:
+        return
+    turn.roster = replace(roster, nodes=replace(roster.nodes, drained=roster.nodes.drained | {node}))
+    turn.set_target(roster.wanted.target, roster.wanted.draining)
 
 
 def _evict(turn: Turn) -> None:

@@ -137,6 +137,7 @@ class Nodes:
         granted: the last range of workers' numbers for each node, until its agent has reported it.
         numbers_end: the end of the highest range that any node has had or was granted.
         lost: the nodes that have been lost and not heard again.
+        drained: the nodes that a user has asked to leave, until they have left.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
@@ -145,6 +146,7 @@ class Nodes:
     granted: Mapping[NodeName, Numbers] = field(default_factory=dict)
     numbers_end: int = 0
     lost: frozenset[NodeName] = frozenset()
+    drained: frozenset[NodeName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

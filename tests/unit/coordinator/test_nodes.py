@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.control import AgentReport, AskResize, KillWorker, ProcessInfo, SetTarget, WorkerExit
+from elastane.api.control import (
+    AgentReport,
+    AskDrainNode,
+    AskResize,
+    KillWorker,
+    ProcessInfo,
+    SetTarget,
+    WorkerExit,
+)
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
 from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers, order_members
@@ -345,3 +353,21 @@ def test_on_one_node_members_keep_their_order(joins) -> None:
     joiners = [Member(i, "", 0) for i, joining in enumerate(joins) if joining]
     ordered = order_members([*settled, *joiners], 2)
     assert [member.worker for member in ordered] == [member.worker for member in (*settled, *joiners)]
+
+
+def test_a_drained_node_is_ordered_to_leave_until_it_says_so(two_nodes) -> None:
+    stage, node = two_nodes
+    assert stage.ask(AskDrainNode(node="b")).ok
+    stage.actions.clear()
+    node.report()
+    assert node.order.leave
+    node.report(leaving=True)
+    assert stage.newest.workers == (0, 1)
+    assert list_targets(stage)["b"] == 0
+
+
+def test_the_last_machine_that_stays_cannot_be_drained(two_nodes) -> None:
+    stage, _ = two_nodes
+    assert stage.ask(AskDrainNode(node="c")).why == "no machine c in this run; taking part: first, b"
+    assert stage.ask(AskDrainNode(node="")).ok
+    assert "no other machine stays" in stage.ask(AskDrainNode(node="b")).why

@@ -7,6 +7,7 @@ from elastane.api.control import (
     Ask,
     AskCheckpoint,
     AskDrain,
+    AskDrainNode,
     AskEvict,
     AskResize,
     AskStatus,
@@ -42,6 +43,8 @@ def find_world_refusal(world: World, spec: RunSpec, ask: Ask) -> str:
         )
     if isinstance(ask, AskDrain):
         return _find_drain_refusal(world, ask)
+    if isinstance(ask, AskDrainNode):
+        return "an unmodified script trains on one machine; to end the run, use `elastane stop`"
     return _find_resize_refusal(world, spec, ask)
 
 
@@ -76,7 +79,7 @@ def translate_request(ask: Ask) -> WorldInput | None:
             return StopRequest(who, why)
         case AskEvict():
             return KillRequest()
-        case AskStatus() | AskCheckpoint():
+        case AskStatus() | AskCheckpoint() | AskDrainNode():
             return None
 
 

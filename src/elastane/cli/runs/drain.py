@@ -1,10 +1,14 @@
-"""``elastane drain``: let one worker leave a run."""
+"""``elastane drain``: let a worker or a machine leave a run."""
 
+import re
 from typing import Annotated
 
 import typer
 
-from elastane.api.control import AskDrain
+from elastane.api.control import AskDrain, AskDrainNode
+from elastane.api.errors import BadInput
+from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME, WorkerId
+from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
@@ -14,22 +18,34 @@ from elastane.cli.stop_times import describe_restart
 
 def drain(
     run: RunName,
-    worker: Annotated[
-        int, typer.Argument(metavar="WORKER", help="Number of the worker, as elastane ps shows it.", min=0)
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKER|NODE",
+            help="Worker number or machine name, as elastane ps shows it; first: the first machine.",
+        ),
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Return once the worker has left.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once the worker or machine has left.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let WORKER leave RUN at a commit, without losing any of its work.
+    """Let WORKER, or the machine NODE, leave RUN at a commit, without losing any of its work.
 
-    The run then continues with one worker fewer. An unmodified script gets
-    SIGTERM and has time to save; then the others restart without WORKER.
+    The run then continues with one worker fewer, or without those of NODE. The
+    elastane join on NODE ends then. An unmodified script gets SIGTERM and has time to save;
+    then the others restart without WORKER.
     """
     run_dir = find_own_run(
         run,
         means="the controller would start another worker in its place",
         do="elastane scale {job} --max N for fewer workers",
     )
+    if subject.isdecimal() and subject.isascii():
+        _drain_worker(run_dir, int(subject), wait=wait, as_json=as_json)
+    else:
+        _drain_node(run_dir, subject, wait=wait, as_json=as_json)
+
+
+def _drain_worker(run_dir: RunDir, worker: WorkerId, *, wait: bool, as_json: bool) -> None:
     answer = send_request(run_dir, AskDrain(worker=worker))
     console = open_console(as_json=as_json)
     if wait:
@@ -51,3 +67,24 @@ def drain(
         print_json(
             {"ok": True, "worker": worker, "workers": list_members(answer), "generation": answer.generation}
         )
+
+
+def _drain_node(run_dir: RunDir, name: str, *, wait: bool, as_json: bool) -> None:
+    node = "" if name == FIRST_NODE_WORD else name
+    if not re.fullmatch(f"({NODE_NAME})?", node):
+        raise BadInput(
+            f"{name!r} is neither a number of a worker nor a name of a machine",
+            do="choose one that elastane ps shows",
+        )
+    answer = send_request(run_dir, AskDrainNode(node=node))
+    if wait:
+        answer = wait_until(
+            run_dir,
+            done=lambda status: all(row.node != node for row in status.processes),
+            stuck=lambda _: "",
+        )
+    what = f"{name} has left" if wait else f"accepted: {name} leaves at the next possible commit"
+    open_console(as_json=as_json).print(what, markup=False)
+    if as_json:
+        workers = list_members(answer)
+        print_json({"ok": True, "node": node, "workers": workers, "generation": answer.generation})
