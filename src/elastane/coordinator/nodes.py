@@ -115,6 +115,9 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
     staying = set(roster.list_living(list_node_workers(report))) - roster.wanted.draining
     if not list_node_workers(report):
         _forget_node(turn, report.node)
+        # Other agents name it until their next orders.
+        nodes = turn.roster.nodes
+        turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
         turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
     elif staying and target is not None:
         workers = tuple(sorted(staying))

@@ -136,7 +136,7 @@ class Nodes:
         counted: the nodes with slots that are in the number of workers that the run should have.
         granted: the last range of workers' numbers for each node, until its agent has reported it.
         numbers_end: the end of the highest range that any node has had or was granted.
-        lost: the nodes that have been lost and not heard again.
+        lost: the nodes that have been lost or have left, and were not heard again.
         drained: the nodes that a user has asked to leave, until they have left.
     """
 
