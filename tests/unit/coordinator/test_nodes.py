@@ -203,6 +203,10 @@ def test_a_leaving_node_is_drained_and_forgotten(two_nodes) -> None:
     stage.adopt()
     node.report(leaving=True)
     assert stage.list_kinds("node.left", "worker.died") == ["node.left"]
+    # An agent that has not received its next order names the node still.
+    stage.wait(SILENCE_S)
+    stage.report_agent(nodes=(NodeAddress(""), NodeAddress("b")))
+    assert stage.list_kinds("node.lost") == []
     assert "b" not in stage.roster.nodes.reports
 
 
