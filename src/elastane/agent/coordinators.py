@@ -28,7 +28,7 @@ class Coordinators:
         first_term: number of the first term of this attempt; a resumed run has had earlier ones.
 
     Attributes:
-        silent_s: how long no agent has heard a coordinator, for the next one.
+        silent_s: how long every agent was without a coordinator, for the next one.
     """
 
     def __init__(self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1) -> None:

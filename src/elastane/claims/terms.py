@@ -46,7 +46,7 @@ class TermOrder(msgspec.Struct, frozen=True):
 
     Args:
         term: the lowest number that its term may have.
-        silent_s: how long no agent of the run has heard a coordinator.
+        silent_s: how long all agents of the run were without a coordinator.
     """
 
     term: int
