@@ -29,7 +29,7 @@ def end_run(turn: Turn, event: RunEnd, over: RunOver, *, who: str = "coordinator
 def end_as_claimed(turn: Turn) -> None:
     """End the run with the outcome that an earlier term has claimed."""
     claim = turn.roster.claiming.outcome
-    if claim is not None:
+    if claim is not None and turn.roster.over is None:
         over = RunOver(code=claim.code, why=claim.why, traceback=claim.traceback, lost=claim.lost)
         announce_end(turn, Ending(claim.event, over, claim.cause, claim.files))
 

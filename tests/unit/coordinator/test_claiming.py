@@ -290,6 +290,7 @@ def test_a_later_term_ends_the_run_as_an_earlier_one_has_claimed(spread) -> None
     later = replace(stage, roster=roster, actions=[], written=[])
     hear(later, 0, 1, 100)
     later.wait(LISTEN_S)
+    later.wait(1.0)
     assert {over.code for over in later.list_messages(RunOver)} == {STOPPED}
     (event,) = [event for event in later.events if event.kind == "run.stopped"]
     assert (event.who, event.why) == ("a user", "enough")
