@@ -12,7 +12,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from elastane.agent.takeover import CoordinatorHeard
-from elastane.api.authentication import serve_authenticated
+from elastane.api.authentication import Pages, serve_authenticated
 from elastane.api.coordinator_connection import open_async_connection
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.membership import NodeAddress, NodeName
@@ -31,7 +31,10 @@ _decode: Decoder[CoordinatorHeard] = Decoder(CoordinatorHeard, at_most_bytes=LAR
 
 
 def answer_neighbours(
-    run_dir: RunDir, listening: socket.socket, make_answer: Callable[[], CoordinatorHeard]
+    run_dir: RunDir,
+    listening: socket.socket,
+    make_answer: Callable[[], CoordinatorHeard],
+    pages: Pages | None = None,
 ) -> AbstractAsyncContextManager[Server]:
     """Return a server that tells other agents how long this one has not heard the coordinator.
 
@@ -39,6 +42,7 @@ def answer_neighbours(
         run_dir: of the run, with its certificate and its secret.
         listening: a socket that listens; the caller must not use this object again.
         make_answer: returns the present answer.
+        pages: for clients of the run; None: there are none.
 
     Raises:
         OSError: the certificate or the secret cannot be read.
@@ -56,6 +60,7 @@ def answer_neighbours(
         read_secret(run_dir),
         largest_bytes=LARGEST_ANSWER_BYTES,
         context=load_server_context(run_dir),
+        pages=pages,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -12,16 +13,18 @@ from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
+from elastane.agent.run_pages import RunPages
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
 from elastane.api.control import AgentReport, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import NodeName
+from elastane.api.membership import NodeAddress, NodeName
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import Resumed, RunSpec
+from elastane.api.ticket_files import open_tickets
 from elastane.api.untrusted_data import Malformed
 from elastane.claims.records import HeldSlot, TermClaim
 from elastane.claims.terms import SUPERSEDED_CODE
@@ -49,6 +52,7 @@ class NodeAgent(Agent):
         begins: this machine begins the attempt, so its coordinator has the first term.
         commands: the commands of the processes that it starts.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
+        opened: is called with the address of this agent once it answers tickets.
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.
@@ -65,8 +69,10 @@ class NodeAgent(Agent):
         begins: bool,
         commands: Commands | None = None,
         resumed: Resumed | None = None,
+        opened: Callable[[NodeAddress], None] = lambda _: None,
     ) -> None:
         super().__init__(run_dir, spec, commands, resumed)
+        self._opened = opened
         if not begins:
             # The coordinator says how many workers this machine runs, and under which numbers.
             self.workers.worker_set = WorkerSet(target=0, numbers=())
@@ -106,6 +112,7 @@ class NodeAgent(Agent):
             self._port = for_agents.getsockname()[1]
             if self._begins:
                 create_certificate(self._run_dir)
+                open_tickets(self._run_dir)
             host, port = for_coordinator.getsockname()[:2]
             endpoint = CoordinatorEndpoint(
                 host, port, read_certificate(self._run_dir), node=self._run_dir.node
@@ -122,10 +129,26 @@ class NodeAgent(Agent):
             )
             self._coordinators = Coordinators(start, self._changed.set, self._first_term)
             try:
-                async with answer_neighbours(self._run_dir, for_agents, lambda: self._make_answer(link)):
-                    return await self._serve_until_end(link, self._share_charge(self._coordinators, link))
+                pages = self._make_pages()
+                async with answer_neighbours(
+                    self._run_dir, for_agents, lambda: self._make_answer(link), pages
+                ):
+                    self._opened(self._address)
+                    over = await self._serve_until_end(link, self._share_charge(self._coordinators, link))
+                    await pages.let_clients_finish()
+                    return over
             finally:
                 self._withdraw(endpoint)
+
+    @property
+    def _address(self) -> NodeAddress:
+        return NodeAddress(self._run_dir.node, self._host, self._port)
+
+    def _make_pages(self) -> RunPages:
+        # Before its first order an agent knows only itself.
+        return RunPages(
+            self._run_dir, self.spec.name, lambda: self.workers.worker_set.nodes or (self._address,)
+        )
 
     def _withdraw(self, own: CoordinatorEndpoint) -> None:
         """Remove the endpoint of this machine at the end of the run; another one may begin an attempt now."""

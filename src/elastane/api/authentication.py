@@ -13,9 +13,10 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from elastane.api.endpoint import build_bearer_header
@@ -29,14 +30,26 @@ PATH = "/"
 logger = logging.getLogger(__name__)
 
 
+class Pages(Protocol):
+    """What a server answers to requests that open no WebSocket."""
+
+    async def admit(self, authorization: str) -> Response | None:
+        """Return the answer to a ticket, with the status 200 if it admits; None: it presents no ticket."""
+
+    async def show(self, path: str) -> Response:
+        """Return a page for a client with the secret of the run."""
+
+
 class Authenticator:
     """All connections that have not presented the secret.
 
     Args:
         secret: the secret of the run; every connection presents it as a bearer token.
+        pages: answers tickets, and requests for anything but `PATH`; None: there are no pages.
     """
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, pages: Pages | None = None) -> None:
+        self._pages = pages
         self._unproven: UnprovenConnections[GuardedConnection] = UnprovenConnections(
             compute_admission_rules()
         )
@@ -69,8 +82,8 @@ class Authenticator:
         if (line := self._refusals.count(reason, time.monotonic())) is not None:
             logger.warning("%s", line)
 
-    def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Accept a connection that presents the secret once; answer any other one with an error.
+    async def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Accept a connection that presents the secret once; answer any other one with an error or a page.
 
         The time of the comparison does not depend on where the texts differ.
         """
@@ -80,14 +93,40 @@ class Authenticator:
         if len(presented) != 1 or not hmac.compare_digest(
             presented[0].encode(errors="surrogateescape"), self._authorization
         ):
-            self.count(connection, "a wrong secret" if presented else "no Authorization header")
-            text = "send one header, Authorization: Bearer SECRET; the secret is in RUN/secret\n"
-            return connection.respond(HTTPStatus.UNAUTHORIZED, text)
+            return await self._answer_ticket(connection, presented)
+        self._prove(connection)
+        if request.path == PATH:
+            return None
+        if self._pages is not None:
+            return await self._pages.show(request.path)
+        return make_page_response(HTTPStatus.NOT_FOUND, f"this server answers at {PATH} only\n".encode())
+
+    async def _answer_ticket(self, connection: "GuardedConnection", presented: list[str]) -> Response:
+        answer = None
+        if self._pages is not None and len(presented) == 1:
+            answer = await self._pages.admit(presented[0])
+        if answer is not None and answer.status_code == HTTPStatus.OK:
+            self._prove(connection)
+            return answer
+        self.count(connection, "a wrong secret" if presented else "no Authorization header")
+        text = "send one header, Authorization: Bearer SECRET; the secret is in RUN/secret\n"
+        return answer or make_page_response(HTTPStatus.UNAUTHORIZED, text.encode())
+
+    def _prove(self, connection: "GuardedConnection") -> None:
         connection.proven = True
         self._unproven.discard(connection)
-        if request.path != PATH:
-            return connection.respond(HTTPStatus.NOT_FOUND, f"this server answers at {PATH} only\n")
-        return None
+
+
+def make_page_response(status: HTTPStatus, body: bytes) -> Response:
+    """Return a response after which the connection closes."""
+    headers = Headers(
+        [
+            ("Connection", "close"),
+            ("Content-Length", str(len(body))),
+            ("Content-Type", "application/octet-stream"),
+        ]
+    )
+    return Response(status.value, status.phrase, headers, body)
 
 
 class GuardedConnection(ServerConnection):
@@ -128,6 +167,7 @@ def serve_authenticated(
     *,
     largest_bytes: int,
     context: ssl.SSLContext | None = None,
+    pages: Pages | None = None,
 ) -> AbstractAsyncContextManager[Server]:
     """Return a WebSocket server for connections with the secret of a run; it serves as a context.
 
@@ -137,10 +177,11 @@ def serve_authenticated(
         secret: of the run.
         largest_bytes: size limit of a received message.
         context: encrypts the connections; None: they stay on this machine.
+        pages: what the server answers to other requests; None: an error.
     """
     logger = logging.getLogger("websockets.server")
     logger.addFilter(filter_unproven_records)
-    authenticator = Authenticator(secret)
+    authenticator = Authenticator(secret, pages)
     return serve(
         handle,
         sock=make_patient_listener(listening),

@@ -418,7 +418,7 @@ class AskStatus(ControlMessage, frozen=True, kw_only=True):
 class Answer(ControlMessage, frozen=True, kw_only=True):
     """The answer to any request: ``ok``, or ``why`` not; the rest answers `AskStatus` and changes.
 
-    ``by_hand`` is True if a user, not a controller, last set the target.
+    ``by_hand`` is True if a user, not a controller, last set the target; ``nodes`` are the machines.
     """
 
     ok: bool
@@ -432,6 +432,7 @@ class Answer(ControlMessage, frozen=True, kw_only=True):
     by_hand: bool = False
     state: str = ""
     processes: tuple[ProcessInfo, ...] = ()
+    nodes: tuple[NodeAddress, ...] = ()
     spec: RunSpec | None = None
 
 

@@ -5,6 +5,7 @@ only; the endpoint carries the certificate, and a client trusts this one and no 
 """
 
 import datetime as dt
+import hashlib
 import os
 import ssl
 
@@ -64,6 +65,18 @@ def read_certificate(run_dir: RunDir) -> str:
     """
     text = (run_dir.root / CERTIFICATE).read_text()
     return text[text.index(BEGIN) :] if BEGIN in text else ""
+
+
+def compute_fingerprint(certificate: str) -> bytes:
+    """Return the SHA-256 of a certificate in DER, 32 bytes.
+
+    Args:
+        certificate: as PEM.
+
+    Raises:
+        ValueError: the text is not a certificate.
+    """
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).digest()
 
 
 def load_server_context(run_dir: RunDir) -> ssl.SSLContext:

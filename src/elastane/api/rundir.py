@@ -9,6 +9,9 @@ CERTIFICATE = "certificate.pem"
 RECIPE = "recipe.yaml"
 """The complete recipe of a run of ``elastane recipe run``, in its directory; the script reads it."""
 
+TICKETS = "tickets"
+"""The directory of the tickets of the present attempt; see `elastane.api.ticket_files`."""
+
 CLAIMS = "claims"
 """The directory of the claim list with the terms of the coordinators; see `elastane.claims`."""
 

@@ -10,8 +10,12 @@ import msgspec
 from elastane.api.control import RunOver
 from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.exit_codes import ExitCode
+from elastane.api.membership import NodeAddress
+from elastane.api.run_certificate import compute_fingerprint, read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
+from elastane.api.ticket_files import issue_ticket
+from elastane.api.tickets import encode_ticket
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.resumption import prepare_resumption
@@ -100,7 +104,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     """
     from elastane.agent.node_agent import NodeAgent
 
-    agent = _create_agent(run_dir, record)
+    agent = _create_agent(run_dir, record, display)
     view = display.view(record)
     interrupts = 0
 
@@ -151,12 +155,19 @@ def _leave_silently(agent: "NodeAgent") -> None:
     agent.leave()
 
 
-def _create_agent(run_dir: RunDir, record: RunRecord) -> "Agent | ScriptAgent":
+def _create_agent(run_dir: RunDir, record: RunRecord, display: Display) -> "Agent | ScriptAgent":
     if record.spec.listen:
         from elastane.agent.node_agent import NodeAgent
 
-        host = record.spec.listen
-        return NodeAgent(run_dir, record.spec, host, slots=None, begins=True, resumed=record.resumed)
+        return NodeAgent(
+            run_dir,
+            record.spec,
+            record.spec.listen,
+            slots=None,
+            begins=True,
+            resumed=record.resumed,
+            opened=lambda address: _show_ticket(run_dir, address, display),
+        )
     if record.spec.contract is None:
         from elastane.agent.agent import Agent
 
@@ -164,6 +175,13 @@ def _create_agent(run_dir: RunDir, record: RunRecord) -> "Agent | ScriptAgent":
     from elastane.attempts.worlds.script_agent import ScriptAgent
 
     return ScriptAgent(run_dir, record.spec, resumed=record.resumed)
+
+
+def _show_ticket(run_dir: RunDir, address: NodeAddress, display: Display) -> None:
+    """Show the command with which other machines take part."""
+    fingerprint = compute_fingerprint(read_certificate(run_dir))
+    ticket = issue_ticket(run_dir, fingerprint, ((address.host, address.port),))
+    display.say(f"on other machines: elastane join {encode_ticket(ticket)}")
 
 
 async def close_view(showing: "asyncio.Task[None]", view: AttemptView, display: Display) -> None:

@@ -24,14 +24,14 @@ RunName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run's name or directory.",
+        help="A run's name, directory or ticket.",
         show_default=False,
         autocompletion=complete_runs,
     ),
 ]
 NAME = typer.Argument(
     metavar="NAME",
-    help="A run's name or directory, or a job's name.",
+    help="A run's name, directory or ticket, or a job's name.",
     show_default=False,
     autocompletion=complete_runs_and_jobs,
 )

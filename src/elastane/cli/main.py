@@ -42,6 +42,7 @@ from elastane.cli.runs.report import report
 from elastane.cli.runs.resize import resize
 from elastane.cli.runs.run import run
 from elastane.cli.runs.stop import stop
+from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
 from elastane.cli.usage_errors import CommandGroup
 from elastane.client.permissions import narrow_umask
@@ -140,6 +141,7 @@ app.command("join", rich_help_panel=TRAIN)(wrap_command(join_run))
 app.command(rich_help_panel=TRAIN)(wrap_command(resize))
 app.command(rich_help_panel=TRAIN)(wrap_command(drain))
 app.command(rich_help_panel=TRAIN)(wrap_command(stop))
+app.add_typer(ticket, rich_help_panel=TRAIN)
 app.add_typer(recipe, rich_help_panel=TRAIN)
 app.add_typer(checkpoint, rich_help_panel=TRAIN)
 app.command(rich_help_panel=LOOK)(wrap_command(ps))

@@ -3,7 +3,7 @@
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
 from elastane.client.context import find_context
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:

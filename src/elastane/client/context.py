@@ -15,7 +15,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.run_as import RunAs
 from elastane.client.addresses import check_url
-from elastane.client.runs_home import find_runs_home
+from elastane.client.runs_home import find_home, make_home
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
@@ -51,16 +51,6 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pid: int
     started: int
-
-
-def find_home() -> Path:
-    return find_runs_home().parent
-
-
-def make_home() -> None:
-    """Make the home with access for its owner only; an existing one stays as it is."""
-    find_home().parent.mkdir(parents=True, exist_ok=True)
-    find_home().mkdir(mode=0o700, exist_ok=True)
 
 
 def find_context() -> Context:

@@ -79,6 +79,13 @@ def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:
     return replace(nodes, granted={**others, name: (first, end)}, numbers_end=end)
 
 
+def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
+    """Return the machines of a run by name, as their agents last reported."""
+    return tuple(
+        NodeAddress(name, report.host, report.port) for name, report in sorted(roster.nodes.reports.items())
+    )
+
+
 def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
     """Return the present order for the agent of every node; none while the number of workers is unknown."""
     total = roster.wanted.target
@@ -90,9 +97,7 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
     placed = frozenset().union(*map(list_node_workers, roster.nodes.reports.values()))
     elsewhere = sum(worker not in placed for worker in members)
     targets = deal_target(max(0, total - elsewhere), loads)
-    nodes = tuple(
-        NodeAddress(name, report.host, report.port) for name, report in sorted(roster.nodes.reports.items())
-    )
+    nodes = list_node_addresses(roster)
     return {
         name: SetTarget(
             target=target,

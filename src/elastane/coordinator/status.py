@@ -4,6 +4,7 @@ import msgspec
 
 from elastane.api.control import Answer, ProcessInfo, WorkerReport
 from elastane.api.membership import NodeName, WorkerId
+from elastane.coordinator.placement import list_node_addresses
 from elastane.coordinator.roster import Roster
 
 
@@ -21,6 +22,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
         by_hand=roster.wanted.by_hand,
         state=describe_run_state(roster),
         processes=list_run_processes(roster),
+        nodes=list_node_addresses(roster),
         spec=roster.spec,
     )
 

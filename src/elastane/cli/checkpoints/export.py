@@ -10,7 +10,7 @@ from elastane.api.spec import MAX_SHARD_BYTES
 from elastane.cli.checkpoints.selection import Checkpoint, Checkpoints, open_catalog, select_checkpoint
 from elastane.cli.command import AsJson
 from elastane.cli.runs.export import DType, Format, build_export_options, print_export, run_exporter
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 from elastane.observability.run_files import read_record
 
 

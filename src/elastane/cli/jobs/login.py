@@ -12,7 +12,8 @@ from elastane.api.errors import BadInput
 from elastane.api.rest import Me
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.client.addresses import check_url
-from elastane.client.context import Context, connect, find_home, save_context
+from elastane.client.context import Context, connect, save_context
+from elastane.client.runs_home import find_home
 
 EVERY_TEAM = "*"
 

@@ -16,7 +16,6 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.client.context import (
     Context,
     StartedController,
-    find_home,
     read_context,
     read_running,
     read_store_context,
@@ -26,6 +25,7 @@ from elastane.client.context import (
     save_store_context,
 )
 from elastane.client.controller_lock import find_lock_holder
+from elastane.client.runs_home import find_home
 
 GONE_S = 20.0
 """Seconds within which a controller ends."""

@@ -27,8 +27,9 @@ from elastane.cli.operators.controller_process import (
     wait_for_controller,
 )
 from elastane.cli.options import expand_options
-from elastane.client.context import find_home, make_home, read_run_as
+from elastane.client.context import read_run_as
 from elastane.client.permissions import RIGHTS_OF_WORLD, restrict_permissions
+from elastane.client.runs_home import find_home, make_home
 from elastane.engines.local.user_isolation import PASSAGE
 
 if TYPE_CHECKING:

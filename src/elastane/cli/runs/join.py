@@ -21,10 +21,13 @@ from elastane.api.extras import require
 from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
+from elastane.api.tickets import is_ticket
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.scripts import check_script
-from elastane.client.runs_home import find_run
+from elastane.client.mirror import is_mirror
+from elastane.client.run_finder import find_run
+from elastane.client.visits import find_shared_run
 from elastane.observability.run_files import is_locked, read_record
 
 
@@ -53,19 +56,21 @@ def join_run(
 ) -> None:
     """Let this machine take part in RUN, which began on another machine.
 
-    Start the run with elastane run --listen ADDRESS. All machines need its
-    directory and its script at the same path, on a file system that they share.
+    Start the run with elastane run --listen ADDRESS; it prints a ticket for RUN.
+    All machines need its directory and its script at the same path, on a file
+    system that they share.
 
     The run grows by up to N workers. The first Ctrl-C lets them leave at the next
     commit, without losing any of their work; the second ends them at once. The
     command ends with the run.
 
       $ elastane run --listen 10.0.0.5 --workers 1:16 --run-dir /shared/demo train.py
+      $ elastane join elastane1-... --slots 4
       $ srun -N4 elastane join /shared/demo
     """
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
-    directory = find_run(run)
+    directory = _find_directory(run)
     record = read_record(directory)
     from elastane.attempts.final_event import write_final_event
     from elastane.attempts.results import write_results
@@ -90,6 +95,25 @@ def join_run(
         print_json({"node": node, "code": over.code, "why": over.why})
     if over.code:
         raise typer.Exit(over.code)
+
+
+def _find_directory(run: str) -> RunDir:
+    """Return the directory of the run, which this machine shares.
+
+    Raises:
+        BadInput: it does not share it, or the ticket is not valid.
+        NoSuchRun: there is no such run, or it does not answer.
+    """
+    if is_ticket(run):
+        return find_shared_run(run)
+    run_dir = find_run(run)
+    if is_mirror(run_dir):
+        raise BadInput(
+            f"the directory of the run {run} is not on this machine, only a mirror of it",
+            means="all machines of a run write their checkpoints and logs there",
+            do="mount the file system of the run at the same path, and join with the directory or a ticket",
+        )
+    return run_dir
 
 
 def _choose_name(name: str | None) -> str:

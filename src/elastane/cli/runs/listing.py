@@ -9,6 +9,7 @@ from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
+from elastane.client.mirror import is_mirror
 from elastane.client.runs_home import find_runs_home
 from elastane.observability.facts import find_outcome
 from elastane.observability.run_files import is_live, read_events, read_last_step, read_record
@@ -74,9 +75,10 @@ def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     live = is_live(run_dir)
     # An incomplete last line must not hide the run; `verify` reports it.
     events = read_events(run_dir, torn_tail=True)
+    state = find_outcome(events, live=live)[0]
     return {
         "name": record.spec.name,
-        "state": find_outcome(events, live=live)[0],
+        "state": "elsewhere" if state == "interrupted" and is_mirror(run_dir) else state,
         "step": newest.step if newest else 0,
         "steps": record.pinned.steps if record.pinned else None,
         "loss": newest.loss if newest else None,

@@ -7,7 +7,7 @@ from elastane.api.job_records import ENDED
 from elastane.api.rest import Job
 from elastane.api.rundir import RunDir
 from elastane.client.context import connect
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 from elastane.observability.run_files import read_record
 
 

@@ -14,7 +14,7 @@ from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
 from elastane.cli.run_names import list_runs
 from elastane.cli.runs.requests import send_request
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 from elastane.observability.run_files import is_live, read_record
 
 
@@ -23,7 +23,7 @@ def ps(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run's name or directory. Default: all live runs.",
+            help="A run's name, directory or ticket. Default: all live runs.",
             show_default=False,
             autocompletion=complete_runs,
         ),

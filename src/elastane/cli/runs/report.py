@@ -1,7 +1,7 @@
 """``elastane report``: write the report, metrics and card of a run again."""
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 from elastane.observability.run_files import read_run
 
 

@@ -2,7 +2,7 @@
 
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
-from elastane.client.runs_home import find_run
+from elastane.client.run_finder import find_run
 from elastane.observability.run_files import read_record
 
 

@@ -1,0 +1,158 @@
+"""``elastane ticket``: let machines and users take part in a run that is on other machines."""
+
+import time
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.control import AskStatus
+from elastane.api.endpoint import read_endpoint
+from elastane.api.errors import BadInput
+from elastane.api.run_certificate import compute_fingerprint
+from elastane.api.rundir import RunDir
+from elastane.api.ticket_files import TicketStatus, issue_ticket, list_tickets, revoke_ticket
+from elastane.api.tickets import encode_ticket, find_ticket_fault
+from elastane.cli.command import AsJson, RunName, open_console, print_json, wrap_command
+from elastane.cli.option_values import read_duration_s
+from elastane.cli.runs.requests import send_request
+from elastane.cli.timestamps import format_minute
+from elastane.client.mirror import is_mirror
+from elastane.client.run_finder import find_run
+
+HELP = """
+Let machines and users take part in a run that began with --listen.
+
+A ticket is one word. It says where the run is, and proves that its holder may
+take part. Every command takes it in place of a run's name, on any machine that
+reaches those of the run. elastane run prints one that is valid as long as its
+attempt of the run.
+
+  $ elastane ticket create demo --uses 1 --valid 2h
+  $ elastane join elastane1-...                  [dim]on the other machine[/dim]
+  $ elastane events elastane1-... -f             [dim]on any machine[/dim]
+  $ elastane ticket list demo
+
+The holder of a ticket can do everything with the run: use it like a password.
+"""
+
+
+def create_run_ticket(
+    run: RunName,
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The ticket admits N users, each on one machine. Default: without limit.",
+            show_default=False,
+        ),
+    ] = None,
+    valid: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="The ticket is valid for so long, such as 2h. Default: for this attempt of the run.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create a ticket for RUN and print it; it is shown only once.
+
+    The command needs the directory of the run.
+
+    With --json, an object with the keys id and ticket.
+    """
+    valid_s = read_duration_s("--valid", valid) if valid else None
+    run_dir = _find_shared(run)
+    answer = send_request(run_dir, AskStatus())
+    addresses = tuple((node.host, node.port) for node in answer.nodes if node.host)
+    certificate = read_endpoint(run_dir).certificate
+    if not certificate or not addresses:
+        raise BadInput(
+            f"the run {run} has no tickets",
+            means="it was started without --listen, so nothing outside its machine reaches it",
+            do="start it with elastane run --listen ADDRESS",
+        )
+    ticket = issue_ticket(run_dir, compute_fingerprint(certificate), addresses, uses=uses, valid_s=valid_s)
+    word = encode_ticket(ticket)
+    if as_json:
+        print_json({"id": ticket.id, "ticket": word})
+        return
+    print(word)
+
+
+def list_run_tickets(run: RunName, as_json: AsJson = False) -> None:
+    """List the tickets of RUN: how often each was used, and until when it is valid.
+
+    With --json, a list of objects with the keys id, record (key_digest, created,
+    expires, uses), used and revoked.
+    """
+    found = list_tickets(_find_shared(run))
+    if as_json:
+        print_json([msgspec.to_builtins(ticket) for ticket in found])
+        return
+    console = open_console()
+    if not found:
+        console.print("the run has no tickets")
+        return
+    from elastane.cli.tables import build_table, print_wide
+
+    cells = [
+        (
+            ticket.id,
+            format_minute(ticket.record.created),
+            "" if ticket.record.uses is None else f"{ticket.used} of {ticket.record.uses}",
+            _describe_validity(ticket),
+        )
+        for ticket in found
+    ]
+    print_wide(console, build_table(("id", "created", "used", "valid"), cells))
+
+
+def _describe_validity(ticket: TicketStatus) -> str:
+    record = ticket.record
+    if why := find_ticket_fault(record, used=ticket.used, revoked=ticket.revoked, now=time.time()):
+        return f"no: {why}"
+    return "" if record.expires is None else f"until {format_minute(record.expires)}"
+
+
+def revoke_run_ticket(
+    run: RunName,
+    ticket: Annotated[
+        str, typer.Argument(metavar="ID", help="The ticket's id, as elastane ticket list shows it.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a ticket of RUN: it admits no one from now on.
+
+    Machines and users that it has admitted keep their access.
+    """
+    revoke_ticket(_find_shared(run), ticket)
+    open_console(as_json=as_json).print(f"ticket {ticket} is revoked", markup=False)
+    if as_json:
+        print_json({"ok": True, "id": ticket})
+
+
+def _find_shared(run: str) -> RunDir:
+    """Return the directory of a run.
+
+    Raises:
+        BadInput: it is on other machines only.
+    """
+    run_dir = find_run(run)
+    if is_mirror(run_dir):
+        raise BadInput(
+            f"the directory of the run {run} is not on this machine",
+            means="tickets are files in it",
+            do="use elastane ticket on a machine of the run",
+        )
+    return run_dir
+
+
+ticket = typer.Typer(
+    name="ticket", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
+)
+ticket.command("create")(wrap_command(create_run_ticket))
+ticket.command("list")(wrap_command(list_run_tickets))
+ticket.command("revoke")(wrap_command(revoke_run_ticket))

@@ -1,0 +1,45 @@
+"""The lookup of a run by its directory, its name, or a ticket."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from elastane.api.errors import NoSuchRun
+from elastane.api.rundir import RunDir
+from elastane.api.tickets import is_ticket
+from elastane.client.mirror import is_mirror, keep_mirror
+from elastane.client.runs_home import find_runs_home, list_run_names
+from elastane.client.visits import visit_run
+
+
+def find_run(name_or_dir: str) -> RunDir:
+    """Return the run with this directory, name or ticket; a directory wins.
+
+    If the run is on other machines, its mirror is brought up to date, and kept so until this process ends.
+
+    Raises:
+        NoSuchRun: there is no such run, or it has to answer and does not.
+        BadInput: the ticket is not valid, or the mirror of the run is damaged.
+    """
+    for candidate in (Path(name_or_dir), find_runs_home() / name_or_dir):
+        run_dir = RunDir(candidate.resolve())
+        if _is_file(run_dir.run):
+            if is_mirror(run_dir):
+                keep_mirror(run_dir)
+            return run_dir
+    if is_ticket(name_or_dir):
+        return visit_run(name_or_dir)
+    known = list_run_names()
+    near = get_close_matches(name_or_dir, known, n=1)
+    raise NoSuchRun(
+        f"there is no run {name_or_dir!r}",
+        means=f"not a run directory; runs in {find_runs_home()}: {', '.join(known) or 'none'}",
+        do=f"did you mean {near[0]}?" if near else "elastane list",
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # A ticket may be longer than any name of a file.
+        return False
