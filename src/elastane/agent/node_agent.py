@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -76,6 +77,8 @@ class NodeAgent(Agent):
         if not begins:
             # The coordinator says how many workers this machine runs, and under which numbers.
             self.workers.worker_set = WorkerSet(target=0, numbers=())
+        elif slots is not None:
+            self.workers.worker_set = replace(self.workers.worker_set, target=min(spec.start, slots))
         self._host, self._port = host, 0
         self._slots, self._begins = slots, begins
         self._leaving = self.left = self.concludes = False

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.bounds import Count, Position, Steps, VirtualRanks
+from elastane.api.hosts import RunHost
 from elastane.api.rundir import RunDir
 from elastane.api.trackers import Tracker
 
@@ -86,6 +87,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when to save checkpoints; None: never.
         listen: the address of this machine at which other nodes reach the run; empty: only this machine does.
+        hosts: the machines that start with the run; empty: only this one does.
+        ssh: the words of the command that starts a shell command on another one of them.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
             ``tcp`` always over their connections.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
@@ -116,6 +119,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     digest_every: int = 50
     checkpoints: CheckpointPolicy | None = None
     listen: str = ""
+    hosts: tuple[RunHost, ...] = ()
+    ssh: tuple[str, ...] = ()
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False

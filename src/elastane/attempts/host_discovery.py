@@ -5,7 +5,6 @@ other hosts do not count.
 """
 
 import re
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Self
 
 from elastane.api.control import AskResize
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.hosts import list_own_names
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.api.spec import RunSpec
@@ -26,7 +26,6 @@ SCRIPT_S = 30.0
 LARGEST_OUTPUT_BYTES = 2**20
 MOST_SLOTS = 2**16
 LINE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,9}))?")
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,6 @@ def measure_capacity(
             f"this machine has {slots} slots, too few for {low} workers; the run keeps its minimum"
         )
     return DiscoveredCapacity(min(max(fitting, low), high), tuple(remarks))
-
-
-def list_own_names() -> frozenset[str]:
-    """Return the names of this machine."""
-    return LOOPBACK_NAMES | {socket.gethostname(), socket.getfqdn()}
 
 
 def discover_capacity(spec: RunSpec) -> DiscoveredCapacity:

@@ -10,6 +10,7 @@ import msgspec
 from elastane.api.control import RunOver
 from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.exit_codes import ExitCode
+from elastane.api.hosts import find_own_host
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import compute_fingerprint, read_certificate
 from elastane.api.rundir import RunDir
@@ -18,6 +19,7 @@ from elastane.api.ticket_files import issue_ticket
 from elastane.api.tickets import encode_ticket
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
+from elastane.attempts.remote_joins import RemoteJoins
 from elastane.attempts.resumption import prepare_resumption
 from elastane.attempts.tracking import TrackerKeeper
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from elastane.attempts.worlds.script_agent import ScriptAgent
 
 MOST_FUTILE_ATTEMPTS = 3
+JOINS_END_S = 5.0
+"""How long the ends of the other machines of ``--hosts`` may take after that of this one."""
 ENDED_GRACE_S, STOPPED_GRACE_S = 30.0, 5.0
 """The seconds for trackers to catch up at the end. The devices of a stopped run may be needed elsewhere."""
 
@@ -104,7 +108,8 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     """
     from elastane.agent.node_agent import NodeAgent
 
-    agent = _create_agent(run_dir, record, display)
+    joins = RemoteJoins(record.spec.ssh, run_dir, display.say)
+    agent = _create_agent(run_dir, record, display, joins)
     view = display.view(record)
     interrupts = 0
 
@@ -132,6 +137,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
         await close_view(showing, view, display)
+        await joins.finish(0.0 if isinstance(agent, NodeAgent) and agent.left else JOINS_END_S)
     if isinstance(agent, NodeAgent) and agent.left:
         if over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
             raise RunFailed(
@@ -155,19 +161,31 @@ def _leave_silently(agent: "NodeAgent") -> None:
     agent.leave()
 
 
-def _create_agent(run_dir: RunDir, record: RunRecord, display: Display) -> "Agent | ScriptAgent":
-    if record.spec.listen:
+def _create_agent(
+    run_dir: RunDir, record: RunRecord, display: Display, joins: RemoteJoins
+) -> "Agent | ScriptAgent":
+    spec = record.spec
+    if spec.listen:
         from elastane.agent.node_agent import NodeAgent
 
-        return NodeAgent(
-            run_dir,
-            record.spec,
-            record.spec.listen,
-            slots=None,
-            begins=True,
-            resumed=record.resumed,
-            opened=lambda address: _show_ticket(run_dir, address, display),
+        own = find_own_host(spec.hosts)
+        others = tuple(host for host in spec.hosts if host != own)
+
+        def invite(address: NodeAddress) -> None:
+            ticket = _issue_ticket(run_dir, address)
+            display.say(f"on other machines: elastane join {ticket}")
+            joins.start(others, ticket, fail)
+
+        def fail(why: str) -> None:
+            # With workers here the run goes on without the others.
+            if own is None and agent.is_last:
+                agent.finish(RunOver(code=ExitCode.FAILED, why=why))
+
+        slots = None if not spec.hosts else 0 if own is None else own.slots
+        agent = NodeAgent(
+            run_dir, spec, spec.listen, slots=slots, begins=True, resumed=record.resumed, opened=invite
         )
+        return agent
     if record.spec.contract is None:
         from elastane.agent.agent import Agent
 
@@ -177,11 +195,10 @@ def _create_agent(run_dir: RunDir, record: RunRecord, display: Display) -> "Agen
     return ScriptAgent(run_dir, record.spec, resumed=record.resumed)
 
 
-def _show_ticket(run_dir: RunDir, address: NodeAddress, display: Display) -> None:
-    """Show the command with which other machines take part."""
+def _issue_ticket(run_dir: RunDir, address: NodeAddress) -> str:
+    """Return a new ticket for this attempt of the run."""
     fingerprint = compute_fingerprint(read_certificate(run_dir))
-    ticket = issue_ticket(run_dir, fingerprint, ((address.host, address.port),))
-    display.say(f"on other machines: elastane join {encode_ticket(ticket)}")
+    return encode_ticket(issue_ticket(run_dir, fingerprint, ((address.host, address.port),)))
 
 
 async def close_view(showing: "asyncio.Task[None]", view: AttemptView, display: Display) -> None:

@@ -33,7 +33,8 @@ def begin_first_generation(turn: Turn) -> None:
     if roster.progress.step > roster.progress.origin:
         fail_run(turn, _describe_loss(roster), lost=True)
         return
-    if len(ready) >= min(roster.spec.start, roster.wanted.target):
+    # The machine that began the run may have no workers of its own; then it starts with the first of others.
+    if len(ready) >= max(1, min(roster.spec.start, roster.wanted.target)):
         members = tuple(roster.make_member(worker) for worker in ready)
         turn.propose(
             members, planned=False, why=f"{format_worker_list(ready)} begin" + ("" if len(ready) > 1 else "s")

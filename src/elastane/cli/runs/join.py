@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.api.tickets import is_ticket
+from elastane.attempts.remote_joins import TICKET_FROM_STDIN
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.scripts import check_script
@@ -58,7 +60,8 @@ def join_run(
 
     Start the run with elastane run --listen ADDRESS; it prints a ticket for RUN.
     All machines need its directory and its script at the same path, on a file
-    system that they share.
+    system that they share. With - for RUN the command reads the ticket from its
+    standard input, where other users of the machine cannot see it.
 
     The run grows by up to N workers. The first Ctrl-C lets them leave at the next
     commit, without losing any of their work; the second ends them at once. The
@@ -104,6 +107,8 @@ def _find_directory(run: str) -> RunDir:
         BadInput: it does not share it, or the ticket is not valid.
         NoSuchRun: there is no such run, or it does not answer.
     """
+    if run == TICKET_FROM_STDIN:
+        run = sys.stdin.readline().strip()
     if is_ticket(run):
         return find_shared_run(run)
     run_dir = find_run(run)

@@ -48,6 +48,24 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:SLOTS,…",
+            help="Start the run on these machines, over ssh; each needs the run directory, the script and "
+            "Elastane at the same paths. SLOTS: the most workers there; default: its GPUs or CPUs.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
+    ssh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Reach the machines of --hosts with COMMAND, such as 'ssh -p 2222'. Default: ssh without "
+            "questions.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.api.addresses import check_own_address
 from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
 from elastane.api.field_checks import NAME
+from elastane.api.hosts import RunHost, find_own_host
 from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
+from elastane.cli.runs.run_hosts import choose_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
 from elastane.cli.train_options import change_checkpoints, read_trackers
@@ -49,8 +50,11 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
             means="with fewer copies no worker has the whole optimizer state when the run ends",
             do="use --copies all, or take the state from a checkpoint",
         )
-    low, high = _choose_limits(options, options.virtual_ranks, cpus)
-    first = min(max(low, cpus), high) if options.listen else low
+    hosts = read_hosts(options)
+    low, high = _choose_limits(options, options.virtual_ranks, cpus, hosts)
+    listen = choose_address(options.listen, hosts)
+    own = cpus if not hosts else (found.slots or cpus) if (found := find_own_host(hosts)) else low
+    first = min(max(low, own), high) if listen else low
     start = _check_start(first if options.start is None else options.start, low, high)
     if options.start is not None and options.host_discovery_script:
         raise BadInput(
@@ -65,7 +69,9 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "numerics": options.numerics,
         "digest_every": options.digest_every,
         "transport": options.transport,
-        "listen": None if options.listen is None else check_own_address("--listen", options.listen),
+        "listen": listen,
+        "hosts": hosts,
+        "ssh": read_ssh(options),
     }
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
@@ -77,9 +83,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         min_workers=low,
         max_workers=high,
         start=start,
-        self_sizing=options.start is None
-        and low < high
-        and not (options.host_discovery_script or options.listen),
+        self_sizing=options.start is None and low < high and not (options.host_discovery_script or listen),
         host_discovery=options.host_discovery_script or "",
         virtual_ranks=options.virtual_ranks,
         copies=copies,
@@ -101,8 +105,9 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         BadInput: the error names the option to change.
     """
     low, high = spec.min_workers, spec.max_workers
+    hosts = read_hosts(options) or spec.hosts
     if options.workers is not None or options.debug:
-        low, high = _choose_limits(options, spec.virtual_ranks, cpus)
+        low, high = _choose_limits(options, spec.virtual_ranks, cpus, hosts)
     start = min(max(low, spec.start), high) if options.start is None else options.start
     return msgspec.structs.replace(
         spec,
@@ -112,6 +117,9 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         self_sizing=spec.self_sizing and options.start is None and low < high,
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
+        listen=choose_address(options.listen, read_hosts(options)) or spec.listen,
+        hosts=hosts,
+        ssh=read_ssh(options) or spec.ssh,
         checkpoints=_change_policy(spec.checkpoints, options),
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
@@ -186,8 +194,12 @@ def _check_numbers(options: RunOptions) -> None:
         raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="choose a smaller seed")
 
 
-def _choose_limits(options: RunOptions, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:
-    """Return the fewest and most workers; without ``--workers`` 1 to the number of CPUs, but at least 2.
+def _choose_limits(
+    options: RunOptions, virtual_ranks: int | None, cpus: int, hosts: tuple[RunHost, ...]
+) -> tuple[int, int]:
+    """Return the fewest and most workers.
+
+    Without ``--workers`` they are 1 and the slots of all hosts; without hosts the number of CPUs, at least 2.
 
     Raises:
         BadInput: the error names the option to change.
@@ -196,13 +208,14 @@ def _choose_limits(options: RunOptions, virtual_ranks: int | None, cpus: int) ->
         return read_worker_range("1", virtual_ranks)
     if options.workers is not None:
         return read_worker_range(options.workers, virtual_ranks)
-    if options.listen:
+    slots = [host.slots for host in hosts if host.slots is not None]
+    if (options.listen and not hosts) or len(slots) < len(hosts):
         raise BadInput(
-            "--listen needs --workers MIN:MAX",
+            f"{'--hosts without all numbers of slots' if hosts else '--listen'} needs --workers MIN:MAX",
             means="on many machines the run may grow beyond the CPUs of this one",
             do="--workers 1:16, with at most as many workers as a step has virtual ranks",
         )
-    most = max(cpus, 2)
+    most = sum(slots) or max(cpus, 2)
     return 1, most if virtual_ranks is None else min(most, virtual_ranks)
 
 

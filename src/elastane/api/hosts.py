@@ -1,0 +1,90 @@
+"""The machines of a run that ``--hosts`` names: ``a:8,user@b:8,[fd00::7]:4``."""
+
+import re
+import socket
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.membership import NODE_NAME, NodeName
+
+MOST_HOSTS = 1024
+MOST_SLOTS = 4096
+_HOST = re.compile(
+    r"(?P<user>[A-Za-z0-9._-]+@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<slots>\d{1,9}))?"
+)
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class RunHost(msgspec.Struct, frozen=True):
+    """A machine that takes part in a run from its beginning.
+
+    Args:
+        address: as ``ssh`` takes it, with or without a user.
+        slots: the most workers on it; None: its GPUs or, without any, its CPUs.
+    """
+
+    address: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9._-]+@)?[0-9A-Za-z.:_-]+$", max_length=512)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
+
+    @property
+    def host(self) -> str:
+        """The name or the numeric address of the machine."""
+        return self.address.rpartition("@")[2]
+
+    @property
+    def node(self) -> NodeName:
+        """The name of the machine in the run."""
+        return self.host.lower().replace("_", "-").replace(":", "-")
+
+
+def list_own_names() -> frozenset[str]:
+    """Return the names of this machine."""
+    name = socket.gethostname()
+    return LOOPBACK_NAMES | {name, name.partition(".")[0], socket.getfqdn()}
+
+
+def find_own_host(hosts: Iterable[RunHost]) -> RunHost | None:
+    """Return the one of some hosts that is this machine; None: none is."""
+    names = list_own_names()
+    return next((host for host in hosts if host.host in names), None)
+
+
+def parse_run_hosts(text: str) -> tuple[RunHost, ...]:
+    """Return the machines that ``--hosts`` names.
+
+    Raises:
+        BadInput: a word is not a host, one is named twice, or there are too many.
+    """
+    hosts = tuple(_parse_host(word.strip()) for word in text.split(","))
+    nodes = [host.node for host in hosts]
+    twice = sorted({node for node in nodes if nodes.count(node) > 1})
+    if twice:
+        raise BadInput(
+            f"--hosts names {', '.join(twice)} twice",
+            means="one agent runs all workers of a machine",
+            do="name each machine once, with all its slots: HOST:SLOTS",
+        )
+    if len(hosts) > MOST_HOSTS:
+        raise BadInput(f"--hosts names {len(hosts)} machines, more than {MOST_HOSTS}")
+    return hosts
+
+
+def _parse_host(word: str) -> RunHost:
+    match = _HOST.fullmatch(word)
+    slots = None if match is None or match["slots"] is None else int(match["slots"])
+    if match is None or (slots is not None and not 1 <= slots <= MOST_SLOTS):
+        raise BadInput(
+            f"--hosts: {word!r} is not HOST or HOST:SLOTS",
+            do=f"write for example --hosts a:8,b:8, with 1 to {MOST_SLOTS} slots",
+        )
+    host = RunHost((match["user"] or "") + match["host"].strip("[]"), slots)
+    if not re.fullmatch(NODE_NAME, host.node) or host.address.startswith("-"):
+        raise BadInput(
+            f"--hosts: {word!r} cannot name a machine of a run",
+            means="logs and commands name the machine by it",
+            do="use at most 63 letters, digits, dots and dashes; begin and end with a letter or digit",
+        )
+    return host

@@ -1,0 +1,106 @@
+"""``elastane run --hosts`` starts a run on several machines from one terminal.
+
+Here ssh is a script that runs the command on this machine, in a session of its own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from elastane.api.rundir import RunDir
+from elastane.observability.run_files import read_events, read_last_step
+
+pytestmark = pytest.mark.processes
+
+COMMAND = [sys.executable, "-P", "-m", "elastane"]
+SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+SSH = """#!/bin/sh
+[ "$1" = unreachable ] && {{ echo "connect to host $1 port 22: No route to host" >&2; exit 255; }}
+echo "$2" >> {log}
+ELASTANE_HOME={home}-$1 exec setsid sh -c "$2"
+"""
+WAIT_S = 120.0
+
+
+class Terminal:
+    """A terminal in which a user starts a run on several machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.log = folder / "commands"
+        self.ssh = folder / "ssh"
+        self.ssh.write_text(SSH.format(log=self.log, home=self.home))
+        self.ssh.chmod(0o755)
+        self.run_dir = RunDir(self.home / "runs" / "demo")
+
+    def start(self, hosts: str, *words: str, epochs: int = 15) -> subprocess.Popen:
+        options = [
+            "--hosts",
+            hosts,
+            "--ssh",
+            str(self.ssh),
+            "--listen",
+            "127.0.0.2",
+            "--name",
+            "demo",
+            *words,
+        ]
+        return subprocess.Popen(
+            [*COMMAND, "run", *options, str(SCRIPT), "--epochs", str(epochs)],
+            env=os.environ | {"ELASTANE_HOME": str(self.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def find_subjects(self, kind: str) -> list[str]:
+        if not self.run_dir.events.exists():
+            return []
+        return [event.who for event in read_events(self.run_dir, torn_tail=True) if event.kind == kind]
+
+    def wait_for(self, kind: str, subject: str) -> None:
+        give_up = time.monotonic() + WAIT_S
+        while subject not in self.find_subjects(kind):
+            assert time.monotonic() < give_up, f"no {kind} of {subject}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    return Terminal(tmp_path)
+
+
+def test_a_terminal_without_workers_starts_them_on_other_machines(terminal):
+    run = terminal.start("node-b:1,me@node-c:1")
+    shown, _ = run.communicate()
+    assert run.returncode == 0, shown
+    assert sorted(terminal.find_subjects("node.joined")) == ["node node-b", "node node-c"]
+    assert set(terminal.find_subjects("worker.joined")) <= {"worker 100", "worker 200"}
+    # Other users of a machine can read the words of a command.
+    assert "elastane1-" not in terminal.log.read_text()
+    assert "takes part in the run demo" in terminal.run_dir.log("agent-node-b").read_text()
+
+
+def test_the_run_goes_on_when_its_terminal_closes(terminal):
+    run = terminal.start("localhost:1,node-b:1,unreachable:1", epochs=25)
+    terminal.wait_for("worker.joined", "worker 100")
+    run.send_signal(signal.SIGHUP)
+    shown, _ = run.communicate()
+    assert run.returncode == 0
+    assert "unreachable: elastane join ended with exit code 255: connect to host" in shown
+    terminal.wait_for("run.finished", "coordinator")
+    assert terminal.find_subjects("node.left") == ["the first node"]
+    assert terminal.find_subjects("worker.died") == []
+    assert read_last_step(terminal.run_dir).step == 575
+
+
+def test_without_any_machine_the_run_fails_in_words(terminal):
+    run = terminal.start("unreachable:1")
+    shown, _ = run.communicate()
+    assert run.returncode == 1
+    assert "elastane join has failed on every machine of --hosts" in shown
