@@ -19,6 +19,7 @@ from elastane.agent.node_agent import NodeAgent
 from elastane.agent.processes import Commands
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, RunOver
 from elastane.api.errors import NoSuchRun, RunFailed
+from elastane.api.machine_address import MachineAddress
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
@@ -250,7 +251,14 @@ class Stage:
 def make_agent(run_dir: RunDir, spec: RunSpec, commands: Commands) -> Agent:
     """Return the agent of the machine on which a run begins."""
     if spec.listen:
-        return NodeAgent(run_dir, spec, spec.listen, slots=None, begins=True, commands=commands)
+        return NodeAgent(
+            run_dir,
+            spec,
+            MachineAddress(spec.listen, spec.advertised, spec.ports),
+            slots=None,
+            begins=True,
+            commands=commands,
+        )
     return Agent(run_dir, spec, commands)
 
 

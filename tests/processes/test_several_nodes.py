@@ -19,6 +19,7 @@ import pytest
 from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskDrainNode, AskResize
 from elastane.api.endpoint import read_endpoint
+from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import CERTIFICATE, RunDir
 from elastane.protocol.tree import expand_spans
 
@@ -35,14 +36,15 @@ GRADIENT_BYTES = 4 * (12 * 256 + 2 * 256 + 257 * 500 + 501 * 4)
 """The bytes of all gradients of the script's model."""
 
 ADDRESS = "127.0.0.2"
+HERE = MachineAddress(ADDRESS)
 NODES = {"listen": ADDRESS, "start": 2}
 
 
 @asynccontextmanager
-async def join(stage, run, name, slots=2):
+async def join(stage, run, name, slots=2, address=HERE):
     """Let another machine take part; leaving the context ends its agent."""
     run_dir = RunDir(run.run_dir.root, name)
-    agent = NodeAgent(run_dir, run.agent.spec, ADDRESS, slots=slots, begins=False, commands=stage.commands)
+    agent = NodeAgent(run_dir, run.agent.spec, address, slots=slots, begins=False, commands=stage.commands)
     task = asyncio.create_task(agent.run())
     try:
         yield agent
@@ -79,6 +81,42 @@ def test_a_machine_joins_and_leaves(stage, assert_equals_reference):
     assert ended.find_subjects("node.joined") == ["node b"]
     assert ended.find_events("worker.died") == []
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 100", "worker 101"]
+
+
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        ({"listen": "::1"}, MachineAddress("::1")),
+        # All addresses of this machine stand behind the one at which it listens, as behind a translation.
+        (
+            {"listen": "0.0.0.0", "advertised": "127.0.0.7", "ports": (28500, 28539)},  # noqa: S104
+            MachineAddress("0.0.0.0", "127.0.0.8", (28540, 28579)),  # noqa: S104
+        ),
+    ],
+    ids=["ipv6", "translated"],
+)
+def test_machines_reach_each_other_at_the_addresses_that_they_say(
+    stage, assert_equals_reference, own, others
+):
+    addresses = []
+
+    async def disturb(run):
+        await run.wait_for_step(4)
+        async with join(stage, run, "b", address=others):
+            answer = await step_until_members(run, 0, 1, 100, 101)
+            addresses.extend(answer.nodes)
+            kill(answer, "worker", 100)
+            await step_until_members(run, 0, 1, 101, 102)
+            run.stop_pacing()
+            await run.wait_for_event("run.finished")
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES | own)
+    assert_equals_reference(ended)
+    first, second = addresses
+    assert first.host == (own.get("advertised") or own["listen"])
+    assert second.host == others.reached_at
+    for address, ports in (first, own.get("ports")), (second, others.ports):
+        assert ports is None or ports[0] <= address.port <= ports[1]
 
 
 def test_a_user_drains_a_machine(stage, assert_equals_reference):

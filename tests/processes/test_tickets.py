@@ -108,6 +108,7 @@ def test_a_machine_joins_with_a_ticket(stage, assert_equals_reference, tmp_path_
     async def disturb(run):
         await run.wait_for_step(2)
         joiners.append(join(await create_ticket(run), "b"))
+        await run.wait_for_event("worker.ready", "worker 100")
         await run.step_until(lambda answer: find_members(answer) == {0, 1, 100})
         expired = join(await create_ticket(run, "--valid", "0s"), "c")
         _, errors = await asyncio.to_thread(expired.communicate)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -19,9 +18,9 @@ from elastane.agent.processes import Commands, start_coordinator, start_fork_ser
 from elastane.agent.restarts import Deaths
 from elastane.agent.worker_set import WorkerSet
 from elastane.agent.workers import WorkerProcesses
-from elastane.api.addresses import LOOPBACK, find_family
 from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
+from elastane.api.machine_address import LOOPBACK_ONLY
 from elastane.api.membership import NUMBERS_AT_ONCE
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
@@ -37,15 +36,6 @@ OTHER_LEAVE_S = 2.0
 LAST_MESSAGES_S = 0.2
 SHOWN_LOG_BYTES = 10_000
 CHECK_DIRECTORY_EVERY_S = 0.5
-
-
-def open_listener(host: str) -> socket.socket:
-    """Return a socket that listens on any free TCP port of a numeric address.
-
-    Raises:
-        OSError: this machine does not have the address.
-    """
-    return socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG)
 
 
 class Agent:
@@ -136,7 +126,7 @@ class Agent:
     # -- the parts ------------------------------------------------------------------------------------------
 
     async def _run_until_end(self) -> RunOver:
-        with open_listener(LOOPBACK) as listening:
+        with LOOPBACK_ONLY.listen(BACKLOG) as listening:
             endpoint = CoordinatorEndpoint(*listening.getsockname()[:2])
             self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
             try:

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from elastane.agent.agent import Agent, open_listener
+from elastane.agent.agent import BACKLOG, Agent
 from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
@@ -21,6 +21,7 @@ from elastane.api.control import AgentReport, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
+from elastane.api.machine_address import MachineAddress, publish_address
 from elastane.api.membership import NodeAddress, NodeName
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
@@ -48,7 +49,7 @@ class NodeAgent(Agent):
     Args:
         run_dir: of the run, with the name of this machine; the machines share the directory.
         spec: of the run.
-        host: numeric address at which the other machines reach this one.
+        address: where this machine listens, and where the others reach it.
         slots: the most workers on this machine; None: without limit.
         begins: this machine begins the attempt, so its coordinator has the first term.
         commands: the commands of the processes that it starts.
@@ -64,7 +65,7 @@ class NodeAgent(Agent):
         self,
         run_dir: RunDir,
         spec: RunSpec,
-        host: str,
+        address: MachineAddress,
         *,
         slots: int | None,
         begins: bool,
@@ -79,7 +80,7 @@ class NodeAgent(Agent):
             self.workers.worker_set = WorkerSet(target=0, numbers=())
         elif slots is not None:
             self.workers.worker_set = replace(self.workers.worker_set, target=min(spec.start, slots))
-        self._host, self._port = host, 0
+        self._address, self._port = address, 0
         self._slots, self._begins = slots, begins
         self._leaving = self.left = self.concludes = False
         self._charge = asyncio.Event()
@@ -111,14 +112,17 @@ class NodeAgent(Agent):
         return all(node.name == self._run_dir.node for node in self.workers.worker_set.nodes)
 
     async def _run_until_end(self) -> RunOver:
-        with open_listener(self._host) as for_coordinator, open_listener(self._host) as for_agents:
+        with self._address.listen(BACKLOG) as for_coordinator, self._address.listen(BACKLOG) as for_agents:
             self._port = for_agents.getsockname()[1]
+            publish_address(self._run_dir, self._address)
             if self._begins:
                 create_certificate(self._run_dir)
                 open_tickets(self._run_dir)
-            host, port = for_coordinator.getsockname()[:2]
             endpoint = CoordinatorEndpoint(
-                host, port, read_certificate(self._run_dir), node=self._run_dir.node
+                self._address.reached_at,
+                for_coordinator.getsockname()[1],
+                read_certificate(self._run_dir),
+                node=self._run_dir.node,
             )
             if self._begins:
                 self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
@@ -136,7 +140,7 @@ class NodeAgent(Agent):
                 async with answer_neighbours(
                     self._run_dir, for_agents, lambda: self._make_answer(link), pages
                 ):
-                    self._opened(self._address)
+                    self._opened(self._own_node)
                     over = await self._serve_until_end(link, self._share_charge(self._coordinators, link))
                     await pages.let_clients_finish()
                     return over
@@ -144,13 +148,13 @@ class NodeAgent(Agent):
                 self._withdraw(endpoint)
 
     @property
-    def _address(self) -> NodeAddress:
-        return NodeAddress(self._run_dir.node, self._host, self._port)
+    def _own_node(self) -> NodeAddress:
+        return NodeAddress(self._run_dir.node, self._address.reached_at, self._port)
 
     def _make_pages(self) -> RunPages:
         # Before its first order an agent knows only itself.
         return RunPages(
-            self._run_dir, self.spec.name, lambda: self.workers.worker_set.nodes or (self._address,)
+            self._run_dir, self.spec.name, lambda: self.workers.worker_set.nodes or (self._own_node,)
         )
 
     def _withdraw(self, own: CoordinatorEndpoint) -> None:
@@ -288,7 +292,7 @@ class NodeAgent(Agent):
         return msgspec.structs.replace(
             super().make_report(),
             node=self._run_dir.node,
-            host=self._host,
+            host=self._address.reached_at,
             port=self._port,
             slots=self._slots,
             leaving=self._leaving,

@@ -97,6 +97,11 @@ class NodeFiles(msgspec.Struct, frozen=True):
         """Locked (flock) by the node's agent for as long as it takes part."""
         return self.root / f"lock{self._suffix}"
 
+    @property
+    def address(self) -> Path:
+        """Where the node listens, in a run on several machines; see `elastane.api.machine_address`."""
+        return self.root / f"address{self._suffix}.json"
+
     def log(self, process: str) -> Path:
         """Return the path of the log of one process: ``coordinator`` or ``fork-server``."""
         return self.root / "logs" / f"{process}{self._suffix}.log"

@@ -63,6 +63,10 @@ class TorchrunContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     environment: dict[str, str] = {}
 
 
+NO_LIMIT = 1 << 16
+"""``max_workers`` of a run on several machines that grows with them."""
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The request for one elastic run; the ``spec`` of ``run.json``.
 
@@ -72,7 +76,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         module: name as ``python -m`` takes it; empty: the program is a script.
         args: arguments of the script or module.
         min_workers: the fewest that may be requested; deaths and drains can leave the run with fewer.
-        max_workers: never more workers than this.
+        max_workers: never more workers than this; `NO_LIMIT`: as many as a step has virtual ranks.
         start: number of workers at the start.
         self_sizing: a controller decides on the number of workers, until a user sets it.
         host_discovery: a command that prints the slots of each host, which then decide; empty: there is none.
@@ -86,7 +90,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when to save checkpoints; None: never.
-        listen: the address of this machine at which other nodes reach the run; empty: only this machine does.
+        listen: the address of the first machine of a run on several ones; empty: only this one takes part.
+        advertised: the address at which the others reach the first machine; empty: ``listen``.
+        ports: the first and the last TCP port of the first machine; None: any.
         hosts: the machines that start with the run; empty: only this one does.
         ssh: the words of the command that starts a shell command on another one of them.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
@@ -119,6 +125,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     digest_every: int = 50
     checkpoints: CheckpointPolicy | None = None
     listen: str = ""
+    advertised: str = ""
+    ports: tuple[int, int] | None = None
     hosts: tuple[RunHost, ...] = ()
     ssh: tuple[str, ...] = ()
     transport: Literal["shared", "tcp"] = "shared"
@@ -128,6 +136,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     debug: bool = False
     contract: TorchrunContract | None = None
     preload: tuple[str, ...] = ()
+
+    @property
+    def least_ranks(self) -> int:
+        """The virtual ranks that a step needs, because every worker computes at least one."""
+        return self.start if self.max_workers == NO_LIMIT else self.max_workers
 
     @property
     def program(self) -> tuple[str, ...]:

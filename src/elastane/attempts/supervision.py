@@ -11,6 +11,7 @@ from elastane.api.control import RunOver
 from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.exit_codes import ExitCode
 from elastane.api.hosts import find_own_host
+from elastane.api.machine_address import MachineAddress
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import compute_fingerprint, read_certificate
 from elastane.api.rundir import RunDir
@@ -181,9 +182,10 @@ def _create_agent(
             if own is None and agent.is_last:
                 agent.finish(RunOver(code=ExitCode.FAILED, why=why))
 
+        address = MachineAddress(spec.listen, spec.advertised, spec.ports)
         slots = None if not spec.hosts else 0 if own is None else own.slots
         agent = NodeAgent(
-            run_dir, spec, spec.listen, slots=slots, begins=True, resumed=record.resumed, opened=invite
+            run_dir, spec, address, slots=slots, begins=True, resumed=record.resumed, opened=invite
         )
         return agent
     if record.spec.contract is None:

@@ -32,6 +32,7 @@ from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
 from elastane.cli.recipes.recipe import recipe
+from elastane.cli.runs.address_options import CommandWithListen
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
 from elastane.cli.runs.join import join_run
@@ -133,8 +134,9 @@ def elastane(
 
 
 # All arguments after SCRIPT belong to the script, options too.
-app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(wrap_command(run))
-app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False}, name="launch")(
+SCRIPT_LAST = {"allow_interspersed_args": False}
+app.command(rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=CommandWithListen)(wrap_command(run))
+app.command("launch", rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=CommandWithListen)(
     wrap_command(launch)
 )
 app.command("join", rich_help_panel=TRAIN)(wrap_command(join_run))

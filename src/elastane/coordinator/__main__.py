@@ -20,6 +20,7 @@ import msgspec
 
 from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint
 from elastane.api.log_lines import configure_handler
+from elastane.api.machine_address import read_machine_address
 from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.decisions import DecisionClaims
@@ -125,7 +126,7 @@ def _serve_term(
     record = read_record(run_dir)
     endpoint = None
     if record.spec.listen:
-        host, port = listening.getsockname()[:2]
+        host, port = read_machine_address(run_dir).reached_at, listening.getsockname()[1]
         endpoint = CoordinatorEndpoint(host, port, read_certificate(run_dir), node=run_dir.node)
     claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
     own_term = OwnTerm(claims, order.term, endpoint)

@@ -13,7 +13,7 @@ from elastane.api.durations import format_duration
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
+from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunRecord, RunSpec
 from elastane.observability.chart import MARKS, Chart, build_chart, draw_glyph, draw_legend
 from elastane.observability.curves import build_series, write_curve_cards
 from elastane.observability.drawing import format_number
@@ -127,7 +127,8 @@ def format_command(record: RunRecord) -> str:
 
 def list_run_options(spec: RunSpec) -> list[str]:
     """Return the options of ``elastane run`` for a spec, without those that have their default values."""
-    wanted: list[tuple[str, object]] = [("--workers", f"{spec.min_workers}:{spec.max_workers}")]
+    limited = spec.max_workers != NO_LIMIT
+    wanted: list[tuple[str, object]] = [("--workers", f"{spec.min_workers}:{spec.max_workers}")] * limited
     if not spec.self_sizing and spec.min_workers < spec.max_workers:
         wanted.append(("--start", spec.start))
     usual = RunSpec(name="", script="")
@@ -359,7 +360,8 @@ def render_proof(verdict: Verdict | None) -> Iterable[str]:
 def render_choices(run: Recorded) -> Iterable[str]:
     spec, pinned = run.record.spec, run.record.pinned
     rows: list[tuple[str, str]] = [("script", " ".join(spec.program))]
-    rows.append(("requested workers", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
+    most = "any number" if spec.max_workers == NO_LIMIT else spec.max_workers
+    rows.append(("requested workers", f"{spec.min_workers} to {most}, {spec.start} at the start"))
     if spec.contract is not None:
         rows += [
             ("processes per worker", str(spec.contract.processes)),

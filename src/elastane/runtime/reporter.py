@@ -15,12 +15,11 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
-from elastane.api.addresses import LOOPBACK, find_own_address
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.endpoint import read_endpoint, read_secret
+from elastane.api.endpoint import read_secret
+from elastane.api.machine_address import LOOPBACK_ONLY, read_machine_address
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
-from elastane.api.rundir import RunDir
-from elastane.api.spec import Pinned, Probe, RunSpec
+from elastane.api.spec import Pinned, Probe
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -81,7 +80,7 @@ class Reporter:
             self._mesh = Mesh(
                 settings.worker,
                 secret,
-                _find_mesh_address(settings.run_dir, self._spec),
+                read_machine_address(settings.run_dir) if self._spec.listen else LOOPBACK_ONLY,
                 share_memory=self._spec.transport == "shared",
             )
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
@@ -329,11 +328,3 @@ def _exit(reporter: Reporter, code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _find_mesh_address(run_dir: RunDir, spec: RunSpec) -> str:
-    """Return the address at which this worker's peers reach it: the one that reaches the coordinator."""
-    if not spec.listen:
-        return LOOPBACK
-    endpoint = read_endpoint(run_dir)
-    return find_own_address(endpoint.host, endpoint.port)

@@ -287,9 +287,9 @@ class Run:
         plan = make_plan(
             length, global_batch, microbatch, until, virtual_ranks=spec.virtual_ranks, seed=spec.seed
         )
-        if not self._reporter.alone and plan.virtual_ranks < spec.max_workers:
+        if not self._reporter.alone and plan.virtual_ranks < spec.least_ranks:
             raise BadInput(
-                f"a step has {plan.virtual_ranks} virtual ranks, too few for {spec.max_workers} workers",
+                f"a step has {plan.virtual_ranks} virtual ranks, too few for {spec.least_ranks} workers",
                 means="each worker computes at least one virtual rank of every step",
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )

@@ -17,6 +17,7 @@ from elastane.cli.recipes.arguments import (
 from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.run import recipe_run
 from elastane.cli.recipes.submit import recipe_submit
+from elastane.cli.runs.address_options import CommandWithListen
 from elastane.recipes.ejection import eject_recipe
 from elastane.recipes.recipe_files import format_recipe, list_recipes
 from elastane.recipes.resolution import load_recipe
@@ -104,7 +105,7 @@ recipe = typer.Typer(
 )
 recipe.command("list")(wrap_command(list_catalog))
 recipe.command("show")(wrap_command(show_recipe))
-recipe.command("run")(wrap_command(recipe_run))
+recipe.command("run", cls=CommandWithListen)(wrap_command(recipe_run))
 recipe.command("submit")(wrap_command(recipe_submit))
 recipe.command("plan")(wrap_command(plan_sizes))
 recipe.command("eject")(wrap_command(eject_files))

@@ -9,16 +9,18 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from elastane.api.addresses import check_own_address, find_own_address
+from elastane.api.addresses import find_own_address
 from elastane.api.control import RunOver
 from elastane.api.endpoint import read_endpoint
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.extras import require
+from elastane.api.machine_address import MachineAddress
 from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
@@ -26,6 +28,8 @@ from elastane.api.tickets import is_ticket
 from elastane.attempts.remote_joins import TICKET_FROM_STDIN
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
+from elastane.cli.options import WORKERS
+from elastane.cli.runs.address_options import Advertise, Interface, Ports, build_machine_address, check_ports
 from elastane.cli.scripts import check_script
 from elastane.client.mirror import is_mirror
 from elastane.client.run_finder import find_run
@@ -33,7 +37,7 @@ from elastane.client.visits import find_shared_run
 from elastane.observability.run_files import is_locked, read_record
 
 
-def join_run(
+def join_run(  # noqa: PLR0917 - options of a command
     run: RunName,
     slots: Annotated[
         int | None,
@@ -52,8 +56,12 @@ def join_run(
         typer.Option(
             metavar="ADDRESS",
             help="Where the other machines reach this one. Default: the address that reaches the run.",
+            rich_help_panel=WORKERS,
         ),
     ] = None,
+    interface: Interface = None,
+    advertise: Advertise = None,
+    ports: Ports = None,
     as_json: AsJson = False,
 ) -> None:
     """Let this machine take part in RUN, which began on another machine.
@@ -82,7 +90,8 @@ def join_run(
     node = _choose_name(name)
     _check_run(directory, record)
     most = count_devices()[0] if slots is None else slots
-    address = _find_address(directory) if listen is None else check_own_address("--listen", listen)
+    address = build_machine_address(listen, interface, advertise, ports, partial(_find_address, directory))
+    check_ports(address, most)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):
         what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
@@ -217,7 +226,7 @@ def _hold_name(run_dir: RunDir) -> Iterator[None]:
 
 
 async def _take_part(
-    run_dir: RunDir, record: RunRecord, host: str, slots: int, say: Callable[[str], None]
+    run_dir: RunDir, record: RunRecord, address: MachineAddress, slots: int, say: Callable[[str], None]
 ) -> tuple[RunOver, bool]:
     """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it.
 
@@ -226,7 +235,7 @@ async def _take_part(
     """
     from elastane.agent.node_agent import NodeAgent
 
-    agent = NodeAgent(run_dir, record.spec, host, slots=slots, begins=False, resumed=record.resumed)
+    agent = NodeAgent(run_dir, record.spec, address, slots=slots, begins=False, resumed=record.resumed)
     interrupts = 0
 
     def handle_interrupt() -> None:

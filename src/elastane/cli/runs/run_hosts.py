@@ -2,15 +2,17 @@
 
 import shlex
 import socket
+from functools import partial
 
-from elastane.api.addresses import LOOPBACK, check_own_address, find_own_address
+from elastane.api.addresses import ANY_PORT, LOOPBACK, find_default_address, find_own_address
 from elastane.api.errors import BadInput
 from elastane.api.hosts import RunHost, list_own_names, parse_run_hosts
+from elastane.api.machine_address import MachineAddress
+from elastane.cli.runs.address_options import build_machine_address
 from elastane.cli.runs.run_options import RunOptions
 
 SSH = ("ssh", "-o", "BatchMode=yes")
-"""Without questions: nobody could answer them for several machines."""
-ANY_PORT = 22
+"""Without questions, which a user could not answer for several machines."""
 
 
 def read_hosts(options: RunOptions) -> tuple[RunHost, ...]:
@@ -43,22 +45,35 @@ def read_ssh(options: RunOptions) -> tuple[str, ...]:
     return words
 
 
-def choose_address(typed: str | None, hosts: tuple[RunHost, ...]) -> str:
-    """Return the address at which other machines reach this one; empty: none takes part.
+def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> MachineAddress | None:
+    """Return where this machine listens; None: no other one takes part.
 
     Args:
-        typed: with ``--listen``; None: not typed.
+        options: as typed.
         hosts: of ``--hosts``.
 
     Raises:
-        BadInput: this machine does not have the address, or does not reach the first of the hosts.
+        BadInput: an option is not valid, or this machine does not reach the first of the hosts.
     """
-    if typed is not None:
-        return check_own_address("--listen", typed)
+    listen = (options.listen, options.interface)
+    if not hosts and listen == (None, None):
+        if options.advertise is not None or options.ports is not None:
+            raise BadInput(
+                "--advertise and --ports need --listen",
+                means="without it nothing outside this machine reaches the run",
+                do="--listen, or --listen ADDRESS",
+            )
+        return None
+    find_address = partial(_find_address, hosts) if hosts else find_default_address
+    return build_machine_address(*listen, options.advertise, options.ports, find_address)
+
+
+def _find_address(hosts: tuple[RunHost, ...]) -> str:
+    """Return the address of this machine that reaches the first other one."""
     names = list_own_names()
     other = next((host for host in hosts if host.host not in names), None)
     if other is None:
-        return LOOPBACK if hosts else ""
+        return LOOPBACK
     try:
         found = socket.getaddrinfo(other.host, ANY_PORT, type=socket.SOCK_STREAM)
         return find_own_address(str(found[0][4][0]), ANY_PORT)

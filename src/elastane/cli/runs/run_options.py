@@ -7,6 +7,7 @@ import typer
 
 from elastane.cli.completion import complete_runs
 from elastane.cli.options import OUTPUT, RESUME, WORKERS
+from elastane.cli.runs.address_options import Advertise, Interface, Ports
 from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 
 
@@ -42,12 +43,16 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS",
+            metavar="[ADDRESS]",
             help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
-            "10.0.0.5. Gradients between workers are not encrypted; use a network that you trust with them.",
+            "10.0.0.5; without ADDRESS at that of its default route. Gradients between workers are not "
+            "encrypted; use a network that you trust with them.",
             rich_help_panel=WORKERS,
         ),
     ] = None
+    interface: Interface = None
+    advertise: Advertise = None
+    ports: Ports = None
     hosts: Annotated[
         str | None,
         typer.Option(

@@ -1,6 +1,7 @@
 """Conversion of the options of ``elastane run`` to a `RunSpec`, or to an error that names the option."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -10,10 +11,12 @@ from elastane.api.field_checks import NAME
 from elastane.api.hosts import RunHost, find_own_host
 from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
-from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.api.machine_address import MachineAddress
+from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
-from elastane.cli.runs.run_hosts import choose_address, read_hosts, read_ssh
+from elastane.cli.runs.address_options import check_ports
+from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
 from elastane.cli.train_options import change_checkpoints, read_trackers
@@ -52,9 +55,9 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         )
     hosts = read_hosts(options)
     low, high = _choose_limits(options, options.virtual_ranks, cpus, hosts)
-    listen = choose_address(options.listen, hosts)
+    address = choose_machine_address(options, hosts)
     own = cpus if not hosts else (found.slots or cpus) if (found := find_own_host(hosts)) else low
-    first = min(max(low, own), high) if listen else low
+    first = min(max(low, own), high) if address else low
     start = _check_start(first if options.start is None else options.start, low, high)
     if options.start is not None and options.host_discovery_script:
         raise BadInput(
@@ -69,10 +72,12 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "numerics": options.numerics,
         "digest_every": options.digest_every,
         "transport": options.transport,
-        "listen": listen,
         "hosts": hosts,
         "ssh": read_ssh(options),
     }
+    if address is not None:
+        check_ports(address, _count_own_slots(hosts, high, cpus))
+        given |= describe_address(address)
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
     return RunSpec(
@@ -83,7 +88,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         min_workers=low,
         max_workers=high,
         start=start,
-        self_sizing=options.start is None and low < high and not (options.host_discovery_script or listen),
+        self_sizing=options.start is None and low < high and not (options.host_discovery_script or address),
         host_discovery=options.host_discovery_script or "",
         virtual_ranks=options.virtual_ranks,
         copies=copies,
@@ -109,6 +114,10 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
     if options.workers is not None or options.debug:
         low, high = _choose_limits(options, spec.virtual_ranks, cpus, hosts)
     start = min(max(low, spec.start), high) if options.start is None else options.start
+    address = choose_machine_address(options, read_hosts(options))
+    if address is not None:
+        check_ports(address, _count_own_slots(hosts, high, cpus))
+        spec = msgspec.structs.replace(spec, **describe_address(address))
     return msgspec.structs.replace(
         spec,
         min_workers=low,
@@ -117,13 +126,24 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         self_sizing=spec.self_sizing and options.start is None and low < high,
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
-        listen=choose_address(options.listen, read_hosts(options)) or spec.listen,
         hosts=hosts,
         ssh=read_ssh(options) or spec.ssh,
         checkpoints=_change_policy(spec.checkpoints, options),
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
+
+
+def describe_address(address: MachineAddress) -> dict[str, Any]:
+    """Return the fields of a `RunSpec` that say where the first machine listens."""
+    return {"listen": address.host, "advertised": address.advertised, "ports": address.ports}
+
+
+def _count_own_slots(hosts: tuple[RunHost, ...], high: int, cpus: int) -> int:
+    """Return the most workers on this machine; without hosts it may have all."""
+    own = find_own_host(hosts)
+    most = cpus if high == NO_LIMIT else high
+    return most if not hosts else 0 if own is None else own.slots or most
 
 
 def check_pinned_options(options: RunOptions) -> None:
@@ -199,7 +219,8 @@ def _choose_limits(
 ) -> tuple[int, int]:
     """Return the fewest and most workers.
 
-    Without ``--workers`` they are 1 and the slots of all hosts; without hosts the number of CPUs, at least 2.
+    Without ``--workers`` they are 1 and the slots of all hosts, or as many as other machines bring; on one
+    machine the number of its CPUs, at least 2.
 
     Raises:
         BadInput: the error names the option to change.
@@ -208,14 +229,10 @@ def _choose_limits(
         return read_worker_range("1", virtual_ranks)
     if options.workers is not None:
         return read_worker_range(options.workers, virtual_ranks)
-    slots = [host.slots for host in hosts if host.slots is not None]
-    if (options.listen and not hosts) or len(slots) < len(hosts):
-        raise BadInput(
-            f"{'--hosts without all numbers of slots' if hosts else '--listen'} needs --workers MIN:MAX",
-            means="on many machines the run may grow beyond the CPUs of this one",
-            do="--workers 1:16, with at most as many workers as a step has virtual ranks",
-        )
-    most = sum(slots) or max(cpus, 2)
+    slots = [host.slots for host in hosts]
+    if options.listen or options.interface or None in slots:
+        return 1, NO_LIMIT
+    most = sum(filter(None, slots)) or max(cpus, 2)
     return 1, most if virtual_ranks is None else min(most, virtual_ranks)
 
 

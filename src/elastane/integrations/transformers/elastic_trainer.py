@@ -169,9 +169,9 @@ class ElasticTrainer(transformers.Trainer):
         spec, args = self._settings.spec, self.args
         total = args.train_batch_size * args.gradient_accumulation_steps
         ranks = spec.virtual_ranks or args.gradient_accumulation_steps
-        if not self._is_alone and ranks < spec.max_workers:
+        if not self._is_alone and ranks < spec.least_ranks:
             raise BadInput(
-                f"a step of this Trainer has {ranks} virtual ranks, too few for {spec.max_workers} workers: "
+                f"a step of this Trainer has {ranks} virtual ranks, too few for {spec.least_ranks} workers: "
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps}",
                 means="each worker computes at least one virtual rank of every step",
                 do=f"cut the global batch of {total} finer: elastane run --virtual-ranks N; or raise "

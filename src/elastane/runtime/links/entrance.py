@@ -16,11 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastane.api.addresses import find_family
+from elastane.api.machine_address import MachineAddress
 from elastane.api.patient_listener import compute_admission_rules
 from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules, RefusalLog, UnprovenConnections
 from elastane.runtime.links.frames import FrameStream, build_frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
+SOCKET_OPTIONS = (
+    ((socket.IPPROTO_TCP, socket.TCP_NODELAY), 1),
+    # A network that swallows packets is noticed in half a minute, not in a quarter of an hour. Not sooner: to
+    # the kernel a peer that reads nothing looks the same.
+    ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 30_000),
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 10),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 5),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 4),
+)
 BACKLOG = 512
 ACCEPTED_AT_ONCE = 32
 CROWDED_S = 0.02
@@ -82,7 +93,8 @@ class Candidate:
 
     def register(self, events: int) -> None:
         """Register the connection with the selector, for these events."""
-        self.stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, value in SOCKET_OPTIONS:
+            self.stream.sock.setsockopt(*option, value)
         self._selector.register(self.stream.sock, events, self)
 
     def shake_hands(self) -> ProvenPeer | None:
@@ -148,7 +160,7 @@ class MeshEntrance:
         selector: the selector of the mesh. The data of this class's keys is a `Candidate` or, for the
             listener, this object.
         credentials: returns the present credentials of this worker.
-        host: the address to listen on.
+        address: where this machine listens.
         rules: returns the present rules for accepted connections.
 
     Raises:
@@ -159,7 +171,7 @@ class MeshEntrance:
         self,
         selector: selectors.BaseSelector,
         credentials: Callable[[], Credentials],
-        host: str,
+        address: MachineAddress,
         rules: Callable[[], AdmissionRules] = compute_admission_rules,
     ) -> None:
         self._selector = selector
@@ -170,9 +182,9 @@ class MeshEntrance:
         self._lost: list[int] = []
         self._refusals = RefusalLog()
         self._resume_s: float | None = None
-        self.listener = socket.create_server((host, 0), family=find_family(host), backlog=BACKLOG)
+        self.listener = address.listen(BACKLOG)
         self.listener.setblocking(False)
-        self.address: Address = self.listener.getsockname()[:2]
+        self.address: Address = (address.reached_at, self.listener.getsockname()[1])
         self._selector.register(self.listener, selectors.EVENT_READ, self)
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from elastane.api.machine_address import LOOPBACK_ONLY, MachineAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
@@ -50,25 +51,30 @@ class Mesh:
     Args:
         worker: the number of this worker.
         secret: the secret of the run.
-        host: the address to listen on.
+        address: where this machine listens.
         share_memory: this worker and its peers on the same machine may read each other's memory.
 
     Attributes:
-        host: the address at which it listens.
-        port: the port at which it listens.
+        host: the address at which peers reach it.
+        port: the port at which peers reach it.
         sums_fd: the descriptor of the sums, for peers; see `Process`.
         values_fd: the descriptor of the values, for peers; see `Process`.
     """
 
     def __init__(
-        self, worker: int, secret: bytes, host: str = "127.0.0.1", *, share_memory: bool = True
+        self,
+        worker: int,
+        secret: bytes,
+        address: MachineAddress = LOOPBACK_ONLY,
+        *,
+        share_memory: bool = True,
     ) -> None:
         self.worker = worker
         self._mark, self._share_memory = MemoryMark(), share_memory
         self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._entrance = MeshEntrance(self._selector, self._build_credentials, host)
+        self._entrance = MeshEntrance(self._selector, self._build_credentials, address)
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)

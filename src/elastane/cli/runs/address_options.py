@@ -1,0 +1,152 @@
+"""The options about addresses and ports of ``elastane run`` and ``elastane join``."""
+
+import re
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from typer.core import TyperCommand
+
+from elastane.api.addresses import (
+    check_address,
+    check_own_address,
+    find_default_address,
+    find_interface_address,
+    is_address,
+)
+from elastane.api.errors import BadInput
+from elastane.api.machine_address import MachineAddress, count_needed_ports
+from elastane.cli.options import WORKERS
+
+DEFAULT_ADDRESS = "default"
+"""The value of ``--listen`` without an address."""
+_PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
+
+Interface: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Listen at the address of this network interface, such as eth1; in place of --listen ADDRESS.",
+        rich_help_panel=WORKERS,
+    ),
+]
+Advertise: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The address at which the other machines reach this one, if its addresses are translated.",
+        rich_help_panel=WORKERS,
+    ),
+]
+Ports: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A-B",
+        help="Listen only on TCP ports from A to B: 2 for this machine, and 2 for each of its workers.",
+        rich_help_panel=WORKERS,
+    ),
+]
+
+
+class CommandWithListen(TyperCommand):
+    """A command with ``--listen``, which may stand without an address before any other word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line, with `DEFAULT_ADDRESS` where ``--listen`` has no address."""
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        valued = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
+        script_last = not ctx.allow_interspersed_args
+        return super().parse_args(ctx, complete_listen(args, valued, script_last=script_last))
+
+
+def complete_listen(words: Sequence[str], valued: AbstractSet[str], *, script_last: bool) -> list[str]:
+    """Return the words of a command line with `DEFAULT_ADDRESS` after a ``--listen`` without an address.
+
+    Args:
+        words: as typed.
+        valued: the options that have a value.
+        script_last: all words from the first argument on belong to the script.
+    """
+    completed = list(words)
+    place = 0
+    while place < len(completed) and completed[place] != "--":
+        if script_last and not completed[place].startswith("-"):
+            break
+        if completed[place] == "--listen" and not is_address("".join(completed[place + 1 : place + 2])):
+            completed.insert(place + 1, DEFAULT_ADDRESS)
+        place += 2 if completed[place] in valued else 1
+    return completed
+
+
+def build_machine_address(
+    listen: str | None,
+    interface: str | None,
+    advertise: str | None,
+    ports: str | None,
+    find_address: Callable[[], str] = find_default_address,
+) -> MachineAddress:
+    """Return where this machine listens.
+
+    Args:
+        listen: value of ``--listen``, or None.
+        interface: value of ``--interface``, or None.
+        advertise: value of ``--advertise``, or None.
+        ports: value of ``--ports``, or None.
+        find_address: returns the address if neither ``--listen`` nor ``--interface`` names one.
+
+    Raises:
+        BadInput: an option is not valid, or two contradict each other.
+    """
+    address = None if listen == DEFAULT_ADDRESS else listen
+    if address is not None and interface is not None:
+        raise BadInput(
+            "--interface cannot be combined with --listen ADDRESS",
+            means="each of them names the address of this machine",
+            do="omit one of the two",
+        )
+    if interface is not None:
+        host = find_interface_address(interface)
+    elif address is None:
+        host = find_address()
+    else:
+        host = check_own_address("--listen", address, may_be_any=advertise is not None)
+    advertised = "" if advertise is None else str(check_address("--advertise", advertise))
+    return MachineAddress(host, advertised, read_ports(ports))
+
+
+def read_ports(text: str | None) -> tuple[int, int] | None:
+    """Return the first and the last port of a range; None without one.
+
+    Raises:
+        BadInput: the text is not a range of ports.
+    """
+    if text is None:
+        return None
+    match = _PORTS.fullmatch(text)
+    first, last = (0, 0) if match is None else (int(match[1]), int(match[2]))
+    if not 0 < first <= last < 2**16:
+        raise BadInput(
+            f"--ports {text} is not a range of TCP ports", do="write for example --ports 29500-29599"
+        )
+    return first, last
+
+
+def check_ports(address: MachineAddress, slots: int) -> None:
+    """Check that the range of ports is large enough.
+
+    Args:
+        address: of this machine.
+        slots: the most workers on it.
+
+    Raises:
+        BadInput: it has too few ports.
+    """
+    needed = count_needed_ports(slots)
+    if address.ports is not None and address.ports[1] - address.ports[0] + 1 < needed:
+        first, last = address.ports
+        raise BadInput(
+            f"--ports {first}-{last} has {last - first + 1} ports, too few for {slots} workers",
+            means=f"this machine needs {needed}: 2 for itself, and 2 for each worker and its successor",
+            do=f"--ports {first}-{first + needed - 1}, or fewer workers on this machine",
+        )
