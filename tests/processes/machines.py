@@ -92,6 +92,16 @@ class Machines:
     def wait_for_members(self, node: str, count: int = 1) -> None:
         wait_until(lambda: self.count_members(node) == count, f"{count} members on {node or 'the first'}")
 
+    def step_until_members(self, node: str) -> None:
+        """Let a paced run make one step after the other until a worker of a machine is a member."""
+        while self.count_members(node) == 0:
+            if (answer := self.ask()) is not None:
+                (self.run_dir.root / f"gate-{answer.step + 1}").touch()
+
+    def stop_pacing(self) -> None:
+        """Let a paced run make all its remaining steps."""
+        (self.run_dir.root / "gates").touch()
+
     def count_events(self) -> Counter[tuple[str, str]]:
         events = read_run(self.run_dir).events if self.run_dir.events.exists() else ()
         return Counter((event.kind, event.who) for event in events)
@@ -100,8 +110,10 @@ class Machines:
         wait_until(lambda: self.count_events()[kind, who] >= times, f"{kind} of {who}")
 
     def list_pids(self, node: str) -> list[int]:
-        """Return all processes on a machine, the agent first."""
+        """Return all processes on a machine, the agent first; wait until it has a standby."""
         rows = self.wait_for_answer().processes
+        while not any(row.node == node and row.state == "standby" for row in rows):
+            rows = self.wait_for_answer().processes
         found = [row.pid for row in rows if row.node == node]
         return [self._programs[node].pid, *(pid for pid in found if pid != self._programs[node].pid)]
 

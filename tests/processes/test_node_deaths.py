@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from elastane.api.membership import NUMBERS_AT_ONCE
 from elastane.api.rundir import RunDir
 
 from .machines import FIRST, Machines
@@ -29,11 +30,14 @@ def slow_machines(tmp_path):
 
 
 def begin_with(machines, *names, seconds=0.15):
-    machines.begin(f"--seconds={seconds}", "--steps=60")
+    """Begin a run, and let other machines join; many steps are left, however long that took."""
+    machines.begin(f"--seconds={seconds}", "--steps=40", "--paced-from=5")
     machines.wait_for_members(FIRST, 2)
-    for name in names:
+    for number, name in enumerate(names, start=1):
         machines.join(name)
-        machines.wait_for_members(name)
+        machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE * number}")
+        machines.step_until_members(name)
+    machines.stop_pacing()
 
 
 def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_equals_reference):
