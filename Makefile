@@ -58,7 +58,7 @@ lowest: ## install the oldest versions that pyproject.toml admits in build/lowes
 	build/lowest/bin/python -m pip install --quiet $(TORCH)
 	build/lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
 	  --editable '.[torch,s3,text,streams,client,controller,postgres,examples]' \
-	  cryptography hypothesis pytest pytest-timeout pytest-xdist
+	  cryptography hypothesis pathspec pytest pytest-timeout pytest-xdist
 	build/lowest/bin/python -m pytest tests/unit tests/house -m "not processes" --numprocesses auto
 
 docs: setup ## the documentation site, into build/site; a warning is an error

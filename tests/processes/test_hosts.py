@@ -4,10 +4,10 @@ Here ssh is a script that runs the command on this machine, in a session of its 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,16 +15,17 @@ import pytest
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_events, read_last_step
 
+from .stage import wait_until
+
 pytestmark = pytest.mark.processes
 
 COMMAND = [sys.executable, "-P", "-m", "elastane"]
-SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 SSH = """#!/bin/sh
 [ "$1" = unreachable ] && {{ echo "connect to host $1 port 22: No route to host" >&2; exit 255; }}
 echo "$2" >> {log}
 ELASTANE_HOME={home}-$1 exec setsid sh -c "$2"
 """
-WAIT_S = 120.0
 
 
 class Terminal:
@@ -36,6 +37,13 @@ class Terminal:
         self.ssh = folder / "ssh"
         self.ssh.write_text(SSH.format(log=self.log, home=self.home))
         self.ssh.chmod(0o755)
+        self.project = folder / "project"
+        self.project.mkdir()
+        self.script = self.project / "train.py"
+        for source in EXAMPLE.parent.glob("*.py"):
+            shutil.copy(source, self.project)
+        self.script.write_text(f"import helper\n{EXAMPLE.read_text()}")
+        (self.project / "helper.py").write_text("")
         self.run_dir = RunDir(self.home / "runs" / "demo")
 
     def start(self, hosts: str, *words: str, epochs: int = 15) -> subprocess.Popen:
@@ -51,7 +59,8 @@ class Terminal:
             *words,
         ]
         return subprocess.Popen(
-            [*COMMAND, "run", *options, str(SCRIPT), "--epochs", str(epochs)],
+            [*COMMAND, "run", *options, str(self.script), "--epochs", str(epochs)],
+            cwd=self.project,
             env=os.environ | {"ELASTANE_HOME": str(self.home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -64,10 +73,7 @@ class Terminal:
         return [event.who for event in read_events(self.run_dir, torn_tail=True) if event.kind == kind]
 
     def wait_for(self, kind: str, subject: str) -> None:
-        give_up = time.monotonic() + WAIT_S
-        while subject not in self.find_subjects(kind):
-            assert time.monotonic() < give_up, f"no {kind} of {subject}"
-            time.sleep(0.05)
+        wait_until(lambda: subject in self.find_subjects(kind), f"{kind} of {subject}")
 
 
 @pytest.fixture
@@ -76,7 +82,11 @@ def terminal(tmp_path):
 
 
 def test_a_terminal_without_workers_starts_them_on_other_machines(terminal):
-    run = terminal.start("node-b:1,me@node-c:1")
+    run = terminal.start("node-b:1,me@node-c:1", "--ship-code")
+    wait_until(terminal.run_dir.run.exists, "the run has begun")
+    # Workers that start now use the shipped code.
+    for path in terminal.project.iterdir():
+        path.write_text("raise SystemExit('changed')")
     shown, _ = run.communicate()
     assert run.returncode == 0, shown
     assert sorted(terminal.find_subjects("node.joined")) == ["node node-b", "node node-c"]

@@ -418,7 +418,8 @@ class AskStatus(ControlMessage, frozen=True, kw_only=True):
 class Answer(ControlMessage, frozen=True, kw_only=True):
     """The answer to any request: ``ok``, or ``why`` not; the rest answers `AskStatus` and changes.
 
-    ``by_hand`` is True if a user, not a controller, last set the target; ``nodes`` are the machines.
+    ``by_hand`` is True if a user, not a controller, last set the target; ``nodes`` are the machines, and
+    ``time_s`` is the Unix time on the machine in charge.
     """
 
     ok: bool
@@ -433,6 +434,7 @@ class Answer(ControlMessage, frozen=True, kw_only=True):
     state: str = ""
     processes: tuple[ProcessInfo, ...] = ()
     nodes: tuple[NodeAddress, ...] = ()
+    time_s: float = 0.0
     spec: RunSpec | None = None
 
 

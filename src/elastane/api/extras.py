@@ -33,7 +33,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "recipes": ("datasets", "peft", "transformers"),
     "lightning": ("lightning",),
     "trackers": ("mlflow", "tensorboard", "wandb"),
-    "nodes": ("cryptography",),
+    "nodes": ("cryptography", "pathspec"),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

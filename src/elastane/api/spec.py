@@ -93,6 +93,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         listen: the address of the first machine of a run on several ones; empty: only this one takes part.
         advertised: the address at which the others reach the first machine; empty: ``listen``.
         ports: the first and the last TCP port of the first machine; None: any.
+        code: SHA-256 of the code that the run shipped to its machines; empty: they have it already.
+        directory: the working directory of the workers on every machine; empty: that of `elastane run`.
         hosts: the machines that start with the run; empty: only this one does.
         ssh: the words of the command that starts a shell command on another one of them.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
@@ -127,6 +129,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     listen: str = ""
     advertised: str = ""
     ports: tuple[int, int] | None = None
+    code: str = ""
+    directory: str = ""
     hosts: tuple[RunHost, ...] = ()
     ssh: tuple[str, ...] = ()
     transport: Literal["shared", "tcp"] = "shared"

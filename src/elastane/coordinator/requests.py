@@ -30,7 +30,7 @@ def answer_request(turn: Turn, asked: CommandRequest) -> None:
     refusal = find_refusal(turn.roster, asked.ask)
     if not refusal:
         _carry_out(turn, asked.ask)
-    turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal))
+    turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal, time_s=turn.wall_s))
 
 
 def find_refusal(roster: Roster, ask: Ask) -> str:

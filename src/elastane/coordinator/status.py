@@ -8,7 +8,8 @@ from elastane.coordinator.placement import list_node_addresses
 from elastane.coordinator.roster import Roster
 
 
-def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
+def build_status(roster: Roster, *, ok: bool = True, why: str = "", time_s: float = 0.0) -> Answer:
+    """Return the present state of a run, as the answer to a request at a Unix time in seconds."""
     at_work = roster.at_work
     return Answer(
         ok=ok,
@@ -23,6 +24,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
         state=describe_run_state(roster),
         processes=list_run_processes(roster),
         nodes=list_node_addresses(roster),
+        time_s=time_s,
         spec=roster.spec,
     )
 

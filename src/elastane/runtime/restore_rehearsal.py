@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import torch
 
 from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
+from elastane.api.memory import read_available_bytes
 from elastane.api.rehearsal import RestoreRehearsal
 from elastane.protocol.ownership import choose_holders, spread_blocks
 from elastane.runtime.checkpoints.model_description import build_stand_in, read_model_description
@@ -97,9 +97,7 @@ def check_memory(needed_bytes: int, workers: int) -> None:
     Raises:
         BadInput: the rehearsal needs more.
     """
-    text = Path("/proc/meminfo").read_text(encoding="ascii")
-    lines = dict(line.split(":", 1) for line in text.splitlines())
-    available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
+    available_bytes = read_available_bytes()
     if needed_bytes > available_bytes:
         raise BadInput(
             f"{workers} workers need {needed_bytes / 1e9:.1f} GB of memory; "

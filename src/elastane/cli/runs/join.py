@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.addresses import find_own_address
-from elastane.api.control import RunOver
+from elastane.api.control import AskStatus, RunOver
 from elastane.api.endpoint import read_endpoint
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.extras import require
@@ -30,6 +31,7 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS
 from elastane.cli.runs.address_options import Advertise, Interface, Ports, build_machine_address, check_ports
+from elastane.cli.runs.requests import send_request
 from elastane.cli.scripts import check_script
 from elastane.client.mirror import is_mirror
 from elastane.client.run_finder import find_run
@@ -84,18 +86,23 @@ def join_run(  # noqa: PLR0917 - options of a command
     directory = _find_directory(run)
     record = read_record(directory)
     from elastane.attempts.final_event import write_final_event
+    from elastane.attempts.join_checks import check_machine
     from elastane.attempts.results import write_results
     from elastane.cli.runs.conclusion import print_summary
 
     node = _choose_name(name)
     _check_run(directory, record)
     most = count_devices()[0] if slots is None else slots
+    answer = send_request(directory, AskStatus())
+    check_machine(directory, record, slots=most, run_time_s=answer.time_s, own_time_s=time.time())
     address = build_machine_address(listen, interface, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):
         what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
         console.print(what, markup=False)
+        if record.spec.directory:
+            os.chdir(record.spec.directory)
         over, concludes = asyncio.run(_take_part(run_dir, record, address, most, console.print))
         if concludes:
             write_final_event(run_dir, over)
@@ -184,6 +191,12 @@ def _check_run(run_dir: RunDir, record: RunRecord) -> None:
             f"the run {spec.name} is not running",
             means=f"it has no coordinator: {run_dir.endpoint.name} is not in {run_dir.root}",
             do="start or resume it first: elastane run --listen ADDRESS, on one machine",
+        )
+    if spec.directory and not Path(spec.directory).is_dir():
+        raise BadInput(
+            f"the working directory of the run is not on this machine: {spec.directory}",
+            means="every machine runs the same script, in the same directory",
+            do="start the run with --ship-code, or keep the directory on a shared file system",
         )
     if not Path(spec.script).is_file():
         raise BadInput(

@@ -19,6 +19,7 @@ from elastane.api.trackers import require_trackers
 from elastane.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
+from elastane.attempts.shipped_code import check_shipped_code, compute_code_digest, copy_code, list_code
 from elastane.attempts.supervision import run_to_end
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_devices
@@ -36,6 +37,7 @@ from elastane.cli.runs.run_spec import (
     list_remarks,
 )
 from elastane.cli.scripts import check_script, find_script
+from elastane.client.runs_home import find_runs_home
 from elastane.controller.run_controller import RunController
 from elastane.observability.run_files import read_record
 from elastane.storage.urls import open_storage
@@ -175,10 +177,14 @@ def open_new_run(
     spec = _start_as_discovered(spec, console)
     if prepare is not None:
         prepare()
+    if options.ship_code:
+        spec = _ship_code(spec, options.run_dir)
     with claim_run_directory(spec, options.run_dir, typed) as directory:
         if recipe:
             replace_file(directory.root / RECIPE, recipe.encode(), durable=True)
         console.print(f"run {spec.name} in {directory.root}", markup=False)
+        if spec.code:
+            os.chdir(spec.directory)
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)
         yield directory, read_record(directory)
@@ -208,6 +214,9 @@ def _open_ended_run(
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
         spec = _start_as_discovered(spec, console)
+        if spec.code:
+            check_shipped_code(directory, spec.code)
+            os.chdir(spec.directory)
         check_script(Path(spec.script))
         require_trackers(spec.log, "--log")
         printer = make_printer(console)
@@ -215,6 +224,31 @@ def _open_ended_run(
             yield directory, prepare_rerun(directory, spec, why="requested by the user")
         else:
             yield directory, prepare_resumption(directory, spec, printer, adapted=options.accept_changes)
+
+
+def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
+    """Copy the code of the working directory into the run directory; return the spec of a run that uses it.
+
+    Raises:
+        BadInput: the script is not below the working directory, or the code cannot be shipped.
+    """
+    root, script = Path.cwd().resolve(), Path(spec.script)
+    if not script.is_relative_to(root):
+        raise BadInput(
+            f"--ship-code: {script} is not below the working directory {root}",
+            means="the working directory is shipped, with the script",
+            do="start the run from a directory above the script",
+        )
+    files = list_code(root)
+    if script.relative_to(root).as_posix() not in {file.name for file in files}:
+        raise BadInput(
+            f"--ship-code: an ignore file in {root} leaves out the script {script}", do="remove that line"
+        )
+    digest = compute_code_digest(root, files)
+    run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
+    copy = copy_code(root, files, run_dir, digest)
+    path = str(copy / script.relative_to(root))
+    return msgspec.structs.replace(spec, code=digest, directory=str(copy), script=path)
 
 
 def _count_cpus() -> int:

@@ -71,6 +71,15 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    ship_code: Annotated[
+        bool,
+        typer.Option(
+            "--ship-code",
+            help="Copy the files of the working directory into the run directory, and train from the copy on "
+            "every machine. Left out: what .elastaneignore or else .gitignore names.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = False
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(
@@ -150,6 +159,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
 
 PINNED = (
     "module",
+    "ship_code",
     "contract",
     "nproc_per_node",
     "max_restarts",

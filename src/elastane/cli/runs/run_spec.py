@@ -77,7 +77,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     }
     if address is not None:
         check_ports(address, _count_own_slots(hosts, high, cpus))
-        given |= describe_address(address)
+        given |= describe_address(address) | {"directory": str(Path.cwd())}
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
     return RunSpec(

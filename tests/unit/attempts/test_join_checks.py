@@ -1,0 +1,82 @@
+"""A machine that does not fit a run is refused in words before it takes part."""
+
+import hashlib
+
+import pytest
+
+from elastane.api.errors import BadInput
+from elastane.api.memory import read_available_bytes
+from elastane.api.spec import Pinned
+from elastane.attempts.join_checks import (
+    check_clock,
+    check_free_memory,
+    check_script_text,
+    check_versions,
+    list_own_versions,
+)
+
+PINNED = Pinned(
+    script_digest=hashlib.sha256(b"train\n").hexdigest(),
+    virtual_ranks=8,
+    global_batch=8,
+    microbatch=1,
+    dataset_length=100,
+    steps=10,
+    seed=0,
+    threads=1,
+    convergence="exact",
+    copies=None,
+    parameters=1 << 27,
+    blocks=1,
+    layout_digest="",
+    optimizer="",
+    versions={"elastane": "1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
+)
+
+
+@pytest.mark.parametrize("skew_s", [-299.0, 0.0, 299.0])
+def test_a_clock_may_be_some_minutes_off(skew_s) -> None:
+    check_clock(1e9, 1e9 + skew_s)
+
+
+@pytest.mark.parametrize(("skew_s", "words"), [(7200.0, "2 h ahead of"), (-90000.0, "1 d 1 h behind")])
+def test_a_clock_that_is_hours_off_is_refused(skew_s, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        check_clock(1e9, 1e9 + skew_s)
+
+
+def test_other_versions_are_named() -> None:
+    check_versions(PINNED, {"elastane": "1.0", "torch": "2.13.0", "python": "3.11.7"})
+    with pytest.raises(BadInput, match=r"torch is 2.12.0, the run's is 2.13.0; python is 3.12.1"):
+        check_versions(PINNED, {"elastane": "1.0", "torch": "2.12.0", "python": "3.12.1"})
+
+
+def test_the_versions_of_this_machine_are_those_that_a_worker_reports() -> None:
+    import elastane
+
+    assert list_own_versions()["elastane"] == elastane.__version__
+
+
+def test_another_script_is_refused(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("train\n")
+    check_script_text(script, PINNED)
+    script.write_text("train differently\n")
+    with pytest.raises(BadInput, match="is another script than the run's"):
+        check_script_text(script, PINNED)
+
+
+def test_too_little_memory_is_refused_with_the_numbers() -> None:
+    check_free_memory(PINNED, 4, 4 << 30)
+    with pytest.raises(BadInput, match=r"3.0 GiB of free memory, and 4 workers need at least 4.0 GiB"):
+        check_free_memory(PINNED, 4, 3 << 30)
+
+
+def test_the_free_memory_is_that_of_the_container(tmp_path) -> None:
+    memory, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    memory.write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    assert read_available_bytes(memory, limit) == 2 << 20
+    limit.write_text("max\n")
+    assert read_available_bytes(memory, limit) == 2 << 20
+    limit.write_text("1048576\n")
+    assert read_available_bytes(memory, limit) == 1 << 20
