@@ -47,7 +47,7 @@ def list_code(root: Path) -> tuple[CodeFile, ...]:
     Left out are the files that the ignore file matches, in the notation of git, and `ALWAYS_IGNORED`.
 
     Raises:
-        BadInput: a link leads out of the directory, a file is no regular one, or there is too much.
+        BadInput: a link leads out of the directory, a file is not a regular one, or there is too much.
         MissingExtra: the package that reads ignore files is not installed.
     """
     require("nodes", "--ship-code leaves out what the ignore file names")
@@ -80,7 +80,7 @@ def _describe_file(root: Path, path: Path) -> Iterator[CodeFile]:
         target = whole.resolve()
         if not target.is_file() or not target.is_relative_to(root.resolve()):
             raise BadInput(
-                f"{path} is a link to {target}, which is no file below {root}",
+                f"{path} is a link to {target}, which is not a file below {root}",
                 means="other machines would not have it",
                 do="copy it there, or leave the link out in .elastaneignore",
             )

@@ -93,12 +93,12 @@ def join_run(  # noqa: PLR0917 - options of a command
     node = _choose_name(name)
     _check_run(directory, record)
     most = count_devices()[0] if slots is None else slots
-    answer = send_request(directory, AskStatus())
-    check_machine(directory, record, slots=most, run_time_s=answer.time_s, own_time_s=time.time())
     address = build_machine_address(listen, interface, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):
+        answer = send_request(directory, AskStatus())
+        check_machine(directory, record, slots=most, run_time_s=answer.time_s, own_time_s=time.time())
         what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
         console.print(what, markup=False)
         if record.spec.directory:
