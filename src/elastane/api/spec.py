@@ -86,6 +86,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when to save checkpoints; None: never.
         listen: the address of this machine at which other nodes reach the run; empty: only this machine does.
+        encrypt: encrypt connections between workers of different machines.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
             ``tcp`` always over their connections.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
@@ -116,6 +117,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     digest_every: int = 50
     checkpoints: CheckpointPolicy | None = None
     listen: str = ""
+    encrypt: bool = False
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False

@@ -58,6 +58,12 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
             means="the hosts that the script prints decide on the number of workers",
             do="omit one of the two",
         )
+    if options.encrypt and not options.listen:
+        raise BadInput(
+            "--encrypt needs --listen",
+            means="it encrypts connections between machines, and the run stays on this one",
+            do="add --listen ADDRESS, or omit --encrypt",
+        )
     given = {
         "seed": options.seed,
         "threads": options.threads,
@@ -81,6 +87,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         and low < high
         and not (options.host_discovery_script or options.listen),
         host_discovery=options.host_discovery_script or "",
+        encrypt=options.encrypt,
         virtual_ranks=options.virtual_ranks,
         copies=copies,
         checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from elastane.api.addresses import find_family
 from elastane.api.patient_listener import compute_admission_rules
 from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules, RefusalLog, UnprovenConnections
+from elastane.runtime.links.encryption import EncryptedSocket, Encryption, leaves_machine
 from elastane.runtime.links.frames import FrameStream, build_frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
@@ -47,6 +48,7 @@ class Candidate:
         sock: a new socket.
         handshake: a handshake that has not begun.
         dialled: the worker that this worker dials; None: the connection is accepted.
+        encryption: encrypts the connection; None: it stays on this machine, or the run does not encrypt.
 
     Attributes:
         stream: the stream to the other side.
@@ -60,11 +62,13 @@ class Candidate:
         sock: socket.socket,
         handshake: Handshake,
         dialled: int | None,
+        encryption: Encryption | None = None,
     ) -> None:
         sock.setblocking(False)
-        self._selector, self._handshake = selector, handshake
+        self._selector, self._handshake, self._encryption = selector, handshake, encryption
         self.stream = FrameStream(sock, LIMITS)
         self.dialled = dialled
+        self._begun = False
         self.connecting = dialled is not None
         self.closed = False
 
@@ -100,7 +104,8 @@ class Candidate:
             if code:
                 raise _build_connect_error(code)
             self.connecting = False
-            stream.put(build_frame(handshake.begin()))
+        if not self._begun and not self._begin():
+            return None
         self._flush()
         while handshake.proven is None:
             try:
@@ -111,6 +116,23 @@ class Candidate:
                 stream.put(build_frame(answer))
                 self._flush()
         return handshake.proven
+
+    def _begin(self) -> bool:
+        """Encrypt the connection if it must be, and say hello; return whether that is done."""
+        stream = self.stream
+        if self._encryption is not None and not isinstance(stream.sock, EncryptedSocket):
+            stream.sock = self._encryption.wrap(stream.sock, accepted=self.dialled is None)
+        if isinstance(stream.sock, EncryptedSocket):
+            try:
+                stream.sock.handshake_step()
+            except BlockingIOError:
+                # The few messages of either side always fit into the buffer of a new socket.
+                self._selector.modify(stream.sock, selectors.EVENT_READ, self)
+                return False
+        self._begun = True
+        if hello := self._handshake.begin():
+            stream.put(build_frame(hello))
+        return True
 
     def _flush(self) -> None:
         write = 0 if self.stream.flush() else selectors.EVENT_WRITE
@@ -150,6 +172,7 @@ class MeshEntrance:
         credentials: returns the present credentials of this worker.
         host: the address to listen on.
         rules: returns the present rules for accepted connections.
+        encryption: encrypts the connections to other machines; None: the run does not.
 
     Raises:
         OSError: the system refuses the listener.
@@ -161,9 +184,11 @@ class MeshEntrance:
         credentials: Callable[[], Credentials],
         host: str,
         rules: Callable[[], AdmissionRules] = compute_admission_rules,
+        encryption: Encryption | None = None,
     ) -> None:
         self._selector = selector
         self._credentials = credentials
+        self._encryption = encryption
         self.rules = rules
         self._unproven: UnprovenConnections[Candidate] = UnprovenConnections(rules())
         self._dials: dict[int, _Dial] = {}
@@ -198,13 +223,13 @@ class MeshEntrance:
                 self._pause(opens_s)
                 return
             try:
-                sock, _address = self.listener.accept()
+                sock, address = self.listener.accept()
             except OSError as error:
                 if error.errno in EXHAUSTED:
                     self._make_room(error, now_s)
                 # Otherwise no connection waits, or accept(2) reports one that has gone away.
                 return
-            self._greet(sock, now_s)
+            self._greet(sock, address[0], now_s)
         self._pause(now_s + CROWDED_S)
 
     def advance(self, candidate: Candidate, now_s: float) -> ProvenPeer | None:
@@ -280,9 +305,9 @@ class MeshEntrance:
 
     # -- accepting -----------------------------------------------------------------------------------------
 
-    def _greet(self, sock: socket.socket, now_s: float) -> None:
+    def _greet(self, sock: socket.socket, other: str, now_s: float) -> None:
         try:
-            candidate = self._create_candidate(sock, self.address, None)
+            candidate = self._create_candidate(sock, self.address, None, other)
             candidate.register(selectors.EVENT_READ)
         # As in `advance`, any failure ends only this connection.
         except Exception as error:  # noqa: BLE001
@@ -322,7 +347,10 @@ class MeshEntrance:
         dial.attempted_s = now_s
         try:
             sock = socket.socket(find_family(dial.address[0]), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            dial.candidate = self._create_candidate(sock, dial.address, peer)
+            if self._encryption is not None:
+                # The peer judges by this address, too, whether the connection leaves its machine.
+                sock.bind((self.address[0], 0))
+            dial.candidate = self._create_candidate(sock, dial.address, peer, dial.address[0])
             dial.candidate.connect(dial.address)
         except PeerUnreachable:
             self._give_up(peer)
@@ -352,8 +380,12 @@ class MeshEntrance:
             self._forget(dial.candidate)
         self._lost.append(peer)
 
-    def _create_candidate(self, sock: socket.socket, acceptor: Address, dialled: int | None) -> Candidate:
-        return Candidate(self._selector, sock, Handshake(self._credentials(), acceptor, dialled), dialled)
+    def _create_candidate(
+        self, sock: socket.socket, acceptor: Address, dialled: int | None, other: str
+    ) -> Candidate:
+        encryption = self._encryption if leaves_machine(self.address[0], other) else None
+        handshake = Handshake(self._credentials(), acceptor, dialled)
+        return Candidate(self._selector, sock, handshake, dialled, encryption)
 
     # -- closing -------------------------------------------------------------------------------------------
 
