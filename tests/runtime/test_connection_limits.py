@@ -82,3 +82,7 @@ def test_the_limit_leaves_room_for_all_else(descriptors):
     most = compute_most_workers(descriptors)
     assert 1 <= most <= max(1, descriptors - OWN_DESCRIPTORS)
     assert compute_most_workers(2 * descriptors) >= most
+
+
+def test_the_documented_limits_hold():
+    assert [compute_most_workers(descriptors) for descriptors in (1024, 4096)] == [736, 3680]
