@@ -48,9 +48,9 @@ class Machines:
         )
         wait_until(self.run_dir.endpoint.exists, "the run has begun")
 
-    def join(self, name: str, network: int = 0, slots: int = 1) -> None:
+    def join(self, name: str, network: int = 0, slots: int = 1, options: Sequence[str] = ()) -> None:
         """Let another machine take part."""
-        words = ("join", str(self.run_dir.root), "--slots", str(slots), "--name", name)
+        words = ("join", str(self.run_dir.root), "--slots", str(slots), "--name", name, *options)
         self._start(name, network, *words)
 
     def _start(self, name: str, network: int, *words: str) -> None:

@@ -5,9 +5,39 @@ No root is needed where the system allows user namespaces.
 
 import shutil
 import subprocess
+import sys
 from types import TracebackType
 from typing import Self
 
+FORWARDER = """
+import asyncio, contextlib, sys
+
+async def copy(reader, writer):
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+async def serve(port):
+    async def forward(reader, writer):
+        try:
+            there = await asyncio.open_connection(sys.argv[2], port, local_addr=(sys.argv[1], 0))
+        except OSError:
+            writer.transport.abort()
+            return
+        await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+    await asyncio.start_server(forward, sys.argv[1], port)
+
+async def main():
+    for port in range(int(sys.argv[3]), int(sys.argv[4]) + 1):
+        await serve(port)
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+"""Publishes ports of a machine at an address of the hub, as container engines do."""
 HOLD = ("sh", "-c", "echo up; exec sleep 3600")
 
 
@@ -67,6 +97,18 @@ class Networks:
         """Return the command line that runs a command on a machine; 0 is the hub."""
         target = f"--target={self._find_sleeper(machine)}"
         return ["nsenter", target, "--user", "--preserve-credentials", "--net", *command]
+
+    def publish(self, machine: int, address: str, ports: tuple[int, int]) -> None:
+        """Give the hub an address at which ports of a machine are reached, and refuse them at its own."""
+        self._run(0, "ip", "address", "add", f"{address}/32", "dev", "lo")
+        inside = f"10.77.{machine}.2"
+        only_forwarded = ("from", address, "to", inside, "lookup", "main", "pref", "1")
+        self._run(0, "ip", "rule", "add", *only_forwarded)
+        range_ = "-".join(map(str, ports))
+        direct = ("to", inside, "ipproto", "tcp", "dport", range_, "prohibit", "pref", "2")
+        self._run(0, "ip", "rule", "add", *direct)
+        command = [sys.executable, "-c", FORWARDER, address, inside, *map(str, ports)]
+        self._hold(self.wrap_command(0, command))
 
     def cut(self, machine: int) -> None:
         """Cut the link of a machine: packets vanish, and no connection closes."""

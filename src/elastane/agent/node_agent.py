@@ -18,7 +18,7 @@ from elastane.agent.run_pages import RunPages
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
 from elastane.api.control import AgentReport, RunOver, SetTarget, ToAgent
-from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint
+from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.machine_address import MachineAddress, publish_address
@@ -118,11 +118,11 @@ class NodeAgent(Agent):
             if self._begins:
                 create_certificate(self._run_dir)
                 open_tickets(self._run_dir)
-            endpoint = CoordinatorEndpoint(
-                self._address.reached_at,
+            endpoint = build_endpoint(
+                self._run_dir,
+                self._address,
                 for_coordinator.getsockname()[1],
                 read_certificate(self._run_dir),
-                node=self._run_dir.node,
             )
             if self._begins:
                 self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
@@ -163,7 +163,7 @@ class NodeAgent(Agent):
             published = read_endpoint(self._run_dir)
         except (OSError, Malformed):
             return
-        is_own = (published.host, published.port) == (own.host, own.port)
+        is_own = (published.node, published.port) == (own.node, own.port)
         if is_own and self.concludes and self._guard.check() is None:
             self._run_dir.endpoint.unlink(missing_ok=True)
 

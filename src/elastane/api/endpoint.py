@@ -6,7 +6,8 @@ from typing import Annotated
 import msgspec
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.membership import NodeName
+from elastane.api.machine_address import MachineAddress, find_network_id
+from elastane.api.membership import Host, NodeName
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
@@ -25,6 +26,8 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
             machine and is not encrypted.
         term: number of the coordinator's term; 0: not known yet.
         node: name of its machine.
+        listens_at: its own address if ``host`` is translated to it; processes beside it connect there.
+        network_id: identifies the network of its machine, see `find_network_id`; empty: not known.
     """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
@@ -32,6 +35,8 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     certificate: str = ""
     term: Annotated[int, msgspec.Meta(ge=0)] = 0
     node: NodeName = ""
+    listens_at: Host = ""
+    network_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
     @property
     def url(self) -> str:
@@ -51,7 +56,33 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         Malformed: an agent has not written the file in this form.
         OSError: it cannot be read; usually because the run is not live.
     """
-    return _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+    endpoint = _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+    if endpoint.listens_at and endpoint.network_id == find_network_id():
+        # A translation of addresses often does not lead back to the machine that a packet comes from.
+        return msgspec.structs.replace(endpoint, host=endpoint.listens_at)
+    return endpoint
+
+
+def build_endpoint(
+    run_dir: RunDir, address: MachineAddress, port: int, certificate: str
+) -> CoordinatorEndpoint:
+    """Return the endpoint of a coordinator of this machine.
+
+    Args:
+        run_dir: of the run, with the name of this machine.
+        address: of this machine.
+        port: at which the coordinator listens.
+        certificate: of the run, as PEM.
+    """
+    translated = address.reached_at != address.host
+    return CoordinatorEndpoint(
+        address.reached_at,
+        port,
+        certificate,
+        node=run_dir.node,
+        listens_at=address.host if translated else "",
+        network_id=find_network_id() if translated else "",
+    )
 
 
 def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
@@ -61,7 +92,7 @@ def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
         OSError: it cannot be written.
     """
     try:
-        present = read_endpoint(run_dir)
+        present = _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     except (OSError, Malformed):
         present = None
     if present != endpoint and (present is None or present.term <= endpoint.term):

@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from elastane.api.membership import Host
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, read_bytes
 
+BOOT_ID, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
 LARGEST_ADDRESS_BYTES = 4096
 OWN_PORTS = 2
 """The ports of a machine besides those of its workers: for its coordinators, and for its agent."""
@@ -37,6 +39,15 @@ class MachineAddress(msgspec.Struct, frozen=True):
         """The address for other machines."""
         return self.advertised or self.host
 
+    def translate(self, host: str, port: int) -> str:
+        """Return the host to connect to for an advertised one; for this machine itself the one it listens at.
+
+        A translation of addresses often does not lead back to the machine that a packet comes from. Machines
+        that share an advertised address differ in their ports.
+        """
+        own = self.ports is None or self.ports[0] <= port <= self.ports[1]
+        return self.host if host == self.reached_at and own else host
+
     def listen(self, backlog: int) -> socket.socket:
         """Return a socket that listens on a free port.
 
@@ -55,6 +66,17 @@ class MachineAddress(msgspec.Struct, frozen=True):
 
 LOOPBACK_ONLY = MachineAddress()
 """Any free port of this machine, for its own processes only."""
+
+
+def find_network_id() -> str:
+    """Return what identifies the network stack of this process: the boot of the kernel, and the namespace.
+
+    Processes with the same one reach each other at the addresses at which they listen.
+    """
+    try:
+        return f"{BOOT_ID.read_text().strip()}-{NAMESPACE.stat().st_ino}"
+    except OSError:
+        return ""
 
 
 def count_needed_ports(slots: int) -> int:

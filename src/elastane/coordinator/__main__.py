@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint
+from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, publish_endpoint
 from elastane.api.log_lines import configure_handler
 from elastane.api.machine_address import read_machine_address
 from elastane.api.run_certificate import read_certificate
@@ -126,8 +126,12 @@ def _serve_term(
     record = read_record(run_dir)
     endpoint = None
     if record.spec.listen:
-        host, port = read_machine_address(run_dir).reached_at, listening.getsockname()[1]
-        endpoint = CoordinatorEndpoint(host, port, read_certificate(run_dir), node=run_dir.node)
+        endpoint = build_endpoint(
+            run_dir,
+            read_machine_address(run_dir),
+            listening.getsockname()[1],
+            read_certificate(run_dir),
+        )
     claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
     own_term = OwnTerm(claims, order.term, endpoint)
     first_term = 1 if record.resumed is None else record.resumed.first_term

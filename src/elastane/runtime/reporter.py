@@ -25,6 +25,7 @@ from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.links.coordinator_link import CoordinatorLink
+from elastane.runtime.links.encryption import load_encryption
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.gradients import Gradients
@@ -82,6 +83,7 @@ class Reporter:
                 secret,
                 read_machine_address(settings.run_dir) if self._spec.listen else LOOPBACK_ONLY,
                 share_memory=self._spec.transport == "shared",
+                encryption=load_encryption(settings.run_dir) if self._spec.encrypt else None,
             )
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script

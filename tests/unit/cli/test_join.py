@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 
+from elastane.api.connection_limits import compute_most_workers
 from elastane.api.spec import TorchrunContract
 from elastane.observability.run_files import read_record
 
@@ -35,6 +36,14 @@ def refuse(elastane, *words, code=2):
 def test_a_run_without_listen_takes_no_machine(listening, elastane):
     change(listening, listen="")
     assert "takes no other machines" in refuse(elastane, "--name", "b")
+
+
+def test_too_few_descriptors_are_named_before_a_machine_joins(listening, elastane, monkeypatch):
+    monkeypatch.setattr("elastane.api.connection_limits.read_descriptor_limit", lambda: 256)
+    change(listening, max_workers=compute_most_workers(256) + 1)
+    assert "ulimit -n" in refuse(elastane, "--name", "b")
+    change(listening, max_workers=compute_most_workers(256), script="/nowhere/train.py")
+    assert "ulimit" not in refuse(elastane, "--name", "b")
 
 
 def test_an_unmodified_script_takes_no_machine(listening, elastane):

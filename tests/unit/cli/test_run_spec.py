@@ -49,6 +49,7 @@ def test_the_controller_sizes_a_run_with_a_range_and_no_start(script, changes, d
     ("changes", "said"),
     [
         ({"workers": "3:1"}, "MIN 3 is larger than MAX 1"),
+        ({"encrypt": True}, "--encrypt needs --listen"),
         ({"workers": "0:4"}, "MIN is 0"),
         ({"workers": "many"}, "not MIN:MAX"),
         ({"workers": "1:"}, "not MIN:MAX"),

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.addresses import find_own_address
+from elastane.api.connection_limits import check_worker_limit
 from elastane.api.control import AskStatus, RunOver
 from elastane.api.endpoint import read_endpoint
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
@@ -175,7 +176,7 @@ def _check_run(run_dir: RunDir, record: RunRecord) -> None:
 
     Raises:
         NoSuchRun: the run is not running.
-        BadInput: it takes no other machines, or its script is not here.
+        BadInput: it takes no other machines, its script is not here, or the limit of descriptors is too low.
     """
     spec = record.spec
     if spec.contract is not None or not spec.listen:
@@ -186,6 +187,7 @@ def _check_run(run_dir: RunDir, record: RunRecord) -> None:
             else "it was started without --listen, so nothing outside its machine reaches it",
             do="start it with elastane run --listen ADDRESS",
         )
+    check_worker_limit(spec.max_workers)
     if not run_dir.endpoint.exists():
         raise NoSuchRun(
             f"the run {spec.name} is not running",

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from elastane.api.atomic_file import replace_file
+from elastane.api.connection_limits import check_worker_limit
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.extras import require
@@ -164,6 +165,7 @@ def open_new_run(
     check_run_name(name)
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
+    _check_connections(spec)
     spec = msgspec.structs.replace(spec, preload=preload)
     if spec.contract is not None and environment:
         contract = msgspec.structs.replace(spec.contract, environment=dict(environment))
@@ -213,6 +215,7 @@ def _open_ended_run(
     )
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, _count_cpus())
+        _check_connections(spec)
         spec = _start_as_discovered(spec, console)
         if spec.code:
             check_shipped_code(directory, spec.code)
@@ -249,6 +252,12 @@ def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
     copy = copy_code(root, files, run_dir, digest)
     path = str(copy / script.relative_to(root))
     return msgspec.structs.replace(spec, code=digest, directory=str(copy), script=path)
+
+
+def _check_connections(spec: RunSpec) -> None:
+    """Raise `BadInput` if this machine has too few descriptors for the workers; see `check_worker_limit`."""
+    if spec.contract is None:  # the workers of an unmodified script do not connect to each other
+        check_worker_limit(spec.least_ranks)
 
 
 def _count_cpus() -> int:

@@ -45,14 +45,23 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="[ADDRESS]",
             help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
-            "10.0.0.5; without ADDRESS at that of its default route. Gradients between workers are not "
-            "encrypted; use a network that you trust with them.",
+            "10.0.0.5; without ADDRESS at that of its default route. Gradients between machines are "
+            "encrypted only with --encrypt.",
             rich_help_panel=WORKERS,
         ),
     ] = None
     interface: Interface = None
     advertise: Advertise = None
     ports: Ports = None
+    encrypt: Annotated[
+        bool,
+        typer.Option(
+            "--encrypt",
+            help="Encrypt gradients and parameters between machines too, with TLS 1.3. Needs --listen; costs "
+            "CPU time.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = False
     hosts: Annotated[
         str | None,
         typer.Option(
@@ -171,6 +180,7 @@ PINNED = (
     "seed",
     "threads",
     "host_discovery_script",
+    "encrypt",
     "name",
     "run_dir",
     "digest_every",

@@ -65,6 +65,12 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
             means="the hosts that the script prints decide on the number of workers",
             do="omit one of the two",
         )
+    if options.encrypt and address is None:
+        raise BadInput(
+            "--encrypt needs --listen or --hosts",
+            means="it encrypts connections between machines, and the run stays on this one",
+            do="add --listen, or omit --encrypt",
+        )
     given = {
         "seed": options.seed,
         "threads": options.threads,
@@ -90,6 +96,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         start=start,
         self_sizing=options.start is None and low < high and not (options.host_discovery_script or address),
         host_discovery=options.host_discovery_script or "",
+        encrypt=options.encrypt,
         virtual_ranks=options.virtual_ranks,
         copies=copies,
         checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),

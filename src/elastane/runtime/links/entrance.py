@@ -14,11 +14,13 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from elastane.api.addresses import find_family
 from elastane.api.machine_address import MachineAddress
 from elastane.api.patient_listener import compute_admission_rules
 from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules, RefusalLog, UnprovenConnections
+from elastane.runtime.links.encryption import EncryptedSocket, Encryption
 from elastane.runtime.links.frames import FrameStream, build_frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
@@ -58,6 +60,7 @@ class Candidate:
         sock: a new socket.
         handshake: a handshake that has not begun.
         dialled: the worker that this worker dials; None: the connection is accepted.
+        encryption: encrypts the connection; None: it stays on this machine, or the run does not encrypt.
 
     Attributes:
         stream: the stream to the other side.
@@ -71,11 +74,13 @@ class Candidate:
         sock: socket.socket,
         handshake: Handshake,
         dialled: int | None,
+        encryption: Encryption | None = None,
     ) -> None:
         sock.setblocking(False)
-        self._selector, self._handshake = selector, handshake
+        self._selector, self._handshake, self._encryption = selector, handshake, encryption
         self.stream = FrameStream(sock, LIMITS)
         self.dialled = dialled
+        self._begun = False
         self.connecting = dialled is not None
         self.closed = False
 
@@ -112,7 +117,8 @@ class Candidate:
             if code:
                 raise _build_connect_error(code)
             self.connecting = False
-            stream.put(build_frame(handshake.begin()))
+        if not self._begun and not self._begin():
+            return None
         self._flush()
         while handshake.proven is None:
             try:
@@ -123,6 +129,23 @@ class Candidate:
                 stream.put(build_frame(answer))
                 self._flush()
         return handshake.proven
+
+    def _begin(self) -> bool:
+        """Encrypt the connection if it must be, and say hello; return whether that is done."""
+        stream = self.stream
+        if self._encryption is not None and not isinstance(stream.sock, EncryptedSocket):
+            stream.sock = self._encryption.wrap(stream.sock, accepted=self.dialled is None)
+        if isinstance(stream.sock, EncryptedSocket):
+            try:
+                stream.sock.handshake_step()
+            except BlockingIOError:
+                # The few messages of either side always fit into the buffer of a new socket.
+                self._selector.modify(stream.sock, selectors.EVENT_READ, self)
+                return False
+        self._begun = True
+        if hello := self._handshake.begin():
+            stream.put(build_frame(hello))
+        return True
 
     def _flush(self) -> None:
         write = 0 if self.stream.flush() else selectors.EVENT_WRITE
@@ -162,6 +185,7 @@ class MeshEntrance:
         credentials: returns the present credentials of this worker.
         address: where this machine listens.
         rules: returns the present rules for accepted connections.
+        encryption: encrypts the connections to other machines; None: the run does not.
 
     Raises:
         OSError: the system refuses the listener.
@@ -173,15 +197,18 @@ class MeshEntrance:
         credentials: Callable[[], Credentials],
         address: MachineAddress,
         rules: Callable[[], AdmissionRules] = compute_admission_rules,
+        encryption: Encryption | None = None,
     ) -> None:
         self._selector = selector
         self._credentials = credentials
+        self._encryption = encryption
         self.rules = rules
         self._unproven: UnprovenConnections[Candidate] = UnprovenConnections(rules())
         self._dials: dict[int, _Dial] = {}
         self._lost: list[int] = []
         self._refusals = RefusalLog()
         self._resume_s: float | None = None
+        self._machine = address
         self.listener = address.listen(BACKLOG)
         self.listener.setblocking(False)
         self.address: Address = (address.reached_at, self.listener.getsockname()[1])
@@ -210,13 +237,13 @@ class MeshEntrance:
                 self._pause(opens_s)
                 return
             try:
-                sock, _address = self.listener.accept()
+                sock, address = self.listener.accept()
             except OSError as error:
                 if error.errno in EXHAUSTED:
                     self._make_room(error, now_s)
                 # Otherwise no connection waits, or accept(2) reports one that has gone away.
                 return
-            self._greet(sock, now_s)
+            self._greet(sock, address[0], now_s)
         self._pause(now_s + CROWDED_S)
 
     def advance(self, candidate: Candidate, now_s: float) -> ProvenPeer | None:
@@ -292,9 +319,10 @@ class MeshEntrance:
 
     # -- accepting -----------------------------------------------------------------------------------------
 
-    def _greet(self, sock: socket.socket, now_s: float) -> None:
+    def _greet(self, sock: socket.socket, other: str, now_s: float) -> None:
         try:
-            candidate = self._create_candidate(sock, self.address, None)
+            leaves_machine = sock.getsockname()[0] != other
+            candidate = self._create_candidate(sock, self.address, None, leaves_machine)
             candidate.register(selectors.EVENT_READ)
         # As in `advance`, any failure ends only this connection.
         except Exception as error:  # noqa: BLE001
@@ -333,9 +361,13 @@ class MeshEntrance:
         dial = self._dials[peer]
         dial.attempted_s = now_s
         try:
-            sock = socket.socket(find_family(dial.address[0]), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            dial.candidate = self._create_candidate(sock, dial.address, peer)
-            dial.candidate.connect(dial.address)
+            host, port = self._machine.translate(*dial.address), dial.address[1]
+            sock = socket.socket(find_family(host), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            if self._encryption is not None and not ip_address(self._machine.host).is_unspecified:
+                # The peer judges by this address whether the connection leaves its machine.
+                sock.bind((self._machine.host, 0))
+            dial.candidate = self._create_candidate(sock, dial.address, peer, host != self._machine.host)
+            dial.candidate.connect((host, port))
         except PeerUnreachable:
             self._give_up(peer)
         except OSError as error:
@@ -364,8 +396,12 @@ class MeshEntrance:
             self._forget(dial.candidate)
         self._lost.append(peer)
 
-    def _create_candidate(self, sock: socket.socket, acceptor: Address, dialled: int | None) -> Candidate:
-        return Candidate(self._selector, sock, Handshake(self._credentials(), acceptor, dialled), dialled)
+    def _create_candidate(
+        self, sock: socket.socket, acceptor: Address, dialled: int | None, leaves_machine: bool
+    ) -> Candidate:
+        encryption = self._encryption if leaves_machine else None
+        handshake = Handshake(self._credentials(), acceptor, dialled)
+        return Candidate(self._selector, sock, handshake, dialled, encryption)
 
     # -- closing -------------------------------------------------------------------------------------------
 

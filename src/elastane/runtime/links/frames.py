@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from elastane.api.untrusted_data import Malformed
+from elastane.runtime.links.encryption import EncryptedSocket
 
 HEADER = struct.Struct("<IQ")
 """The header of a frame: the length of the message and the length of the payload."""
@@ -42,6 +43,11 @@ class FrameStream:
         self._message: bytearray | None = None
         self._payload: Payload = bytearray()
         self._filled = 0
+
+    @property
+    def buffered(self) -> bool:
+        """Decrypted bytes wait in this process, which the selector does not see."""
+        return isinstance(self.sock, EncryptedSocket) and self.sock.pending() > 0
 
     def put(self, parts: Iterable[memoryview]) -> None:
         """Queue parts of frames; `flush` sends them."""

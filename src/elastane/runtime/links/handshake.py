@@ -24,8 +24,8 @@ useless outside the handshake for which it was made:
 - *Oracle*: the dialler proves itself first, so an acceptor makes no proofs for strangers. A dialler makes one
   for any process that listens where it dials, but only the dialled worker would accept it.
 
-Frames after the handshake carry no HMAC: connections stay on this machine, where only the system's
-administrator can alter them.
+Frames after the handshake carry no HMAC: within a machine only the system's administrator can alter them,
+and between machines `elastane.runtime.links.encryption` protects them, or the user trusts the network.
 
 This module only computes. `elastane.runtime.links.entrance` holds the sockets.
 """

@@ -18,6 +18,7 @@ import msgspec
 from elastane.api.machine_address import LOOPBACK_ONLY, MachineAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
+from elastane.runtime.links.encryption import Encryption
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
 from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
@@ -53,6 +54,7 @@ class Mesh:
         secret: the secret of the run.
         address: where this machine listens.
         share_memory: this worker and its peers on the same machine may read each other's memory.
+        encryption: encrypts the connections to other machines; None: the run does not.
 
     Attributes:
         host: the address at which peers reach it.
@@ -68,19 +70,21 @@ class Mesh:
         address: MachineAddress = LOOPBACK_ONLY,
         *,
         share_memory: bool = True,
+        encryption: Encryption | None = None,
     ) -> None:
         self.worker = worker
         self._mark, self._share_memory = MemoryMark(), share_memory
         self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._entrance = MeshEntrance(self._selector, self._build_credentials, address)
+        self._entrance = MeshEntrance(self._selector, self._build_credentials, address, encryption=encryption)
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._peers: dict[int, _Connection] = {}
         self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
+        self._unread: list[_Connection] = []
         self._gone: set[int] = set()
         self._disowned: list[socket.socket] = []
         close_in_children(self)
@@ -163,7 +167,11 @@ class Mesh:
         on_lost_peer: Callable[[int], None],
     ) -> None:
         """Wait for traffic, a wake-up or the timeout; pass on received messages and lost peers."""
-        for key, events in self._selector.select(self._find_wait_s(timeout_s)):
+        ready = self._selector.select(self._find_wait_s(timeout_s))
+        unread, self._unread = self._unread, []
+        for connection in unread:
+            self._deliver(connection, on_message)
+        for key, events in ready:
             connection = key.data
             if not isinstance(connection, _Connection):
                 self._handle(connection)
@@ -172,8 +180,7 @@ class Mesh:
                 self._flush(connection)
             # Handling one connection may show that another one is broken.
             if events & selectors.EVENT_READ:
-                for message, payload in self._read(connection):
-                    on_message(connection.peer, message, payload)
+                self._deliver(connection, on_message)
         if not self._entrance.quiet:
             for peer in self._entrance.handle_due(time.monotonic()):
                 self._lose(peer)
@@ -196,7 +203,7 @@ class Mesh:
 
     def _find_wait_s(self, timeout_s: float | None) -> float | None:
         """Return how long `poll` may wait, in seconds; None: without limit."""
-        if self._lost:
+        if self._lost or self._unread:
             return 0.0
         if self._entrance.quiet:
             return timeout_s
@@ -218,6 +225,18 @@ class Mesh:
         self._peers[peer.worker] = connection
         stream.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
+        self._note_unread(connection)
+
+    def _note_unread(self, connection: _Connection) -> None:
+        """Let the next `poll` read what is decrypted already: the selector reports only what arrives."""
+        if not connection.dropped and connection.stream.buffered:
+            self._unread.append(connection)
+
+    def _deliver(
+        self, connection: _Connection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
+    ) -> None:
+        for message, payload in self._read(connection):
+            on_message(connection.peer, message, payload)
 
     def _read(self, connection: _Connection) -> Iterator[tuple[AnyPeerMessage, Payload]]:
         # Bounded, so that one busy peer does not starve the others.
@@ -238,6 +257,7 @@ class Mesh:
                 self._drop(connection)
                 return
             yield message, payload
+        self._note_unread(connection)
 
     def _drop(self, connection: _Connection) -> None:
         if not connection.dropped:
