@@ -13,7 +13,7 @@ OWN_DESCRIPTORS = 96
 
 
 def compute_most_workers(descriptors: int) -> int:
-    """Return the most workers of a run whose processes may each have this many descriptors; at least 1.
+    """Return the most workers of a run if each process may have this many descriptors; at least 1.
 
     What `AdmissionRules` keeps for connections that are not proven yet, and free, is not theirs.
     """

@@ -72,7 +72,7 @@ class EncryptedSocket(ssl.SSLSocket):
     def recv_into(  # type: ignore[override]
         self, buffer: memoryview, nbytes: int | None = None, flags: int = 0
     ) -> int:
-        """Decrypt bytes into a buffer, and return their number; 0 at the end of the connection.
+        """Receive bytes into a buffer, and return their number; 0 at the end of the connection.
 
         Raises:
             BlockingIOError: no whole record has arrived.

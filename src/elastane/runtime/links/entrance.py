@@ -131,7 +131,7 @@ class Candidate:
         return handshake.proven
 
     def _begin(self) -> bool:
-        """Encrypt the connection if it must be, and say hello; return whether that is done."""
+        """Begin the encryption, if there is one, and the handshake; return whether both have begun."""
         stream = self.stream
         if self._encryption is not None and not isinstance(stream.sock, EncryptedSocket):
             stream.sock = self._encryption.wrap(stream.sock, accepted=self.dialled is None)

@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -170,7 +170,7 @@ class Mesh:
         ready = self._selector.select(self._find_wait_s(timeout_s))
         unread, self._unread = self._unread, []
         for connection in unread:
-            self._deliver(connection, on_message)
+            self._read(connection, on_message)
         for key, events in ready:
             connection = key.data
             if not isinstance(connection, _Connection):
@@ -180,7 +180,7 @@ class Mesh:
                 self._flush(connection)
             # Handling one connection may show that another one is broken.
             if events & selectors.EVENT_READ:
-                self._deliver(connection, on_message)
+                self._read(connection, on_message)
         if not self._entrance.quiet:
             for peer in self._entrance.handle_due(time.monotonic()):
                 self._lose(peer)
@@ -225,20 +225,13 @@ class Mesh:
         self._peers[peer.worker] = connection
         stream.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
-        self._note_unread(connection)
-
-    def _note_unread(self, connection: _Connection) -> None:
-        """Let the next `poll` read what is decrypted already: the selector reports only what arrives."""
-        if not connection.dropped and connection.stream.buffered:
+        if stream.buffered:
             self._unread.append(connection)
 
-    def _deliver(
+    def _read(
         self, connection: _Connection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
     ) -> None:
-        for message, payload in self._read(connection):
-            on_message(connection.peer, message, payload)
-
-    def _read(self, connection: _Connection) -> Iterator[tuple[AnyPeerMessage, Payload]]:
+        """Pass on the messages of a peer that have arrived."""
         # Bounded, so that one busy peer does not starve the others.
         for _ in range(FRAMES_AT_ONCE):
             if connection.dropped:
@@ -256,8 +249,10 @@ class Mesh:
             except (OSError, EOFError):
                 self._drop(connection)
                 return
-            yield message, payload
-        self._note_unread(connection)
+            on_message(connection.peer, message, payload)
+        if not connection.dropped and connection.stream.buffered:
+            # The selector reports only bytes that arrive, not those that are decrypted already.
+            self._unread.append(connection)
 
     def _drop(self, connection: _Connection) -> None:
         if not connection.dropped:
