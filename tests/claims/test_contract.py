@@ -270,7 +270,7 @@ def test_clocks_that_differ_do_not_matter(kind, term):
 
 
 def test_an_emptied_list_is_not_taken_for_a_new_one(kind, term):
-    listed = kind.open(wait_s=2.0)
+    listed = kind.open(wait_s=20.0)
     for slot in (1, 2, 3):
         listed.claim(slot, term(slot))
     kind.clear()

@@ -13,17 +13,19 @@ from elastane.runtime.links.mesh import Mesh
 
 DESCRIPTORS = 256
 WAIT_S = 60
-OTHERS = """
-import sys
+LIMITED = """
+import os, resource, sys
 from elastane.runtime.links.mesh import Mesh
 
-port, last = map(int, sys.argv[1:])
-meshes = [Mesh(number, b"secret") for number in range(1, last + 1)]
-for mesh in meshes:
-    # One after the other: this process answers for all.
-    mesh.dial(0, "127.0.0.1", port)
-    while 0 not in mesh._peers:
-        mesh.poll(0.1, lambda *_: None, lambda _: None)
+descriptors, own, others = map(int, sys.argv[1:])
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+mesh = Mesh(0, b"secret")
+files = [open(os.devnull) for _ in range(own - len(os.listdir("/proc/self/fd")))]
+print(mesh.port, flush=True)
+while len(mesh._peers) < others:
+    mesh.poll(1, lambda *_: None, lambda _: None)
+print("all", flush=True)
 sys.stdin.read()
 """
 
@@ -36,37 +38,27 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.fixture
-def opened_files(tmp_path):
-    """Have as many other files open as the limit allows for."""
-    files = [(tmp_path / "file").open("w") for _ in range(OWN_DESCRIPTORS - 40)]
-    yield
-    for file in files:
-        file.close()
-
-
-@pytest.mark.usefixtures("few_descriptors", "opened_files")
 def test_a_worker_connects_to_as_many_others_as_the_limit_says():
     others = compute_most_workers(DESCRIPTORS) - 1
-    mesh = Mesh(0, b"secret")
-    command = [sys.executable, "-c", OTHERS, str(mesh.port), str(others)]
+    command = [sys.executable, "-c", LIMITED, *map(str, (DESCRIPTORS, OWN_DESCRIPTORS, others))]
+    meshes = [Mesh(number, b"secret") for number in range(1, others + 1)]
     lost = []
-    # The other process holds all other workers, and so more descriptors.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=lift_limit) as process:  # noqa: PLW1509 - no threads here
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            port = int(process.stdout.readline())
             deadline = time.monotonic() + WAIT_S
-            while len(mesh._peers) < others:
-                assert time.monotonic() < deadline, f"{len(mesh._peers)} of {others} have connected"
-                mesh.poll(0.05, lambda *_: None, lost.append)
+            # One after the other: this thread answers for all.
+            for mesh in meshes:
+                mesh.dial(0, "127.0.0.1", port)
+                while 0 not in mesh._peers:
+                    assert time.monotonic() < deadline, f"worker {mesh.worker} of {others} has not connected"
+                    mesh.poll(0.1, lambda *_: None, lost.append)
+            assert process.stdout.readline() == b"all\n"
         finally:
             process.kill()
-            mesh.close()
+            for mesh in meshes:
+                mesh.close()
     assert lost == []
-
-
-def lift_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @pytest.mark.usefixtures("few_descriptors")
