@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from elastane.api.connection_limits import compute_most_workers
-from elastane.api.spec import TorchrunContract
+from elastane.api.spec import NO_LIMIT, TorchrunContract
 from elastane.observability.run_files import read_record
 
 
@@ -33,6 +33,13 @@ def refuse(elastane, *words, code=2):
     return re.sub(r"\s+", " ", answer.output)
 
 
+def refuse_second(listening, elastane):
+    """Let a machine join under a name that is in use, which is checked last."""
+    with (listening.root / "lock-b").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return refuse(elastane, "--name", "b")
+
+
 def test_a_run_without_listen_takes_no_machine(listening, elastane):
     change(listening, listen="")
     assert "takes no other machines" in refuse(elastane, "--name", "b")
@@ -49,6 +56,11 @@ def test_too_few_descriptors_are_named_before_a_machine_joins(listening, elastan
 def test_an_unmodified_script_takes_no_machine(listening, elastane):
     change(listening, contract=TorchrunContract())
     assert "an unmodified script trains on one machine" in refuse(elastane, "--name", "b")
+
+
+def test_a_run_without_limit_takes_machines_whatever_the_descriptors(listening, elastane):
+    change(listening, max_workers=NO_LIMIT, start=2)
+    assert "takes part already" in refuse_second(listening, elastane)
 
 
 def test_a_run_without_coordinator_is_not_running(listening, elastane):
@@ -68,6 +80,4 @@ def test_a_name_that_cannot_name_a_node_is_refused(listening, elastane, name):
 
 
 def test_a_name_is_used_once(listening, elastane):
-    with (listening.root / "lock-b").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "a machine named b takes part already" in refuse(elastane, "--name", "b")
+    assert "a machine named b takes part already" in refuse_second(listening, elastane)

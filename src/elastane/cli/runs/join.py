@@ -187,7 +187,7 @@ def _check_run(run_dir: RunDir, record: RunRecord) -> None:
             else "it was started without --listen, so nothing outside its machine reaches it",
             do="start it with elastane run --listen ADDRESS",
         )
-    check_worker_limit(spec.max_workers)
+    check_worker_limit(spec.least_ranks)
     if not run_dir.endpoint.exists():
         raise NoSuchRun(
             f"the run {spec.name} is not running",
