@@ -14,13 +14,17 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 
 from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskDrainNode, AskResize
 from elastane.api.endpoint import read_endpoint
 from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import CERTIFICATE, RunDir
+from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
+from elastane.claims.urls import find_claims, open_claim_list
 from elastane.protocol.tree import expand_spans
 
 from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
@@ -322,3 +326,37 @@ def test_control_connections_between_machines_are_encrypted(stage):
         assert (await run.ask(AskResize(workers=1))).ok
 
     assert stage.play(disturb=disturb, **NODES).outcome.code == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_reference, monkeypatch):
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        boto3.client("s3").create_bucket(Bucket="claims")
+
+        async def disturb(run):
+            await run.wait_for_step(4)
+            async with join(stage, run, "b"):
+                kill(await step_until_members(run, 0, 1, 100, 101), "coordinator")
+                answer = await run.wait_until(lambda answer: answer.term == 2)
+                kill(answer, "worker", 100)
+                await step_until_members(run, 0, 1, 101, 102)
+                run.stop_pacing()
+                await run.wait_for_event("run.finished")
+
+        ended = stage.play("--paced-from=5", disturb=disturb, claims="s3://claims/runs", **NODES)
+        assert_equals_reference(ended)
+        held = open_claim_list(find_claims(ended.run.run_dir, ended.run.record.spec)).read()
+        kinds = [type(one.record) for one in held]
+        assert kinds.count(TermClaim) == 2
+        assert kinds.count(GenerationClaim) >= 1
+        assert kinds[-1] is OutcomeClaim
+        assert list((ended.run.run_dir.root / "claims").iterdir()) == []
+    finally:
+        server.stop()

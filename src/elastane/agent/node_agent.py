@@ -24,13 +24,13 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.machine_address import MachineAddress, publish_address
 from elastane.api.membership import NodeAddress, NodeName
 from elastane.api.run_certificate import create_certificate, read_certificate
-from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.ticket_files import open_tickets
 from elastane.api.untrusted_data import Malformed
 from elastane.claims.records import HeldSlot, TermClaim
 from elastane.claims.terms import SUPERSEDED_CODE
-from elastane.claims.urls import open_claim_list
+from elastane.claims.urls import find_claims, open_claim_list
 
 CHECK_EVERY_S = 0.1
 REPORT_EVERY_S = 0.5
@@ -273,7 +273,7 @@ class NodeAgent(Agent):
         Raises:
             ElastaneError: the claim list is away.
         """
-        held = open_claim_list(str(self._run_dir.root / CLAIMS), wait_s=READ_CLAIMS_S).read()
+        held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
         if self._claims_before is None:
             self._claims_before, self._claims_seen = len(held), len(held)
         if any(isinstance(one.record, TermClaim) for one in held[self._claims_seen :]):

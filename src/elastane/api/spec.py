@@ -97,6 +97,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         directory: the working directory of the workers on every machine; empty: that of `elastane run`.
         hosts: the machines that start with the run; empty: only this one does.
         ssh: the words of the command that starts a shell command on another one of them.
+        claims: directory or URL for the claim list of a run on several machines; empty: the run directory.
         encrypt: encrypt connections between workers of different machines.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
             ``tcp`` always over their connections.
@@ -134,6 +135,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directory: str = ""
     hosts: tuple[RunHost, ...] = ()
     ssh: tuple[str, ...] = ()
+    claims: str = ""
     encrypt: bool = False
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES

@@ -13,10 +13,10 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.checkpoints import FileDamage, Manifest
 from elastane.api.errors import BadInput, Damaged, ElastaneError
 from elastane.api.records import EventLine
-from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
 from elastane.claims.history import number_next_term
-from elastane.claims.urls import open_claim_list
+from elastane.claims.urls import find_claims, open_claim_list
 from elastane.observability.facts import has_finished
 from elastane.observability.line_files import append_line
 from elastane.observability.run_files import read_events, read_last_step, read_ledger, read_record
@@ -135,7 +135,7 @@ def _compute_next_numbers(
     first_term = 1 + sum(event.kind == "coordinator.started" for event in events)
     with suppress(ElastaneError):
         # A coordinator may have claimed its term and died before its event.
-        held = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIMS_S).read()
+        held = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIMS_S).read()
         first_term = number_next_term(held, first_term)
     return times, first_worker, first_term
 

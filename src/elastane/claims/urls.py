@@ -1,9 +1,48 @@
 """Claim lists by path or URL."""
 
+import hashlib
+from pathlib import Path
+
+from elastane.api.endpoint import read_secret
 from elastane.api.errors import BadInput
+from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.spec import RunSpec
 from elastane.claims.claim_list import WAIT_S, ClaimList
 from elastane.claims.directory import DirectoryPlace
 from elastane.claims.place import ClaimsUnusable
+
+
+def find_claims(run_dir: RunDir, spec: RunSpec) -> str:
+    """Return the path or URL of a run's claim list.
+
+    Lists of several runs at one URL have names that differ, also for runs of one name.
+
+    Raises:
+        Malformed, OSError: the secret of the run, which the name depends on, cannot be read.
+    """
+    if not spec.claims:
+        return str(run_dir.root / CLAIMS)
+    mark = hashlib.sha256(read_secret(run_dir).encode()).hexdigest()[:12]
+    return f"{spec.claims.rstrip('/')}/{spec.name}-{mark}"
+
+
+def prepare_claims(url: str) -> None:
+    """Make the directory of a new claim list, and read the list once, before it is needed.
+
+    Raises:
+        BadInput: the directory cannot be made.
+        ClaimsUnavailable, ClaimsUnusable: the place does not answer, or cannot keep a claim list.
+    """
+    if "://" not in url:
+        try:
+            Path(url).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"cannot make the directory of the claim list {url}: {error.strerror}",
+                means="coordinators of the run claim their terms there",
+                do="--claims URL, with a directory that all machines of the run can write",
+            ) from error
+    open_claim_list(url).read()
 
 
 def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:

@@ -22,10 +22,10 @@ from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, publish_e
 from elastane.api.log_lines import configure_handler
 from elastane.api.machine_address import read_machine_address
 from elastane.api.run_certificate import read_certificate
-from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.rundir import RunDir
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
-from elastane.claims.urls import open_claim_list
+from elastane.claims.urls import find_claims, open_claim_list
 from elastane.coordinator.server import Coordinator
 from elastane.observability.run_files import read_record
 
@@ -132,7 +132,7 @@ def _serve_term(
             listening.getsockname()[1],
             read_certificate(run_dir),
         )
-    claims = open_claim_list(str(run_dir.root / CLAIMS), wait_s=CLAIM_S)
+    claims = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIM_S)
     own_term = OwnTerm(claims, order.term, endpoint)
     first_term = 1 if record.resumed is None else record.resumed.first_term
     decisions = DecisionClaims(claims, own_term, first_term)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.runs.debugger import check_debug_options
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks
@@ -33,6 +33,23 @@ def test_the_range_of_workers_has_defaults(script, cpus, changes, expected) -> N
 
 
 @pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"listen": "127.0.0.1"}, (1, NO_LIMIT, 8)),
+        ({"listen": "127.0.0.1", "workers": "2:6"}, (2, 6, 6)),
+        ({"hosts": "localhost:3,other:4", "listen": "127.0.0.1"}, (1, NO_LIMIT, 3)),
+        ({"hosts": "a:3,b:4", "listen": "127.0.0.1"}, (1, NO_LIMIT, 1)),
+        ({"hosts": "localhost:3,other", "listen": "127.0.0.1"}, (1, NO_LIMIT, 3)),
+    ],
+)
+def test_a_run_on_several_machines_grows_with_them(script, changes, expected) -> None:
+    spec = build(RunOptions(**changes), script)
+    assert (spec.min_workers, spec.max_workers, spec.start) == expected
+    assert not spec.self_sizing
+    assert spec.directory == str(Path.cwd())
+
+
+@pytest.mark.parametrize(
     ("changes", "decides"),
     [
         ({}, True),
@@ -50,6 +67,12 @@ def test_the_controller_sizes_a_run_with_a_range_and_no_start(script, changes, d
     [
         ({"workers": "3:1"}, "MIN 3 is larger than MAX 1"),
         ({"encrypt": True}, "--encrypt needs --listen"),
+        ({"claims": "s3://bucket/x"}, "--claims needs --listen"),
+        ({"claims": "gs://bucket/x", "listen": "127.0.0.1"}, "cannot be kept at gs:// URLs"),
+        ({"ports": "1-300"}, "--advertise and --ports need --listen"),
+        ({"ssh": "ssh -p 22"}, "--ssh needs --hosts"),
+        ({"hosts": "localhost:1", "ssh": "'"}, "No closing quotation"),
+        ({"hosts": "no-such-host.invalid:1"}, "finds no address for no-such-host.invalid"),
         ({"workers": "0:4"}, "MIN is 0"),
         ({"workers": "many"}, "not MIN:MAX"),
         ({"workers": "1:"}, "not MIN:MAX"),

@@ -22,6 +22,7 @@ from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.shipped_code import check_shipped_code, compute_code_digest, copy_code, list_code
 from elastane.attempts.supervision import run_to_end
+from elastane.claims.urls import find_claims, prepare_claims
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_devices
 from elastane.cli.options import expand_options, list_explicit_options
@@ -187,6 +188,8 @@ def open_new_run(
         console.print(f"run {spec.name} in {directory.root}", markup=False)
         if spec.code:
             os.chdir(spec.directory)
+        if spec.claims:
+            prepare_claims(find_claims(directory, spec))
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)
         yield directory, read_record(directory)

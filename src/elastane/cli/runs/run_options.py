@@ -62,6 +62,15 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = False
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep the claims of terms and of changes after deaths at URL, such as s3://bucket/claims. "
+            "Default: in the run directory.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     hosts: Annotated[
         str | None,
         typer.Option(
@@ -181,6 +190,7 @@ PINNED = (
     "threads",
     "host_discovery_script",
     "encrypt",
+    "claims",
     "name",
     "run_dir",
     "digest_every",

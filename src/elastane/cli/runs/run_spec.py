@@ -13,6 +13,7 @@ from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.machine_address import MachineAddress
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
+from elastane.claims.urls import open_claim_list
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
@@ -96,6 +97,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         start=start,
         self_sizing=options.start is None and low < high and not (options.host_discovery_script or address),
         host_discovery=options.host_discovery_script or "",
+        claims=_read_claims(options, address),
         encrypt=options.encrypt,
         virtual_ranks=options.virtual_ranks,
         copies=copies,
@@ -106,6 +108,24 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         debug=options.debug,
         **{field: value for field, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
+
+
+def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
+    """Return the URL of ``--claims``, with an absolute path.
+
+    Raises:
+        BadInput: no other machine takes part, or the URL cannot keep a claim list.
+    """
+    if options.claims is None:
+        return ""
+    if address is None:
+        raise BadInput(
+            "--claims needs --listen or --hosts",
+            means="on one machine the lock of the run directory decides who is in charge",
+            do="add --listen, or omit --claims",
+        )
+    open_claim_list(options.claims)
+    return options.claims if "://" in options.claims else str(Path(options.claims).absolute())
 
 
 def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
