@@ -121,7 +121,7 @@ def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
     if address is None:
         raise BadInput(
             "--claims needs --listen or --hosts",
-            means="on one machine the lock of the run directory decides who is in charge",
+            means="on one machine the lock of the run directory has the same purpose",
             do="add --listen, or omit --claims",
         )
     open_claim_list(options.claims)
