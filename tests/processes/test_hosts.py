@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 SSH = """#!/bin/sh
 [ "$1" = unreachable ] && {{ echo "connect to host $1 port 22: No route to host" >&2; exit 255; }}
 echo "$2" >> {log}
-ELASTANE_HOME={home}-$1 exec setsid sh -c "$2"
+ELASTANE_HOME={home}-$1 exec setsid -w sh -c "$2"
 """
 
 

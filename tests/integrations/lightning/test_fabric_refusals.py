@@ -10,7 +10,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from elastane.api.errors import BadInput
-from elastane.integrations.lightning import ElastaneFabricStrategy
+from elastane.integrations.lightning import ElastaneFabricStrategy, fabric_schedules
+from elastane.runtime.state.live_objects import find_live_objects
 
 from .modules import Points, make_loader
 
@@ -77,6 +78,20 @@ def test_a_schedule_that_is_stepped_for_some_batches_only_is_refused():
     script = Script()
     with pytest.raises(BadInput, match="for some batches only"):
         script.train(make_sometimes(script))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_order_of_the_garbage_collector_names_no_schedule(turned, monkeypatch):
+    monkeypatch.setattr(
+        fabric_schedules,
+        "find_live_objects",
+        lambda kind: sorted(find_live_objects(kind), key=lambda s: s.gamma, reverse=turned),
+    )
+    script = Script()
+    schedules = [torch.optim.lr_scheduler.StepLR(script.optimizer, 1, gamma) for gamma in (0.5, 0.2)]
+    script.train(lambda _s, _n: schedules[0].step())
+    kept = script.strategy.run.keep
+    assert [kept[f"fabric_schedule_{number}"].gamma for number in (0, 1)] == [0.2, 0.5]
 
 
 def test_a_plateau_is_not_stepped_with_a_value_of_a_microbatch():

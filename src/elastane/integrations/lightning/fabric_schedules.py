@@ -36,7 +36,8 @@ class FabricSchedules:
         """Find the schedules of an optimizer, or of Fabric's wrapper of it, and keep them."""
         found = [s for s in find_live_objects(LRScheduler) if _has_optimizer(s, optimizer)]
         parts = {id(part) for schedule in found for part in _list_values(schedule)}
-        for schedule in found:
+        # The garbage collector lists objects in another order in each process.
+        for schedule in sorted(found, key=_describe_schedule):
             if id(schedule) not in parts:
                 number = len(self._steps)
                 self._training.run.keep[f"fabric_schedule_{number}"] = schedule
@@ -92,3 +93,23 @@ def _list_values(schedule: LRScheduler) -> list[object]:
         for part in (value if isinstance(value, list | tuple) else [value])
         if isinstance(part, LRScheduler)
     ]
+
+
+def _describe_schedule(schedule: LRScheduler) -> str:
+    """Return a text that tells the schedules of an optimizer apart, and is the same on every worker."""
+    facts = sorted(
+        f"{name}={_describe_value(value)}"
+        for name, value in vars(schedule).items()
+        if not isinstance(value, Optimizer)
+    )
+    return f"{type(schedule).__module__}.{type(schedule).__qualname__}: {', '.join(facts)}"
+
+
+def _describe_value(value: object) -> str:
+    """Return a value that decides about a schedule as text; objects without one count by their types."""
+    if isinstance(value, list | tuple):
+        return str([_describe_value(part) for part in value])
+    if isinstance(value, str | int | float | None):
+        return repr(value)
+    code = getattr(value, "__code__", None)
+    return type(value).__qualname__ if code is None else f"{code.co_qualname}, line {code.co_firstlineno}"
