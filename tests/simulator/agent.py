@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Protocol
 
 from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
-from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
+from elastane.api.control import (
+    AgentReport,
+    KillWorker,
+    LeaveRecorded,
+    ProcessInfo,
+    RunOver,
+    SetTarget,
+    ToAgent,
+    WorkerExit,
+)
 from elastane.api.membership import NodeAddress, NodeName, WorkerId
 from tests.simulator.clock import Clock
 
@@ -108,6 +117,8 @@ class SimAgent:
                 if self.over is None:
                     self.over = message
                     self.world.clock.schedule_after(FAREWELL_S, self._end_the_rest)
+            case LeaveRecorded():
+                raise AssertionError("no node leaves in a simulated run")
 
     def _end_the_rest(self) -> None:
         if not self.alive:

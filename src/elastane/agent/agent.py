@@ -18,7 +18,15 @@ from elastane.agent.processes import Commands, start_coordinator, start_fork_ser
 from elastane.agent.restarts import Deaths
 from elastane.agent.worker_set import WorkerSet
 from elastane.agent.workers import WorkerProcesses
-from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent
+from elastane.api.control import (
+    AgentReport,
+    KillWorker,
+    LeaveRecorded,
+    ProcessInfo,
+    RunOver,
+    SetTarget,
+    ToAgent,
+)
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.machine_address import LOOPBACK_ONLY
 from elastane.api.membership import NUMBERS_AT_ONCE
@@ -250,6 +258,9 @@ class Agent:
             case RunOver():
                 self.told_over = True
                 self.finish(message)
+            case LeaveRecorded():
+                # Only a machine among several leaves a run.
+                pass
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator."""

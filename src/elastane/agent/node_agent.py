@@ -17,7 +17,7 @@ from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.run_pages import RunPages
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
-from elastane.api.control import AgentReport, RunOver, SetTarget, ToAgent
+from elastane.api.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, read_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
@@ -41,6 +41,8 @@ READ_CLAIMS_S = 1.0
 REST_S = 60.0
 """How long a machine on which coordinators keep dying leaves the charge to others."""
 LONGEST_SILENCE_S = 60.0
+LONGEST_LEAVE_S = 10.0
+"""How long a machine without workers waits until the run has recorded that it has left."""
 
 
 class NodeAgent(Agent):
@@ -83,6 +85,9 @@ class NodeAgent(Agent):
         self._address, self._port = address, 0
         self._slots, self._begins = slots, begins
         self._leaving = self.left = self.concludes = False
+        self._leave_recorded = False
+        self._idle_s = time.monotonic()
+        """When this machine last had a worker."""
         self._charge = asyncio.Event()
         self._resting_until = 0.0
         self._poll = NeighbourPoll(run_dir)
@@ -196,9 +201,11 @@ class NodeAgent(Agent):
                 # This process was stopped and heard nothing meanwhile.
                 link.heard_s += asleep_s
             running = self.workers.worker_set
-            if self._leaving and not running.living and not running.requested:
-                # The last report says that this machine has no worker any more.
-                await asyncio.sleep(REPORT_EVERY_S)
+            if running.living or running.requested:
+                self._idle_s = time.monotonic()
+            elif self._leaving and (
+                self._leave_recorded or time.monotonic() - self._idle_s > LONGEST_LEAVE_S
+            ):
                 self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
                 self._claims_before = self._sign = None
@@ -286,6 +293,8 @@ class NodeAgent(Agent):
         super().handle_order(message)
         if isinstance(message, SetTarget) and message.leave and not self.is_last:
             self.leave()
+        if isinstance(message, LeaveRecorded):
+            self._leave_recorded = True
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator, with the name, address and slots of this machine."""

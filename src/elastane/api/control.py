@@ -351,6 +351,10 @@ class KillWorker(ControlMessage, frozen=True, kw_only=True):
     why: str = "its peers lost the connection to it, so it was killed"
 
 
+class LeaveRecorded(ControlMessage, frozen=True, kw_only=True):
+    """Coordinator to agent: the run has recorded that this machine has left, so its agent may end."""
+
+
 class RunOver(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: every worker is dismissed; ``code``, ``why`` and ``traceback`` are the outcome.
 
@@ -452,7 +456,7 @@ ToWorker: TypeAlias = (
     | Dismiss
 )
 FromAgent: TypeAlias = AgentReport
-ToAgent: TypeAlias = SetTarget | KillWorker | RunOver
+ToAgent: TypeAlias = SetTarget | KillWorker | LeaveRecorded | RunOver
 Ask: TypeAlias = AskResize | AskDrain | AskDrainNode | AskEvict | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask

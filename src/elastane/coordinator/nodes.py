@@ -6,7 +6,7 @@ Every node has an agent. The first one has no name; otherwise it is a node like 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from elastane.api.control import AgentReport
+from elastane.api.control import AgentReport, LeaveRecorded
 from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.placement import grant_numbers
@@ -22,7 +22,8 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
     roster = turn.roster
     nodes, name = roster.nodes, report.node
     if report.leaving and not report.workers and name not in nodes.reports:
-        # It has left, and reports until its agent has ended.
+        # It has left, and reports until its agent knows that this is recorded.
+        turn.send_to_agent(LeaveRecorded(), name)
         return
     ends = [end for _, end in report.numbers] + [worker + 1 for worker in list_node_workers(report)]
     nodes = replace(
@@ -119,6 +120,7 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         nodes = turn.roster.nodes
         turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
         turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
+        turn.send_to_agent(LeaveRecorded(), report.node)
     elif staying and target is not None:
         workers = tuple(sorted(staying))
         why = f"{describe_node(report.node)} leaves the run"

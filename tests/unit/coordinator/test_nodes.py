@@ -11,6 +11,7 @@ from elastane.api.control import (
     AskDrainNode,
     AskResize,
     KillWorker,
+    LeaveRecorded,
     ProcessInfo,
     SetTarget,
     WorkerExit,
@@ -33,6 +34,7 @@ class OtherNode:
     numbers: tuple = ()
     living: set = field(default_factory=set)
     exits: tuple = ()
+    farewells: int = 0
 
     def report(self, *, leaving: bool = False) -> None:
         actions = self.stage.receive(
@@ -55,7 +57,11 @@ class OtherNode:
 
     def follow(self, actions) -> None:
         for action in actions:
-            if isinstance(action, SendToAgent) and action.node == self.name:
+            if not isinstance(action, SendToAgent) or action.node != self.name:
+                continue
+            if isinstance(action.message, LeaveRecorded):
+                self.farewells += 1
+            else:
                 self.order = action.message
                 if self.order.numbers is not None and self.order.numbers not in self.numbers:
                     self.numbers = (*self.numbers, self.order.numbers)
@@ -201,8 +207,14 @@ def test_a_leaving_node_is_drained_and_forgotten(two_nodes) -> None:
     assert list_targets(stage)["b"] == 0
     node.living, node.exits = set(), tuple(WorkerExit(worker=w, pid=w, code=0) for w in (100, 101))
     stage.adopt()
+    assert node.farewells == 0
     node.report(leaving=True)
     assert stage.list_kinds("node.left", "worker.died") == ["node.left"]
+    # The agent may end only now; it repeats its report until it knows.
+    assert node.farewells == 1
+    node.report(leaving=True)
+    assert node.farewells == 2
+    assert stage.list_kinds("node.left") == ["node.left"]
     # An agent that has not received its next order names the node still.
     stage.wait(SILENCE_S)
     stage.report_agent(nodes=(NodeAddress(""), NodeAddress("b")))
