@@ -7,6 +7,7 @@ take turns, so other load on the machine affects all alike. The control is the r
 import argparse
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +19,7 @@ from job import Job
 from machine import describe_commit, find_cpu
 from node_networks import LINK, NodeNetworks, enter_first_node
 from node_run import NodeRun
-from processes import Processes, exit_on_sigterm
+from processes import Processes, exit_on_sigterm, wait_until
 from setting import Usual
 from spread import format_spread
 from text import format_table
@@ -30,8 +31,21 @@ WORKERS = 2 * EACH
 VIRTUAL_RANKS = 2 * WORKERS
 
 
-def measure_elastane(job: Job, networks: NodeNetworks, usual: Usual, nodes: int) -> float:
-    """Return the median step of the slowest of four workers, in seconds.
+@dataclass(frozen=True)
+class Measured:
+    """A repetition of a contestant.
+
+    Args:
+        step_s: the median step of the slowest worker, in seconds.
+        left_bytes: the bytes that leave the first node in a step, headers and control included.
+    """
+
+    step_s: float
+    left_bytes: float
+
+
+def measure_elastane(job: Job, networks: NodeNetworks, usual: Usual, nodes: int) -> Measured:
+    """Measure steps of four workers.
 
     Raises:
         RuntimeError: a worker or a node was lost, so the measurement is invalid.
@@ -41,12 +55,15 @@ def measure_elastane(job: Job, networks: NodeNetworks, usual: Usual, nodes: int)
         if nodes > 1:
             run.join(EACH)
         first = run.wait_for_members(WORKERS).step + usual.warmup
+        run.wait_for_step(first)
+        before = networks.count_left_bytes()
         run.wait_for_step(first + usual.steps)
+        left = networks.count_left_bytes() - before
         run.stop()
         if lost := run.read_events("worker.died", "worker.hung", "node.lost", "coordinator.died"):
             raise RuntimeError(f"the undisturbed run was disturbed: {lost}")
     seen = ticks.read_steps(job.out)
-    return max(
+    step_s = max(
         median(
             s
             for step, s in ticks.compute_durations_s(ticks.select_process(pid, seen)).items()
@@ -54,10 +71,11 @@ def measure_elastane(job: Job, networks: NodeNetworks, usual: Usual, nodes: int)
         )
         for pid in {tick.pid for tick in seen}
     )
+    return Measured(step_s, left / usual.steps)
 
 
-def measure_ddp(job: Job, networks: NodeNetworks, usual: Usual) -> float:
-    """Return the median step of the slowest of four ranks of DDP over Gloo, in seconds."""
+def measure_ddp(job: Job, networks: NodeNetworks, usual: Usual) -> Measured:
+    """Measure steps of four ranks of DDP over Gloo."""
     job.out.mkdir(parents=True)
     with Processes(job.out / "logs") as processes:
         for rank in range(WORKERS):
@@ -68,27 +86,32 @@ def measure_ddp(job: Job, networks: NodeNetworks, usual: Usual) -> float:
                 STORE=f"file://{(job.out / 'store').absolute()}",
                 GLOO_SOCKET_IFNAME=LINK,
             )
+        wait_until(
+            lambda: any(tick.step >= usual.warmup for tick in ticks.read_steps(job.out)), "the first steps"
+        )
+        before = networks.count_left_bytes()
         processes.finish(600)
-    return compute_step_s(job, usual)
+        left = networks.count_left_bytes() - before
+    return Measured(compute_step_s(job, usual), left / usual.steps)
 
 
 def measure(
     size: str, networks: NodeNetworks, usual: Usual, repetitions: int, work: Path
-) -> dict[str, list[float]]:
-    """Return the median steps in seconds, by contestant: one for each repetition."""
+) -> dict[str, list[Measured]]:
+    """Return the repetitions of each contestant."""
     endless, whole = 1_000_000, usual.warmup + usual.steps
-    contestants: dict[str, tuple[int, Callable[[Job], float]]] = {
+    contestants: dict[str, tuple[int, Callable[[Job], Measured]]] = {
         "Elastane, 1 node": (endless, lambda job: measure_elastane(job, networks, usual, 1)),
         "Elastane, 2 nodes": (endless, lambda job: measure_elastane(job, networks, usual, 2)),
         "DDP, 2 nodes": (whole, lambda job: measure_ddp(job, networks, usual)),
         "Elastane, 2 nodes again": (endless, lambda job: measure_elastane(job, networks, usual, 2)),
     }
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+    found: dict[str, list[Measured]] = {name: [] for name in contestants}
     for repetition in range(repetitions):
         for number, (name, (steps, contestant)) in enumerate(contestants.items()):
             job = Job(size, steps, VIRTUAL_RANKS, work / f"{repetition}-{number}")
             found[name].append(contestant(job))
-            print(f"{repetition + 1}. {name}: {found[name][-1]:.3f} s", flush=True)
+            print(f"{repetition + 1}. {name}: {found[name][-1].step_s:.3f} s", flush=True)
     return found
 
 
@@ -111,19 +134,30 @@ def main() -> None:
     repetitions = 1 if options.quick else options.repetitions
     with tempfile.TemporaryDirectory() as folder, NodeNetworks(options.rate) as networks:
         found = measure(options.size, networks, usual, repetitions, Path(folder))
-    one, two, ddp, again = found.values()
+    gradient_bytes = count_gradient_bytes(options.size)
     print(f"\n{find_cpu()}, commit {describe_commit()}, model {options.size}, {repetitions} repetitions")
-    print(
-        f"2 nodes x {EACH} workers, {count_gradient_bytes(options.size):,} bytes of gradients, "
-        f"link: {options.rate or 'not limited'}\n"
-    )
-    print(format_table(["", "step"], [[name, format_spread(s, "s", digits=3)] for name, s in found.items()]))
-    ratios = [
-        ["Elastane, 2 nodes / 1 node", compute_ratios(two, one)],
-        ["Elastane / DDP, 2 nodes", compute_ratios(again, ddp)],
-        ["control: Elastane, 2 nodes / itself", compute_ratios(again, two)],
+    print(f"2 nodes x {EACH} workers, link: {options.rate or 'not limited'}; G is {gradient_bytes:,} bytes\n")
+    print_tables(found, gradient_bytes)
+
+
+def print_tables(found: dict[str, list[Measured]], gradient_bytes: int) -> None:
+    rows = [
+        [
+            name,
+            format_spread([each.step_s for each in repetitions], "s", digits=3),
+            format_spread([each.left_bytes / gradient_bytes for each in repetitions], "G"),
+        ]
+        for name, repetitions in found.items()
     ]
-    print("\n" + format_table(["", "ratio"], [[name, format_spread(r, digits=3)] for name, r in ratios]))
+    print(format_table(["", "step", "leaves a node in a step"], rows))
+    one, two, ddp, again = ([each.step_s for each in repetitions] for repetitions in found.values())
+    ratios = {
+        "Elastane, 2 nodes / 1 node": compute_ratios(two, one),
+        "Elastane / DDP, 2 nodes": compute_ratios(again, ddp),
+        "control: Elastane, 2 nodes / itself": compute_ratios(again, two),
+    }
+    rows = [[name, format_spread(each, digits=3)] for name, each in ratios.items()]
+    print("\n" + format_table(["", "ratio"], rows))
 
 
 if __name__ == "__main__":
