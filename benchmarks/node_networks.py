@@ -91,12 +91,12 @@ class NodeNetworks:
         numbers = next(line for line in lines if line.strip().startswith(f"{LINK}:")).split(":")[1].split()
         return int(numbers[8])
 
-    def cut(self) -> None:
-        """Cut the link: packets vanish, and no connection closes."""
-        self._run(0, "ip", "link", "set", LINK, "down")
+    def cut(self, node: int) -> None:
+        """Cut the link at a node: packets vanish, and no connection closes."""
+        self._run(node, "ip", "link", "set", LINK, "down")
 
-    def heal(self) -> None:
-        self._run(0, "ip", "link", "set", LINK, "up")
+    def heal(self, node: int) -> None:
+        self._run(node, "ip", "link", "set", LINK, "up")
 
     def close(self) -> None:
         self._second.kill()

@@ -1,4 +1,4 @@
-"""A run on several nodes of this machine, each with its own program ``elastane``."""
+"""A run on the two nodes of `NodeNetworks`, each with its own program ``elastane``."""
 
 import signal
 import subprocess
@@ -14,15 +14,13 @@ from elastane.api.rundir import RunDir
 from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
 
-import node_networks
 from elastane_run import ELASTANE
 from job import Job
-from node_networks import NodeNetworks
+from node_networks import ADDRESSES, NodeNetworks
 from processes import Processes, wait_until
 
 FIRST = ""
 """The name of the node that begins the run."""
-ADDRESS = "127.0.0.2"
 WAIT_S = 180.0
 
 
@@ -32,7 +30,7 @@ class NodeRun:
     Args:
         job: the job to train.
         folder: the folder of the run directory, the logs and the list of known runs.
-        networks: the networks of the nodes; None: all nodes are at one address of this machine.
+        networks: the networks of the nodes.
         start: the number of workers at the start, all on the first node.
         most: the largest number of workers.
         options: more options of ``elastane run``.
@@ -42,7 +40,7 @@ class NodeRun:
         self,
         job: Job,
         folder: Path,
-        networks: NodeNetworks | None = None,
+        networks: NodeNetworks,
         *,
         start: int,
         most: int,
@@ -55,28 +53,33 @@ class NodeRun:
         self._networks = networks
         self._processes = Processes(folder / "logs")
         self._joined = 0
-        address = ADDRESS if networks is None else node_networks.ADDRESSES[0]
+        self._places: dict[str, int] = {}
         self._start(
             FIRST,
             0,
-            *("run", "--listen", address, f"--workers=1:{most}", f"--start={start}", "--threads=1"),
+            *("run", "--listen", ADDRESSES[0], f"--workers=1:{most}", f"--start={start}", "--threads=1"),
             *("--checkpoint-every=never", f"--run-dir={self.run_dir.root}", *options),
             *job.build_script_command("elastane"),
         )
         wait_until(self.run_dir.endpoint.exists, "the run has begun", WAIT_S)
 
     def _start(self, name: str, node: int, *words: str) -> None:
-        command = [*ELASTANE, *words]
-        if self._networks is not None:
-            command = self._networks.wrap_command(node, command)
+        command = self._networks.wrap_command(node, [*ELASTANE, *words])
+        self._places[name] = node
         self.programs[name] = self._processes.start(command, ELASTANE_HOME=self._home)
 
     def join(self, slots: int = 2) -> str:
-        """Let another node take part; return its name."""
+        """Start a program on the node that has none; return its name in the run."""
         self._joined += 1
-        name = f"m{self._joined}"
-        self._start(name, 1, "join", str(self.run_dir.root), f"--slots={slots}", f"--name={name}")
+        name, taken = f"m{self._joined}", {self.find_place(other) for other in self.programs}
+        self._start(
+            name, min({0, 1} - taken), "join", str(self.run_dir.root), f"--slots={slots}", f"--name={name}"
+        )
         return name
+
+    def find_place(self, name: str) -> int:
+        """Return the network of a program, 0 or 1."""
+        return self._places[name]
 
     def ask(self) -> Answer | None:
         """Return the status of the run; None while no coordinator answers."""
@@ -98,6 +101,15 @@ class NodeRun:
 
         wait_until(are_there, f"{count} members", WAIT_S)
         return answers[-1]
+
+    def wait_for_loss(self, name: str) -> None:
+        """Wait until the run has given up a node, which lowers the number of workers."""
+
+        def is_lost() -> bool:
+            answer = self.ask()
+            return answer is not None and all(row.node != name for row in answer.processes)
+
+        wait_until(is_lost, f"the loss of the node {name!r}", WAIT_S)
 
     def read_ledger(self) -> tuple[LedgerLine, ...]:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
