@@ -45,7 +45,7 @@ class NodeNetworks:
     """
 
     def __init__(self, rate: str = "") -> None:
-        # It ends with this program, whose end closes its input.
+        # The end of this program closes its input, and so ends it.
         self._second = subprocess.Popen(
             [*HIDDEN, "--net", "sh", "-c", "echo up; exec cat"],
             stdin=subprocess.PIPE,
