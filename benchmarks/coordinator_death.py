@@ -49,7 +49,8 @@ def measure_death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     run.wait(lambda: run.ask(AskStatus()).term > status.term, "the next coordinator")
     successor_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
-    disturbance = measure_disturbance(run, list(run.read_worker_pids().values()), begin_s, setting)
+    pids = list(run.read_worker_pids().values())
+    disturbance = measure_disturbance(run.read_ticks(), pids, begin_s, setting.calm_steps)
     asked_s = time.monotonic()
     run.resize(1)
     return {**disturbance, "successor_s": successor_s, "resize_after_s": run.wait_for_members(1) - asked_s}
@@ -62,4 +63,5 @@ def measure_control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
         processes.start([sys.executable, "-P", "-c", IMPORTS])
         processes.finish(timeout_s=120)
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return measure_disturbance(run, list(run.read_worker_pids().values()), begin_s, setting)
+    pids = list(run.read_worker_pids().values())
+    return measure_disturbance(run.read_ticks(), pids, begin_s, setting.calm_steps)

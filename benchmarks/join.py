@@ -78,7 +78,10 @@ def measure_join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, 
     run.resize(workers)
     joined_s = run.wait_for_members(workers)
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": joined_s - begin_s, **measure_disturbance(run, pids, begin_s, setting)}
+    return {
+        "took_s": joined_s - begin_s,
+        **measure_disturbance(run.read_ticks(), pids, begin_s, setting.calm_steps),
+    }
 
 
 def measure_control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
@@ -91,18 +94,19 @@ def measure_control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
         processes.finish(timeout_s=120)
     took_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": took_s, **measure_disturbance(run, pids, begin_s, setting)}
+    disturbance = measure_disturbance(run.read_ticks(), pids, begin_s, setting.calm_steps)
+    return {"took_s": took_s, **disturbance}
 
 
 def measure_disturbance(
-    run: ElastaneRun, pids: list[int], begin_s: float, setting: Setting
+    seen: list[ticks.Tick], pids: list[int], begin_s: float, calm_steps: int
 ) -> dict[str, float]:
     """Return the slowest step of these processes since ``begin_s``, and their usual step just before."""
-    end_s, seen = time.monotonic(), run.read_ticks()
+    end_s = time.monotonic()
     slowest_s, usual_s = 0.0, 0.0
     for pid in pids:
         mine = ticks.select_process(pid, seen)
-        before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
+        before = [tick for tick in mine if tick.at_s <= begin_s][-calm_steps - 1 :]
         usual_s = max(usual_s, median(ticks.compute_durations_s(before).values()))
         slowest_s = max(slowest_s, ticks.find_slowest_s(mine, begin_s, end_s))
     return {"usual_s": usual_s, "slowest_s": slowest_s, "slowest_over_usual": slowest_s / usual_s}

@@ -51,26 +51,26 @@ def measure_run(run: TorchrunRun, setting: Setting) -> dict[str, float]:
     end_s = time.monotonic()
     return {
         "usual_s": usual_s,
-        "join_stall_s": find_longest_stall_s(run, join_s, kill_s),
-        "join_lost_steps": count_lost_steps(run, join_s, kill_s),
-        "death_stall_s": find_longest_stall_s(run, kill_s, end_s),
-        "death_lost_steps": count_lost_steps(run, kill_s, end_s),
+        "join_stall_s": find_longest_stall_s(run.read_ticks(), join_s, kill_s),
+        "join_lost_steps": count_lost_steps(run.read_ticks(), join_s, kill_s),
+        "death_stall_s": find_longest_stall_s(run.read_ticks(), kill_s, end_s),
+        "death_lost_steps": count_lost_steps(run.read_ticks(), kill_s, end_s),
     }
 
 
-def find_longest_stall_s(run: TorchrunRun, begin_s: float, end_s: float) -> float:
+def find_longest_stall_s(seen: list[ticks.Tick], begin_s: float, end_s: float) -> float:
     """Return the longest gap that ends in this time, between two steps finished for the first time."""
     first: dict[int, float] = {}
-    for tick in run.read_ticks():
+    for tick in seen:
         first.setdefault(tick.step, tick.at_s)
     gaps = pairwise(sorted(first.values()))
     return max(b - a for a, b in gaps if begin_s < b <= end_s)
 
 
-def count_lost_steps(run: TorchrunRun, begin_s: float, end_s: float) -> int:
+def count_lost_steps(seen: list[ticks.Tick], begin_s: float, end_s: float) -> int:
     """Return how many steps the training went back."""
     furthest, lost = 0, 0
-    for tick in run.read_ticks():
+    for tick in seen:
         if begin_s < tick.at_s < end_s:
             lost = max(lost, furthest - tick.step + 1 if tick.step < furthest else 0)
         furthest = max(furthest, tick.step)

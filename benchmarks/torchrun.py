@@ -12,6 +12,29 @@ from private_network import PrivateNetwork
 from processes import Processes, wait_until
 
 PORT = 29_400
+# With that store (torch 2.13) an agent that arrives later waits 60 s for an address which the first agent
+# published in the first round only, and gives up: no agent could ever join.
+AGENT_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def build_agent_command(job: Job, host: str, own: str, each: int, more: str = "") -> list[str]:
+    """Return the command line of an elastic agent.
+
+    Args:
+        job: the job to train.
+        host: the address of the agent with the rendezvous.
+        own: the address of this agent.
+        each: the workers of an agent.
+        more: more of ``--rdzv-conf``, each part with a comma before it.
+    """
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes=1:2", f"--nproc-per-node={each}", "--max-restarts=100", "--rdzv-id=bench"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{PORT}", f"--local-addr={own}"),
+        # The shortest time between the arrival of the last agent and the start.
+        *(f"--rdzv-conf=last_call_timeout=1{more}", "--monitor-interval=0.1"),
+        *job.build_script_command("torchrun"),
+    ]
 
 
 class TorchrunRun:
@@ -39,20 +62,9 @@ class TorchrunRun:
 
     def start_agent(self) -> subprocess.Popen[bytes]:
         return self.processes.start(
-            self.network.wrap_command(
-                [
-                    *(sys.executable, "-m", "torch.distributed.run"),
-                    *("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-id=bench"),
-                    *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{PORT}", "--local-addr=127.0.0.1"),
-                    # The shortest time between the arrival of the last agent and the start.
-                    *("--rdzv-conf=last_call_timeout=1", "--monitor-interval=0.1"),
-                    *self.job.build_script_command("torchrun"),
-                ]
-            ),
+            self.network.wrap_command(build_agent_command(self.job, "127.0.0.1", "127.0.0.1", 1)),
             GLOO_SOCKET_IFNAME="lo",
-            # With it (torch 2.13) an agent that arrives later waits 60 s for an address which the first agent
-            # published in the first round only, and gives up: no agent could ever join.
-            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+            **AGENT_ENVIRONMENT,
         )
 
     def stop(self, agent: subprocess.Popen[bytes]) -> None:

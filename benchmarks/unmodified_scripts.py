@@ -96,8 +96,8 @@ def measure(run: Contestant) -> dict[str, float]:
         wait_until(arrived, f"steps after {event}", 180)
         run.wait_for_step(run.find_last_step() + CALM_STEPS)
         end_s = time.monotonic()
-        found[event] = find_longest_stall_s(run, begin_s, end_s)
-        found[f"{event}_lost_steps"] = count_lost_steps(run, begin_s, end_s)
+        found[event] = find_longest_stall_s(run.read_ticks(), begin_s, end_s)
+        found[f"{event}_lost_steps"] = count_lost_steps(run.read_ticks(), begin_s, end_s)
     return found
 
 

@@ -1,0 +1,111 @@
+"""Two nodes on this machine: network namespaces, joined by one virtual link.
+
+Each node has a user namespace too, so no worker can read the memory of the other node: they use TCP, as
+between machines. No root is needed where the system allows user namespaces.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ADDRESSES = ("10.77.1.1", "10.77.1.2")
+LINK = "wire"
+"""The name of the link's interface in both nodes."""
+HIDDEN = ("unshare", "--map-root-user")
+"""Begins a command: processes of other nodes cannot read the memory of this one."""
+INSIDE = "ELASTANE_BENCHMARK_INSIDE_NODE"
+
+
+class NoNodeNetworks(RuntimeError):
+    """This machine does not allow what the nodes need."""
+
+
+def enter_first_node() -> None:
+    """Start this program again in the network namespace of the first node, unless it is there.
+
+    It then reaches the coordinators of both nodes.
+    """
+    if INSIDE not in os.environ:
+        command = ["unshare", "--map-root-user", "--net", sys.executable, *sys.orig_argv[1:]]
+        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})  # noqa: S606
+
+
+class NodeNetworks:
+    """A second node beside this one, which `enter_first_node` made, as long as the block lasts.
+
+    Args:
+        rate: of the link in each direction, as `tc` spells it, for example ``1gbit``; empty: not limited.
+
+    Raises:
+        NoNodeNetworks: this machine allows no network namespace or no limited rate, or lacks ``ip`` or
+            ``tc`` (package iproute2).
+    """
+
+    def __init__(self, rate: str = "") -> None:
+        # The end of this program closes its input, and so ends it.
+        self._second = subprocess.Popen(
+            [*HIDDEN, "--net", "sh", "-c", "echo up; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            self._wait_for_second()
+            pid = str(self._second.pid)
+            self._run(0, "ip", "link", "add", LINK, "type", "veth", "peer", "name", LINK, "netns", pid)
+            for node, address in enumerate(ADDRESSES):
+                self._run(node, "ip", "link", "set", "lo", "up")
+                self._run(node, "ip", "address", "add", f"{address}/24", "dev", LINK)
+                self._run(node, "ip", "link", "set", LINK, "up")
+                if rate:
+                    words = ("rate", rate, "burst", "256kb", "latency", "50ms")
+                    self._run(node, "tc", "qdisc", "add", "dev", LINK, "root", "tbf", *words)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_second(self) -> None:
+        if self._second.stdout is None or self._second.stdout.readline() != b"up\n":
+            raise NoNodeNetworks("this system allows no network namespaces to users")
+
+    def _run(self, node: int, *command: str) -> None:
+        target = ("nsenter", f"--target={self._second.pid}", "--net")
+        words = [*target, *command] if node else command
+        try:
+            subprocess.run(words, check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            raise NoNodeNetworks(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from error
+
+    def wrap_command(self, node: int, command: list[str]) -> list[str]:
+        """Return the command line that runs a command on a node, 0 or 1; it keeps its process id."""
+        target = f"--target={self._second.pid}"
+        second = ["nsenter", target, "--user", "--preserve-credentials", "--net"]
+        return [*(second if node else HIDDEN), *command]
+
+    def count_left_bytes(self) -> int:
+        """Return how many bytes have left the first node over the link."""
+        lines = Path("/proc/self/net/dev").read_text().splitlines()
+        numbers = next(line for line in lines if line.strip().startswith(f"{LINK}:")).split(":")[1].split()
+        return int(numbers[8])
+
+    def cut(self, node: int) -> None:
+        """Cut the link at a node: packets vanish, and no connection closes."""
+        self._run(node, "ip", "link", "set", LINK, "down")
+
+    def heal(self, node: int) -> None:
+        self._run(node, "ip", "link", "set", LINK, "up")
+
+    def close(self) -> None:
+        self._second.kill()
+        self._second.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
