@@ -3,7 +3,7 @@
 Every node has an agent. The first one has no name; otherwise it is a node like the others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from elastane.api.control import AgentReport, LeaveRecorded
@@ -125,7 +125,8 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         workers = tuple(sorted(staying))
         why = f"{describe_node(report.node)} leaves the run"
         turn.record("drain.requested", who=describe_node(report.node), why=why, workers=workers)
-        turn.set_target(max(1, target - len(workers)), roster.wanted.draining | staying)
+        wanted = _lower_target(roster, target, len(workers), without={report.node})
+        turn.set_target(wanted, roster.wanted.draining | staying)
 
 
 def _lose_node(turn: Turn, report: AgentReport) -> None:
@@ -137,7 +138,28 @@ def _lose_node(turn: Turn, report: AgentReport) -> None:
     nodes = turn.roster.nodes
     turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
     if target is not None and report.target:
-        turn.set_target(max(1, target - report.target), turn.roster.wanted.draining)
+        wanted = _lower_target(turn.roster, target, report.target, without={report.node})
+        turn.set_target(wanted, turn.roster.wanted.draining)
+
+
+def _lower_target(roster: Roster, target: int, fewer: int, *, without: Collection[NodeName]) -> int:
+    """Return the number of workers after some nodes have gone; at least 1.
+
+    A node that joined when the run had its most workers has free slots, which now take the place of those
+    that went. A number that a user has set by hand only falls.
+
+    Args:
+        roster: the present state.
+        target: the number of workers before.
+        fewer: the workers of the nodes that go.
+        without: these nodes.
+    """
+    free = sum(
+        max(0, report.slots - report.target)
+        for name, report in roster.nodes.reports.items()
+        if name not in without and report.slots is not None and not report.leaving
+    )
+    return max(1, target - fewer + (0 if roster.wanted.by_hand else min(fewer, free)))
 
 
 def _list_missing(roster: Roster) -> tuple[NodeName, ...]:
@@ -171,7 +193,8 @@ def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
         turn.roster, nodes=replace(turn.roster.nodes, lost=turn.roster.nodes.lost.union(missing))
     )
     if target is not None and lost > 0:
-        turn.set_target(max(1, target - lost), turn.roster.wanted.draining)
+        wanted = _lower_target(turn.roster, target, lost, without=missing)
+        turn.set_target(wanted, turn.roster.wanted.draining)
 
 
 def _exclude_unplaced(turn: Turn) -> None:

@@ -1,6 +1,6 @@
 """Nodes join a run with their slots, leave it, and are lost with all their workers at once."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -167,6 +167,25 @@ def test_a_later_term_excludes_members_of_a_node_that_the_agents_have_forgotten(
 def let_other_nodes_be_lost(stage) -> None:
     stage.now += SILENCE_S
     stage.report_agent()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_free_slots_take_the_place_of_a_lost_node_unless_a_user_set_the_number(two_nodes, by_hand) -> None:
+    stage, _ = two_nodes
+    # This node joins when the run has as many workers as it may have.
+    third = OtherNode(stage, "c", slots=stage.roster.spec.max_workers)
+    third.join()
+    most = stage.roster.wanted.target
+    assert third.order.target == most - 4
+    wanted = replace(stage.roster.wanted, by_hand=by_hand)
+    stage.roster = replace(stage.roster, wanted=wanted)
+    for _ in range(8):
+        stage.now += 0.5
+        third.report()
+        stage.report_agent()
+    assert [event.who for event in stage.events if event.kind == "node.lost"] == ["node b"]
+    assert stage.roster.wanted.target == (most - 2 if by_hand else most)
+    assert third.order.target == (most - 4 if by_hand else most - 2)
 
 
 def test_a_node_that_returns_takes_part_again_under_new_numbers(two_nodes) -> None:
