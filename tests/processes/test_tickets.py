@@ -16,6 +16,8 @@ from .stage import find_members
 pytestmark = pytest.mark.processes
 
 NODES = {"listen": "127.0.0.2", "start": 2}
+SLOWLY = ("--seconds=0.2", "--steps=60")
+"""Long enough for some commands, each of which starts a process."""
 COMMAND = [sys.executable, "-P", "-m", "elastane"]
 WITHOUT_DIRECTORY = (
     "unshare",
@@ -79,16 +81,15 @@ def test_a_user_commands_a_run_from_a_machine_without_its_directory(
         assert [ticket.used for ticket in list_tickets(run.run_dir)] == [1]
         followers.append(visitor.start("events", "-f", "--json"))
         assert (await visitor.call("resize", "3"))[0] == 0
-        await run.step_until(lambda answer: find_members(answer) == {0, 1, 2})
+        await run.wait_until(lambda answer: find_members(answer) == {0, 1, 2})
         assert (await visitor.call("drain", "1"))[0] == 0
-        await run.step_until(lambda answer: find_members(answer) == {0, 2})
+        await run.wait_until(lambda answer: find_members(answer) == {0, 2})
         assert (await visitor.call("logs", "coordinator"))[0] == 0
         code, _, errors = await visitor.call("join")
         assert code == 2
         assert "does not share the directory of the run" in errors
-        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    ended = stage.play(*SLOWLY, disturb=disturb, **NODES)
     assert_equals_reference(ended)
     (follower,) = followers
     seen = [json.loads(line) for line in follower.communicate()[0].splitlines()]
@@ -108,15 +109,13 @@ def test_a_machine_joins_with_a_ticket(stage, assert_equals_reference, tmp_path_
     async def disturb(run):
         await run.wait_for_step(2)
         joiners.append(join(await create_ticket(run), "b"))
-        await run.wait_for_event("worker.ready", "worker 100")
-        await run.step_until(lambda answer: find_members(answer) == {0, 1, 100})
+        await run.wait_until(lambda answer: find_members(answer) == {0, 1, 100})
         expired = join(await create_ticket(run, "--valid", "0s"), "c")
         _, errors = await asyncio.to_thread(expired.communicate)
         assert expired.returncode == 2
         assert "the ticket expired" in errors
-        run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    ended = stage.play(*SLOWLY, disturb=disturb, **NODES)
     assert_equals_reference(ended)
     (joiner,) = joiners
     joiner.communicate()
