@@ -16,7 +16,7 @@ from .stage import find_members
 pytestmark = pytest.mark.processes
 
 NODES = {"listen": "127.0.0.2", "start": 2}
-SLOWLY = ("--seconds=0.2", "--steps=60")
+SLOWLY = ("--seconds=0.15", "--steps=60")
 """Long enough for some commands, each of which starts a process."""
 COMMAND = [sys.executable, "-P", "-m", "elastane"]
 WITHOUT_DIRECTORY = (
