@@ -57,7 +57,6 @@ def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)
     machines.signal(stopped, signal.SIGSTOP)
-    machines.wait_for("coordinator.started", "coordinator", times=2)
     machines.wait_for("node.lost", "the first node")
     in_charge = machines.find_in_charge()
     machines.signal(stopped, signal.SIGCONT)

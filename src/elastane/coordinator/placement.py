@@ -80,10 +80,15 @@ def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:
 
 
 def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
-    """Return the machines of a run by name, as their agents last reported."""
-    return tuple(
-        NodeAddress(name, report.host, report.port) for name, report in sorted(roster.nodes.reports.items())
-    )
+    """Return the machines of a run by name, as their agents last reported.
+
+    A machine of which this term has heard only from others stays among them until it counts as lost: the next
+    coordinator must know of it, and the agents ask it before they take over.
+    """
+    reports, lost = roster.nodes.reports, roster.nodes.lost
+    named = {node.name: node for report in reports.values() for node in report.nodes if node.name not in lost}
+    own = {name: NodeAddress(name, report.host, report.port) for name, report in reports.items()}
+    return tuple(address for _, address in sorted({**named, **own}.items()))
 
 
 def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:

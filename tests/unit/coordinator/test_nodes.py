@@ -18,7 +18,13 @@ from elastane.api.control import (
 )
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
-from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers, order_members
+from elastane.coordinator.placement import (
+    NodeLoad,
+    deal_target,
+    grant_numbers,
+    list_node_addresses,
+    order_members,
+)
 from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED
 
@@ -263,6 +269,22 @@ def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> N
     for worker in (0, 1, 100, 101):
         successor.report_worker(worker)
     assert successor.roster.term.listening
+
+
+def test_orders_name_a_node_that_the_term_does_not_hear_until_it_counts_as_lost(two_nodes) -> None:
+    stage, _ = two_nodes
+    known = (NodeAddress(""), NodeAddress("b", "10.0.0.2", 7001))
+    successor = stage.start_successor(wait=False, agent=False)
+    named = set()
+    for _ in range(2 * int(SILENCE_S) + 4):
+        successor.now += 0.5
+        for worker in (0, 1):
+            successor.report_worker(worker)
+        successor.report_agent(target=2, total=4, nodes=known)
+        named.add(list_node_addresses(successor.roster)[1:])
+    # A still later coordinator would otherwise not know which node it misses.
+    assert successor.list_kinds("node.lost") == ["node.lost"]
+    assert named == {known[1:], ()}
 
 
 def test_a_new_coordinator_uses_no_number_of_a_lost_node_again(two_nodes) -> None:
