@@ -106,7 +106,7 @@ class Payloads:
             self._arenas[sender] = self._find_arenas(sender)
         arenas = self._arenas[sender]
         if isinstance(message, messages.State):
-            state = payload if arenas is None else read_shared_message(arenas[0], bytes(payload))
+            state = payload if arenas is None else memoryview(read_shared_message(arenas[0], payload))
             unpack_state(state)  # raises now, while the message can still be refused
             self._states[sender, message] = state
         if arenas is None:

@@ -1,12 +1,13 @@
 """Frames over one non-blocking socket: each has a message and, optionally, a payload of raw bytes."""
 
-import mmap
 import socket
 import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
+
+import numpy as np
 
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.encryption import EncryptedSocket
@@ -16,7 +17,8 @@ HEADER = struct.Struct("<IQ")
 RECEIVE_BYTES = 1 << 20
 SEND_PARTS = 64
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Payload: TypeAlias = bytearray | mmap.mmap
+Payload: TypeAlias = memoryview
+"""The bytes of a payload; they may be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class FrameStream:
         self._outgoing: deque[memoryview] = deque()
         self._header = bytearray()
         self._message: bytearray | None = None
-        self._payload: Payload = bytearray()
+        self._payload: Payload = memoryview(b"")
         self._filled = 0
 
     @property
@@ -96,12 +98,12 @@ class FrameStream:
             if self._filled < len(message):
                 target = memoryview(message)[self._filled :]
             else:
-                target = memoryview(payload)[self._filled - len(message) :]
+                target = payload[self._filled - len(message) :]
             count = self.sock.recv_into(target[:RECEIVE_BYTES])
             if count == 0:
                 raise EOFError("closed in the middle of a frame")
             self._filled += count
-        self._message, self._payload = None, bytearray()
+        self._message, self._payload = None, memoryview(b"")
         return message, payload
 
     def _read_header(self) -> bool:
@@ -132,13 +134,12 @@ def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]
 
 
 def _allocate(payload_bytes: int) -> Payload:
-    """Return memory for a payload; a large one is only reserved, and takes memory as bytes arrive.
+    """Return memory for a payload, whose contents are arbitrary; it takes memory only as bytes arrive.
 
-    So a header that announces a terabyte costs nothing, or the system refuses the reservation.
+    So a header that announces a terabyte costs nothing, or the system refuses the reservation. Zeroes would
+    cost as much as receiving the bytes.
     """
-    if payload_bytes <= RECEIVE_BYTES:
-        return bytearray(payload_bytes)
     try:
-        return mmap.mmap(-1, payload_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
+        return memoryview(np.empty(payload_bytes, np.uint8))  # type: ignore[arg-type]
+    except MemoryError as error:
         raise Malformed(f"a payload of {payload_bytes} bytes, more than there is memory") from error

@@ -54,7 +54,7 @@ def _unpack(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     length = int.from_bytes(payload[:LENGTH_BYTES], "little")
     first = LENGTH_BYTES + length
     # Not `elastane.api.untrusted_data.Decoder`: generators have states of 128 bits, and a value may be NaN.
-    header = json.loads(payload[LENGTH_BYTES:first])
+    header = json.loads(bytes(payload[LENGTH_BYTES:first]))
     tensors = {}
     for name, (dtype_name, shape, start) in header["tensors"].items():
         dtype = getattr(torch, dtype_name)

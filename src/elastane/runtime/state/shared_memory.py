@@ -114,7 +114,7 @@ class SharedMessage:
         self.address = ADDRESS.pack(fd, size)
 
 
-def read_shared_message(pid: int, address: bytes | bytearray) -> mmap.mmap:
+def read_shared_message(pid: int, address: bytes | memoryview) -> mmap.mmap:
     """Map the shared message of process ``pid``; a copy would be slower, because it touches new memory.
 
     Raises:
