@@ -107,3 +107,25 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
     ended = machines.end("c" if killed == "b" else "b")
     assert_equals_reference(ended)
     assert machines.run_dir.report.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("series", range(5))
+def test_the_machine_in_charge_dies_ten_times(series, machines, assert_equals_reference):
+    """Together fifty deaths of the coordinator's machine, each time one with other workers and another age."""
+    machines.begin("--seconds=0.08", "--steps=900", start=1 + series % 2)
+    machines.wait_for_members(FIRST, 1 + series % 2)
+    names = [f"m{number}" for number in range(11)]
+    # With an even number of workers the smaller part must wait for the larger one; with three it need not.
+    machines.join(names[0], slots=1 + series % 3)
+    machines.wait_for_members(names[0], 1 + series % 3)
+    killed = []
+    for name in names[1:]:
+        machines.join(name)
+        machines.wait_for_members(name)
+        killed.append(machines.find_in_charge())
+        machines.kill(killed[-1])
+        machines.wait_for("node.lost", f"node {killed[-1]}" if killed[-1] else "the first node")
+    assert len({*killed}) == 10
+    machines.hurry()
+    assert_equals_reference(machines.end(machines.find_in_charge()))

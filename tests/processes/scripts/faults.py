@@ -112,7 +112,10 @@ def corrupt_values(number: int, step: int) -> None:
 
 
 def get_slowdown() -> float:
-    """Return the factor of a step's time: worker 1 is ten times slower than the others."""
+    """Return the factor of a step's time: worker 1 is ten times slower; with a file ``hurry`` none waits."""
+    root = _run_dir()
+    if root is not None and (root / "hurry").exists():
+        return 0.0
     return 10.0 if worker_settings.get_settings().worker == 1 else 1.0
 
 
