@@ -3,11 +3,14 @@
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from elastane.api.control import Answer, AskStatus, RunOver
 from elastane.api.errors import ElastaneError
@@ -20,6 +23,21 @@ from .stage import SCRIPTS, EndedRun, is_alive, wait_until
 
 FIRST = ""
 SHORT_S = 2.0
+ASKER = """
+import pathlib, sys, msgspec
+from elastane.api.control import AskStatus
+from elastane.api.errors import ElastaneError
+from elastane.api.rundir import RunDir
+from elastane.client.coordinator_request import ask_coordinator
+
+for _ in sys.stdin:
+    try:
+        answer = ask_coordinator(RunDir(pathlib.Path(sys.argv[1])), AskStatus(), float(sys.argv[2]))
+    except ElastaneError:
+        answer = None
+    print(msgspec.json.encode(answer).decode(), flush=True)
+"""
+"""Asks from the network of the first machine, which these tests are not in."""
 
 
 class Machines:
@@ -35,6 +53,12 @@ class Machines:
         self.run_dir = run_dir
         self._elastane, self._networks = elastane, networks
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._asker: subprocess.Popen[bytes] | None = None
+        if networks is not None:
+            command = [sys.executable, "-P", "-c", ASKER, str(run_dir.root), str(SHORT_S)]
+            self._asker = subprocess.Popen(
+                networks.wrap_command(0, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
 
     def begin(self, *script_options: str, start: int = 2, options: Sequence[str] = ()) -> None:
         """Begin the run on the first machine."""
@@ -64,6 +88,12 @@ class Machines:
 
     def ask(self) -> Answer | None:
         """Return the status of the run; None while no coordinator answers."""
+        if self._asker is not None:
+            assert self._asker.stdin is not None
+            assert self._asker.stdout is not None
+            self._asker.stdin.write(b"\n")
+            self._asker.stdin.flush()
+            return msgspec.json.decode(self._asker.stdout.readline(), type=Answer | None)
         with suppress(ElastaneError):
             return ask_coordinator(self.run_dir, AskStatus(), SHORT_S)
         return None
@@ -110,6 +140,10 @@ class Machines:
         events = read_run(self.run_dir).events if self.run_dir.events.exists() else ()
         return Counter((event.kind, event.who) for event in events)
 
+    def list_died(self) -> list[str]:
+        """Return the workers that have died."""
+        return [who for kind, who in self.count_events() if kind == "worker.died"]
+
     def wait_for(self, kind: str, who: str, times: int = 1) -> None:
         wait_until(lambda: self.count_events()[kind, who] >= times, f"{kind} of {who}")
 
@@ -143,6 +177,9 @@ class Machines:
         return EndedRun(RunOver(code=code), read_run(self.run_dir))
 
     def close(self) -> None:
+        if self._asker is not None:
+            self._asker.kill()
+            self._asker.communicate()
         for program in self._programs.values():
             if program.poll() is None:
                 program.kill()

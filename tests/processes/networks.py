@@ -1,6 +1,7 @@
 """Machines with networks of their own: network namespaces, joined by virtual links to the first one.
 
-No root is needed where the system allows user namespaces.
+Each machine has a user namespace too, so no worker can read the memory of another machine: they use TCP, as
+between machines. No root is needed where the system allows user namespaces.
 """
 
 import shutil
@@ -39,6 +40,10 @@ asyncio.run(main())
 """
 """Publishes ports of a machine at an address of the hub, as container engines do."""
 HOLD = ("sh", "-c", "echo up; exec sleep 3600")
+HIDDEN = ("unshare", "--map-root-user")
+"""Begins a command: processes of other machines cannot read the memory of this one."""
+PORTS = tuple[int, int]
+"""The first and the last port of a range."""
 
 
 class NoNetworks(RuntimeError):
@@ -57,8 +62,11 @@ class Networks:
         if shutil.which("ip") is None:
             raise NoNetworks("the program `ip` is not installed (package iproute2)")
         try:
-            self._hold(["unshare", "--map-root-user", "--net", *HOLD])
+            self._hold([*HIDDEN, "--net", *HOLD])
             self._run(0, "ip", "link", "set", "lo", "up")
+            # Rules come before the delivery to the hub itself, so that they can block that too.
+            self._run(0, "ip", "rule", "add", "lookup", "local", "pref", "100")
+            self._run(0, "ip", "rule", "del", "pref", "0")
             self._run(0, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
             for number in range(1, machines + 1):
                 self._add_machine(number)
@@ -67,7 +75,7 @@ class Networks:
             raise
 
     def _add_machine(self, number: int) -> None:
-        self._hold(self.wrap_command(0, ["unshare", "--net", *HOLD]))
+        self._hold(self._enter(0, [*HIDDEN, "--net", *HOLD]))
         pid, link = str(self._find_sleeper(number)), f"to{number}"
         self._run(0, "ip", "link", "add", link, "type", "veth", "peer", "name", "wire", "netns", pid)
         self._run(0, "ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
@@ -91,24 +99,43 @@ class Networks:
         return self._holders[machine].pid
 
     def _run(self, machine: int, *command: str) -> None:
-        subprocess.run(self.wrap_command(machine, list(command)), check=True, capture_output=True)
+        subprocess.run(self._enter(machine, list(command)), check=True, capture_output=True)
 
-    def wrap_command(self, machine: int, command: list[str]) -> list[str]:
-        """Return the command line that runs a command on a machine; 0 is the hub."""
+    def _enter(self, machine: int, command: list[str]) -> list[str]:
         target = f"--target={self._find_sleeper(machine)}"
         return ["nsenter", target, "--user", "--preserve-credentials", "--net", *command]
 
-    def publish(self, machine: int, address: str, ports: tuple[int, int]) -> None:
+    def wrap_command(self, machine: int, command: list[str]) -> list[str]:
+        """Return the command line that runs a command on a machine; 0 is the hub. It keeps its process id."""
+        # The owner of the hub's user namespace may look into those of the machines, which lie within it.
+        return self._enter(machine, command if machine else [*HIDDEN, *command])
+
+    def block(self, sender: int, receiver: int, ports: PORTS | None = None) -> None:
+        """Let packets from one machine to another one vanish; packets the other way arrive.
+
+        Args:
+            sender: the machine that sends.
+            receiver: the machine that receives.
+            ports: only packets to these ports of the receiver; None: all.
+        """
+        for rule in _list_blocking_rules(sender, receiver, ports):
+            self._run(0, "ip", "rule", "add", *rule)
+
+    def unblock(self, sender: int, receiver: int, ports: PORTS | None = None) -> None:
+        """Undo a `block` with the same arguments."""
+        for rule in _list_blocking_rules(sender, receiver, ports):
+            self._run(0, "ip", "rule", "del", *rule)
+
+    def publish(self, machine: int, address: str, ports: PORTS) -> None:
         """Give the hub an address at which ports of a machine are reached, and refuse them at its own."""
         self._run(0, "ip", "address", "add", f"{address}/32", "dev", "lo")
         inside = f"10.77.{machine}.2"
         only_forwarded = ("from", address, "to", inside, "lookup", "main", "pref", "1")
         self._run(0, "ip", "rule", "add", *only_forwarded)
-        range_ = "-".join(map(str, ports))
-        direct = ("to", inside, "ipproto", "tcp", "dport", range_, "prohibit", "pref", "2")
+        direct = ("to", inside, "ipproto", "tcp", "dport", _format_ports(ports), "prohibit", "pref", "2")
         self._run(0, "ip", "rule", "add", *direct)
         command = [sys.executable, "-c", FORWARDER, address, inside, *map(str, ports)]
-        self._hold(self.wrap_command(0, command))
+        self._hold(self._enter(0, command))
 
     def cut(self, machine: int) -> None:
         """Cut the link of a machine: packets vanish, and no connection closes."""
@@ -129,3 +156,15 @@ class Networks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _list_blocking_rules(sender: int, receiver: int, ports: PORTS | None) -> list[tuple[str, ...]]:
+    """Return the words of rules of the hub, through which all packets pass."""
+    begin = ("from", f"10.77.{sender}.2") if sender else ("iif", "lo")
+    addresses = [f"10.77.{receiver}.2"] if receiver else sorted({"10.77.1.1", f"10.77.{sender}.1"})
+    to_ports = ("ipproto", "tcp", "dport", _format_ports(ports)) if ports else ()
+    return [(*begin, "to", address, *to_ports, "blackhole", "pref", "3") for address in addresses]
+
+
+def _format_ports(ports: PORTS) -> str:
+    return "-".join(map(str, ports))

@@ -1,4 +1,4 @@
-"""A run on three machines with networks of their own outlives a cut link, with the bytes of one worker."""
+"""A run on three machines with networks of their own outlives broken links, with the bytes of one worker."""
 
 import sys
 import time
@@ -6,10 +6,12 @@ import time
 import pytest
 
 from elastane.api.endpoint import read_endpoint
+from elastane.api.membership import SILENCE_S
 from elastane.api.rundir import RunDir
 
 from .machines import FIRST, Machines
 from .networks import Networks, NoNetworks
+from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 ELASTANE = [sys.executable, "-P", "-m", "elastane"]
@@ -48,6 +50,91 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     (lost,) = ended.find_events("node.lost")
     assert lost.workers == (100,)
     assert "worker 200" not in ended.find_subjects("worker.died")
+
+
+def begin_on_three_machines(machines):
+    """Begin a run with one worker on each machine; its steps are slow until `Machines.hurry`."""
+    machines.begin("--seconds=0.1", "--steps=300", start=1)
+    for number, name in ((1, "b"), (2, "c")):
+        machines.join(name, number)
+        machines.wait_for_members(name)
+
+
+@pytest.mark.parametrize(
+    "directions", [((1, 2), (2, 1)), ((1, 2),), ((2, 1),)], ids=["both ways", "from b to c", "from c to b"]
+)
+def test_of_two_machines_that_do_not_reach_each_other_one_is_given_up(
+    directions, machines, networks, assert_equals_reference
+):
+    begin_on_three_machines(machines)
+    for sender, receiver in directions:
+        networks.block(sender, receiver)
+    wait_until(lambda: len(machines.list_died()) == 1, "a worker of one of the two has ended")
+    (died,) = machines.list_died()
+    for sender, receiver in directions:
+        networks.unblock(sender, receiver)
+    # Its machine has a free slot, and now a way to all others.
+    machines.wait_for_members("b")
+    machines.wait_for_members("c")
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert died in ("worker 100", "worker 200")
+    assert {"worker 0", "worker 100", "worker 200"} & set(ended.find_subjects("worker.died")) == {died}
+    assert ended.find_events("node.lost") == []
+
+
+def test_a_machine_that_only_the_coordinator_does_not_hear_keeps_its_worker(
+    machines, networks, assert_equals_reference
+):
+    begin_on_three_machines(machines)
+    port = read_endpoint(machines.run_dir).port
+    step = machines.wait_for_answer().step
+    networks.block(1, 0, (port, port))
+    # Its votes arrive over the connections between workers, for longer than silence is allowed.
+    time.sleep(3 * SILENCE_S)
+    assert machines.wait_for_answer().step > step
+    networks.unblock(1, 0, (port, port))
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+    assert machines.count_events()["coordinator.started", "coordinator"] == 1
+
+
+def test_the_machine_in_charge_whose_packets_vanish_gives_way_and_returns(
+    machines, networks, assert_equals_reference
+):
+    """It still hears all others: one direction is enough to be lost."""
+    begin_on_three_machines(machines)
+    for receiver in (1, 2):
+        networks.block(0, receiver)
+    machines.wait_for("node.lost", "the first node")
+    for receiver in (1, 2):
+        networks.unblock(0, receiver)
+    machines.wait_for("node.joined", "the first node")
+    assert machines.find_in_charge() in ("b", "c")
+    machines.hurry()
+    ended = machines.end("b")
+    assert_equals_reference(ended)
+    assert {"worker 0", "worker 100", "worker 200"} & set(ended.find_subjects("worker.died")) == {"worker 0"}
+
+
+def test_a_link_that_comes_and_goes_costs_its_machine_at_most_once_each_time(
+    machines, networks, assert_equals_reference
+):
+    begin_on_three_machines(machines)
+    for cut_s in (0.3, 1.0, SILENCE_S + 1.0, 0.5, SILENCE_S + 0.5):
+        networks.cut(1)
+        time.sleep(cut_s)
+        networks.heal(1)
+        machines.wait_for_members("b")
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    # TCP outlives the short cuts.
+    assert len(ended.find_events("node.lost")) <= 2
+    assert {"worker 0", "worker 200"}.isdisjoint(ended.find_subjects("worker.died"))
 
 
 def test_a_machine_is_reached_at_the_published_ports_of_another_address(

@@ -112,7 +112,7 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
 @pytest.mark.long
 @pytest.mark.parametrize("series", range(5))
 def test_the_machine_in_charge_dies_ten_times(series, machines, assert_equals_reference):
-    """Together fifty deaths of the coordinator's machine, each time one with other workers and another age."""
+    """Together fifty deaths of the coordinator's machine, each with other workers and another age."""
     machines.begin("--seconds=0.08", "--steps=900", start=1 + series % 2)
     machines.wait_for_members(FIRST, 1 + series % 2)
     names = [f"m{number}" for number in range(11)]

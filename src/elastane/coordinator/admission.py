@@ -97,7 +97,10 @@ def dismiss_surplus(turn: Turn) -> None:
     members = () if roster.newest is None else roster.list_living(roster.newest.workers)
     places = roster.wanted.target - sum(worker not in roster.wanted.draining for worker in members)
     for worker in turn.roster.candidates[max(0, places) :]:
-        turn.dismiss(worker, 0, "not needed any more: the run wants fewer workers")
+        report = roster.reports.get(worker)
+        # The agent of a lost node would only replace it; once it is heard, the run grows by its slots.
+        if report is None or report.node not in roster.nodes.lost:
+            turn.dismiss(worker, 0, "not needed any more: the run wants fewer workers")
 
 
 def _is_writing(turn: Turn, report: WorkerReport) -> bool:

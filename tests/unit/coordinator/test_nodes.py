@@ -150,6 +150,18 @@ def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     assert (stage.roster.wanted.target, node.order.target) == (4, 2)
 
 
+def test_a_worker_of_a_lost_node_waits_until_its_agent_is_heard(two_nodes) -> None:
+    stage, node = two_nodes
+    let_other_nodes_be_lost(stage)
+    stage.adopt()
+    # The network heals: new connections open at once, and an old one sends again only after some seconds.
+    stage.report_worker(102, state="ready", pinned=PINNED, node="b")
+    assert stage.list_dismissals() == {}
+    node.living = {102}
+    node.report()
+    assert 102 in stage.newest.workers
+
+
 def test_the_run_stops_if_all_nodes_leave_at_once(two_nodes) -> None:
     stage, node = two_nodes
     node.report(leaving=True)
