@@ -473,6 +473,15 @@ def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
     return tuple(process.worker for process in report.workers if process.worker is not None)
 
 
+def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
+    """Return the name of the machine of a worker that it or an agent has reported; empty: the first one."""
+    report = roster.reports.get(worker)
+    if report is not None:
+        return report.node
+    agents = roster.nodes.reports.values()
+    return next((agent.node for agent in agents if worker in list_node_workers(agent)), FIRST_NODE)
+
+
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
     """Return the names of the nodes that an agent knows of."""
     return frozenset(node.name for node in report.nodes)

@@ -107,6 +107,16 @@ def test_a_node_joins_with_its_slots_and_numbers_of_its_own(two_nodes) -> None:
     assert stage.list_kinds("node.joined") == ["node.joined"]
 
 
+def test_the_start_of_a_worker_names_its_node(two_nodes) -> None:
+    stage, _ = two_nodes
+    nodes = {
+        event.workers[0]: event.detail.get("node")
+        for event in stage.written
+        if event.kind == "worker.started"
+    }
+    assert nodes == {0: None, 1: None, 100: "b", 101: "b"}
+
+
 def test_a_smaller_run_keeps_its_first_workers(two_nodes) -> None:
     stage, _ = two_nodes
     stage.ask(AskResize(workers=3))
