@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from elastane.api.control import RunOver
 from elastane.api.membership import WorkerId
-from elastane.api.records import OUTCOMES, EventLine
+from elastane.api.records import CROSSING, OUTCOMES, EventLine
 
 WorkerEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
 
@@ -23,6 +23,7 @@ class EventSummary:
         over: the outcome of the run, once it is written.
         checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
+        crossing_of: the last generation of which the bytes between machines are written.
     """
 
     worker_events: WorkerEvents = frozenset()
@@ -32,13 +33,14 @@ class EventSummary:
     over: RunOver | None = None
     checkpoints: frozenset[str] = frozenset()
     checkpoint_step: int = 0
+    crossing_of: int = 0
 
 
 def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     """Summarise the events of a run, in the order of its log."""
     worker_events: set[tuple[str, WorkerId]] = set()
     keys: dict[str, int | None] = {}
-    generation = started = 0
+    generation = started = crossing_of = 0
     over = None
     checkpoints: set[str] = set()
     checkpoint_step = 0
@@ -57,10 +59,19 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
+        if event.kind == CROSSING:
+            crossing_of = max(crossing_of, event.generation or 0)
         if event.kind in OUTCOMES:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
     return EventSummary(
-        frozenset(worker_events), keys, generation, started, over, frozenset(checkpoints), checkpoint_step
+        frozenset(worker_events),
+        keys,
+        generation,
+        started,
+        over,
+        frozenset(checkpoints),
+        checkpoint_step,
+        crossing_of,
     )

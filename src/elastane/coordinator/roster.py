@@ -226,10 +226,12 @@ class WrittenEvents:
     Args:
         of_workers: the written ``worker.*`` events, by kind and worker.
         keys: the keys of written events that workers may report again, with their steps.
+        crossing_of: the last generation of which the bytes between machines are written.
     """
 
     of_workers: WorkerEvents = frozenset()
     keys: Mapping[str, int | None] = field(default_factory=dict)
+    crossing_of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,5 +557,5 @@ def create_roster(
             step=max(origin, past.checkpoint_step),
         ),
         nodes=Nodes(numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1),
-        events=WrittenEvents(past.worker_events, past.keys),
+        events=WrittenEvents(past.worker_events, past.keys, past.crossing_of),
     )

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import xxhash
 
@@ -212,6 +213,25 @@ def live_run(monkeypatch):
     return requests, answers
 
 
+def test_ps_shows_what_crosses_between_machines(elastane, finished_run, live_run) -> None:
+    finished_run()
+    rows = tuple(
+        msgspec.structs.replace(make_row(worker, 1), node=node, sent_bytes=sent, received_bytes=sent // 2)
+        for worker, node, sent in ((0, "", 1_000_000), (100, "b", 2_000_000), (101, "b", 4_000_000))
+    )
+    for processes in (rows, rows, rows[:1]):
+        live_run[1].append(Answer(ok=True, generation=1, target=3, processes=processes))
+    shown = elastane("ps", "done").stdout
+    assert "first sends 1.0 MB, receives 500.0 kB per step" in shown
+    assert "b sends 6.0 MB, receives 3.0 MB per step" in shown
+    assert [row["sent_bytes"] for row in json.loads(elastane("ps", "done", "--json").stdout)] == [
+        1_000_000,
+        2_000_000,
+        4_000_000,
+    ]
+    assert "per step" not in elastane("ps", "done").stdout
+
+
 def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, live_run) -> None:
     finished_run()
     requests, answers = live_run
@@ -287,6 +307,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
     assert "done: training, step 9 of 10, generation 3" in shown
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
     keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
+    keys |= {"sent_bytes", "received_bytes"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 

@@ -10,6 +10,8 @@ from elastane.api.control import (
     AgentReport,
     AskDrainNode,
     AskResize,
+    AskStatus,
+    CrossingBytes,
     KillWorker,
     LeaveRecorded,
     ProcessInfo,
@@ -18,6 +20,7 @@ from elastane.api.control import (
 )
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
+from elastane.coordinator.event_summary import summarize_events
 from elastane.coordinator.placement import NodeLoad, deal_target, grant_numbers, order_members
 from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED
@@ -115,6 +118,28 @@ def test_the_start_of_a_worker_names_its_node(two_nodes) -> None:
         if event.kind == "worker.started"
     }
     assert nodes == {0: None, 1: None, 100: "b", 101: "b"}
+
+
+def test_the_bytes_between_machines_are_recorded_once_per_generation(two_nodes) -> None:
+    stage, _ = two_nodes
+    for worker, sent in ((0, 10), (1, 20), (100, 30)):
+        stage.report_worker(worker, crossing=CrossingBytes(sent=sent, received=1))
+    assert stage.list_kinds("crossing.measured") == []
+    for sent in (40, 50):
+        stage.report_worker(101, crossing=CrossingBytes(sent=sent, received=1))
+    found = [event for event in stage.events if event.kind == "crossing.measured"]
+    assert [(event.who, event.workers) for event in found] == [
+        ("the first node", (0, 1)),
+        ("node b", (100, 101)),
+    ]
+    assert [event.detail for event in found] == [
+        {"node": "", "sent_bytes": 30, "received_bytes": 2},
+        {"node": "b", "sent_bytes": 70, "received_bytes": 2},
+    ]
+    shown = {row.worker: row.sent_bytes for row in stage.ask(AskStatus()).processes if row.role == "worker"}
+    assert shown == {0: 10, 1: 20, 100: 30, 101: 50}
+    # The next coordinator reads the events, and does not repeat them.
+    assert summarize_events(stage.written).crossing_of == stage.newest.number
 
 
 def test_a_smaller_run_keeps_its_first_workers(two_nodes) -> None:

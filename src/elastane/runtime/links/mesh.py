@@ -18,6 +18,7 @@ import msgspec
 from elastane.api.machine_address import LOOPBACK_ONLY, MachineAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
+from elastane.runtime.links.crossing import StreamBytes
 from elastane.runtime.links.encryption import Encryption
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
@@ -61,6 +62,7 @@ class Mesh:
         port: the port at which peers reach it.
         sums_fd: the descriptor of the sums, for peers; see `Process`.
         values_fd: the descriptor of the values, for peers; see `Process`.
+        streams: the bytes on the connection to each peer so far, including past connections.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Mesh:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._peers: dict[int, _Connection] = {}
+        self.streams: dict[int, StreamBytes] = {}
         self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
         self._unread: list[_Connection] = []
@@ -223,6 +226,7 @@ class Mesh:
         stream.limits = LIMITS
         self._selector.modify(stream.sock, selectors.EVENT_READ, connection)
         self._peers[peer.worker] = connection
+        self.streams[peer.worker] = stream.bytes
         stream.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
         if stream.buffered:
