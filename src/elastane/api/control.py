@@ -434,12 +434,14 @@ class AskStatus(ControlMessage, frozen=True, kw_only=True):
 class Answer(ControlMessage, frozen=True, kw_only=True):
     """The answer to any request: ``ok``, or ``why`` not; the rest answers `AskStatus` and changes.
 
+    ``note`` says what the run waits for if only its user can change that; otherwise it is empty.
     ``by_hand`` is True if a user, not a controller, last set the target; ``nodes`` are the machines, and
     ``time_s`` is the Unix time on the machine in charge.
     """
 
     ok: bool
     why: str = ""
+    note: str = ""
     term: int = 0
     generation: int = 0
     step: int = 0

@@ -5,8 +5,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.control import RunOver
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import CROSSING, OUTCOMES, EventLine
+
+DRAINED_NODE = "node"
+"""The name of a detail of a ``drain.requested`` for a whole machine."""
+FIRST_NODE_PHRASE = "the first node"
+"""The ``who`` of events about the machine without a name."""
+
+GONE = ("node.left", "node.lost")
 
 WorkerEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
 
@@ -24,6 +31,7 @@ class EventSummary:
         checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
         crossing_of: the last generation of which the bytes between machines are written.
+        drained: the machines that a user has asked to leave, and that are still there.
     """
 
     worker_events: WorkerEvents = frozenset()
@@ -34,6 +42,17 @@ class EventSummary:
     checkpoints: frozenset[str] = frozenset()
     checkpoint_step: int = 0
     crossing_of: int = 0
+    drained: frozenset[NodeName] = frozenset()
+
+
+def _update_drained(drained: set[NodeName], event: EventLine) -> None:
+    """Add a machine that a user asks to leave; remove one that has gone, or all when an attempt begins."""
+    if event.kind == "drain.requested" and DRAINED_NODE in event.detail:
+        drained.add(str(event.detail[DRAINED_NODE]))
+    elif event.kind in GONE:
+        drained.discard("" if event.who == FIRST_NODE_PHRASE else event.who.removeprefix("node "))
+    elif event.kind == "run.resumed":
+        drained.clear()
 
 
 def summarize_events(events: Iterable[EventLine]) -> EventSummary:
@@ -44,6 +63,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     over = None
     checkpoints: set[str] = set()
     checkpoint_step = 0
+    drained: set[NodeName] = set()
     for event in events:
         if event.kind == "run.resumed":
             # Another attempt has its own end, and reports repeated work again.
@@ -59,6 +79,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
+        _update_drained(drained, event)
         if event.kind == CROSSING:
             crossing_of = max(crossing_of, event.generation or 0)
         if event.kind in OUTCOMES:
@@ -74,4 +95,5 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         frozenset(checkpoints),
         checkpoint_step,
         crossing_of,
+        frozenset(drained),
     )

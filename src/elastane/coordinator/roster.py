@@ -556,6 +556,9 @@ def create_roster(
             existing=past.checkpoints,
             step=max(origin, past.checkpoint_step),
         ),
-        nodes=Nodes(numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1),
+        nodes=Nodes(
+            numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1,
+            drained=past.drained,
+        ),
         events=WrittenEvents(past.worker_events, past.keys, past.crossing_of),
     )

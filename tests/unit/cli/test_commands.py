@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import xxhash
 
-from elastane.api.control import Answer, AskDrain, AskResize, AskStatus, AskStop, ProcessInfo
+from elastane.api.control import Answer, AskDrain, AskDrainNode, AskResize, AskStatus, AskStop, ProcessInfo
 from elastane.api.rundir import RunDir
 
 COMMANDS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
@@ -230,6 +230,55 @@ def test_ps_shows_what_crosses_between_machines(elastane, finished_run, live_run
         4_000_000,
     ]
     assert "per step" not in elastane("ps", "done").stdout
+
+
+@pytest.mark.parametrize(("word", "node"), [("b", "b"), ("first", "")])
+def test_a_machine_is_drained_by_its_name(elastane, finished_run, live_run, word, node) -> None:
+    finished_run()
+    requests, answers = live_run
+    answers.append(Answer(ok=True, generation=1, processes=(make_row(0, 1),)))
+    result = elastane("drain", "done", word)
+    assert result.exit_code == 0
+    assert requests == [AskDrainNode(node=node)]
+    assert f"accepted: {word} leaves" in result.stdout
+
+
+def test_draining_a_machine_waits_until_its_agent_has_gone(
+    elastane, finished_run, live_run, monkeypatch
+) -> None:
+    monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
+    finished_run()
+    requests, answers = live_run
+    agent = ProcessInfo(role="agent", pid=7, node="b")
+    answers += [Answer(ok=True, generation=1, processes=(make_row(0, 1), agent))] * 2
+    answers.append(Answer(ok=True, generation=2, processes=(make_row(0, 2),)))
+    result = elastane("drain", "done", "b", "--wait", "--json")
+    assert json.loads(result.stdout) == {"ok": True, "node": "b", "workers": [0], "generation": 2}
+    assert requests == [AskDrainNode(node="b"), AskStatus(), AskStatus()]
+
+
+def test_draining_the_last_machine_with_slots_says_that_it_waits_for_another(
+    elastane, finished_run, live_run
+) -> None:
+    finished_run()
+    _, answers = live_run
+    answers += [Answer(ok=True, note="no machine with slots stays", processes=(make_row(0, 1),))] * 3
+    assert "accepted, but no machine with slots stays" in elastane("drain", "done", "b").stdout
+    assert "\nno machine with slots stays" in elastane("ps", "done").stdout
+    assert (
+        json.loads(elastane("drain", "done", "b", "--json").stdout)["note"] == "no machine with slots stays"
+    )
+
+
+def test_a_machine_that_is_not_there_is_refused(elastane, finished_run, live_run) -> None:
+    finished_run()
+    requests, answers = live_run
+    answers.append(Answer(ok=False, why="no machine c in this run; taking part: first, b"))
+    result = elastane("drain", "done", "c")
+    assert result.exit_code == 2
+    assert "taking part: first, b" in result.stderr
+    assert elastane("drain", "done", "No Name").exit_code == 2
+    assert len(requests) == 1
 
 
 def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, live_run) -> None:

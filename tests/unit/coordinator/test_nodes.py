@@ -441,3 +441,53 @@ def test_the_last_machine_that_stays_cannot_be_drained(two_nodes) -> None:
     assert stage.ask(AskDrainNode(node="c")).why == "no machine c in this run; taking part: first, b"
     assert stage.ask(AskDrainNode(node="")).ok
     assert "no other machine stays" in stage.ask(AskDrainNode(node="b")).why
+
+
+def test_a_drained_node_is_ordered_to_leave_by_the_next_coordinator_too(two_nodes) -> None:
+    stage, node = two_nodes
+    assert stage.ask(AskDrainNode(node="b")).ok
+    # It dies before its order has gone out.
+    node.stage = successor = stage.start_successor(wait=False, agent=False)
+    successor.report_agent(nodes=(NodeAddress(""), NodeAddress("b")), total=4, target=2)
+    node.report()
+    for worker in (0, 1, 100, 101):
+        successor.report_worker(worker)
+    successor.wait(2)
+    node.report()
+    assert node.order.leave
+    agents = {row.node: row.state for row in successor.ask(AskStatus()).processes if row.role == "agent"}
+    assert agents == {"": "running", "b": "leaving"}
+
+
+def test_a_node_that_has_left_may_come_back(two_nodes) -> None:
+    stage, node = two_nodes
+    stage.ask(AskDrainNode(node="b"))
+    node.report(leaving=True)
+    assert summarize_events(stage.written).drained == {"b"}
+    node.living = set()
+    node.report(leaving=True)
+    assert stage.list_kinds("node.left") == ["node.left"]
+    assert summarize_events(stage.written).drained == frozenset()
+
+
+def test_without_slots_elsewhere_drained_workers_train_on_and_the_user_is_informed(two_nodes) -> None:
+    stage, node = two_nodes
+    assert stage.ask(AskStatus()).note == ""
+    # The first machine is a terminal without workers of its own by now.
+    stage.end_worker(0)
+    stage.end_worker(1)
+    stage.report_agent(slots=0, target=0)
+    while stage.newest.workers != (100, 101):
+        stage.adopt()
+    stage.adopt()
+    answer = stage.ask(AskDrainNode(node="b"))
+    assert answer.ok
+    assert "no machine with slots stays" in answer.note
+    node.report(leaving=True)
+    assert stage.newest.workers == (100, 101)
+    assert "no machine with slots stays" in stage.events[-1].why
+    other = OtherNode(stage, "c", slots=1)
+    other.join()
+    assert stage.ask(AskStatus()).note == ""
+    while stage.newest.workers != (200,):
+        stage.adopt()

@@ -84,6 +84,8 @@ def print_processes(name: str, answer: Answer) -> None:
 
     console = open_console()
     console.print(Text(f"{name}: {', '.join(_list_facts(answer))}"))
+    if answer.note:
+        console.print(answer.note, markup=False)
     for line in describe_crossing(answer.processes):
         console.print(line, markup=False)
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
