@@ -89,6 +89,15 @@ def test_only_run_needs_its_options_before_the_script(elastane) -> None:
     assert "go before it" not in answer.stderr
 
 
+@pytest.mark.parametrize("word", ["10.0.0.256", "foo"])
+def test_a_mistyped_address_is_not_only_taken_for_the_script(elastane, script, word) -> None:
+    answer = elastane("run", "--listen", word, str(script))
+    assert answer.exit_code == 2
+    assert f"there is no script {word}" in answer.stderr
+    assert f"if {word} is the script" in answer.stderr
+    assert "such as --listen 10.0.0.5, before the script" in " ".join(answer.stderr.split())
+
+
 def test_an_honest_run_is_proved(elastane, finished_run) -> None:
     finished_run()
     result = elastane("verify", "done")
