@@ -26,6 +26,7 @@ from elastane.api.rundir import CERTIFICATE, RunDir
 from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.protocol.tree import expand_spans
+from elastane.recipes.traffic import count_node_traffic
 
 from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
 
@@ -316,9 +317,11 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
     # What the workers count and tell their user: with frames, votes and confirmations.
     measured = [event.detail for event in ended.find_events("crossing.measured")]
     assert [detail["node"] for detail in measured] == ["", "b"]
+    # As planned before the run; blocks of different sizes are not spread quite evenly.
+    planned = count_node_traffic(((GRADIENT_BYTES // 4, 4),), VIRTUAL_RANKS, (workers, workers), None)
     for detail in measured:
-        assert GRADIENT_BYTES <= detail["sent_bytes"] <= 1.1 * GRADIENT_BYTES
-        assert GRADIENT_BYTES <= detail["received_bytes"] <= 1.1 * GRADIENT_BYTES
+        assert planned.largest_bytes <= detail["sent_bytes"] <= 1.1 * planned.largest_bytes
+        assert planned.largest_bytes <= detail["received_bytes"] <= 1.1 * planned.largest_bytes
 
 
 def test_control_connections_between_machines_are_encrypted(stage):
