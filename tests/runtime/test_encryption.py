@@ -253,6 +253,21 @@ def test_a_renewal_that_fails_costs_no_connection(ends, encryption, monkeypatch)
     assert both.get_socket() is not first
 
 
+def test_a_peer_that_is_lost_while_new_keys_come_is_lost_once(ends, encryption, monkeypatch):
+    monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 100_000)
+    both = ends(encryption, encryption)
+    both.dial()
+    both.get_socket()
+    dialler = both.meshes[1]
+    dialler.send(0, STATE, [VALUES])
+    assert dialler._peers[0].is_due
+    dialler._drop(dialler._peers[0])
+    deadline = time.monotonic() + 1
+    both.poll_until(lambda: time.monotonic() > deadline)
+    assert both.lost.count(0) == 1
+    assert dialler._peers == {}
+
+
 def test_a_mark_without_a_new_connection_breaks_the_peer(ends, encryption):
     both = ends(encryption, encryption)
     both.dial()

@@ -1,8 +1,8 @@
 """A proven connection to a peer, which gets new keys in time: it goes on in a second one.
 
 OpenSSL never renews the keys of a connection by itself, and Python cannot ask it to. RFC 8446 (section 5.5)
-advises at most 388 GB under one key of AES-GCM. So the dialler dials again after `RENEW_BYTES`, and the new
-connection is encrypted and proven like any other. Then both sides move to it, between two frames::
+advises at most 388 GB under one key of AES-GCM. So the dialler dials again after at most `RENEW_BYTES`, and
+the new connection is encrypted and proven like any other. Then both sides move to it, between two frames::
 
     acceptor  -> MARK, and sends on the new connection from now on
     dialler   -> MARK, sends on the new connection from now on, and reads there
@@ -13,6 +13,7 @@ A mark is an empty frame, in the old connection, so nothing is lost or out of or
 the old connection earlier is noticed.
 """
 
+import secrets
 import selectors
 
 from elastane.api.untrusted_data import Malformed
@@ -21,7 +22,7 @@ from elastane.runtime.links.frames import FrameStream, Payload, build_frame
 from elastane.runtime.links.handshake import ProvenPeer
 
 RENEW_BYTES = 1 << 36
-"""Sent or received with the same keys: a sixth of the limit, which counts whole records."""
+"""The most that is sent or received with the same keys: a sixth of the limit, which counts whole records."""
 POSTPONED_BYTES = RENEW_BYTES >> 4
 """Between two attempts to connect anew."""
 
@@ -53,7 +54,7 @@ class PeerConnection:
         # The streams in use, older ones first, with the events for which they are registered.
         self._events = {stream: selectors.EVENT_READ}
         selector.modify(stream.sock, selectors.EVENT_READ, self)
-        self._renew_at = RENEW_BYTES
+        self._renew_at = _choose_renewal_bytes()
 
     @property
     def is_due(self) -> bool:
@@ -141,7 +142,7 @@ class PeerConnection:
         self._outgoing.put(build_frame(b""))
         self._outgoing = stream
         self._events[stream] = 0
-        self._renew_at = max(stream.bytes.sent, stream.bytes.received) + RENEW_BYTES
+        self._renew_at = max(stream.bytes.sent, stream.bytes.received) + _choose_renewal_bytes()
 
     def _retire(self, stream: FrameStream) -> None:
         self._watch(stream, 0)
@@ -156,3 +157,8 @@ class PeerConnection:
             self._selector.unregister(stream.sock)
         elif events:
             self._selector.register(stream.sock, events, self)
+
+
+def _choose_renewal_bytes() -> int:
+    """Return after how many bytes to renew; random, because a connection takes two descriptors meanwhile."""
+    return RENEW_BYTES - secrets.randbelow(RENEW_BYTES // 2)

@@ -212,6 +212,11 @@ class Mesh:
         return wait_s if timeout_s is None else min(timeout_s, wait_s)
 
     def _admit(self, stream: FrameStream, peer: ProvenPeer) -> None:
+        if peer.worker in self._gone:
+            # It was lost while new keys were on their way.
+            self._selector.unregister(stream.sock)
+            stream.sock.close()
+            return
         if peer.worker in self._peers:
             # Two workers have one connection, unless this one brings new keys.
             self._selector.unregister(stream.sock)
@@ -273,6 +278,12 @@ class Mesh:
         self._lose(connection.peer)
 
     def _lose(self, peer: int) -> None:
+        """Report a peer once as lost; not if it is connected and only the dial for new keys has failed."""
+        if peer in self._peers:
+            self._peers[peer].postpone()
+            return
+        if peer in self._gone:
+            return
         self._queued.pop(peer, None)
         self._gone.add(peer)
         self._lost.append(peer)
