@@ -122,11 +122,16 @@ class Machines:
     def wait_for_members(self, node: str, count: int = 1) -> None:
         wait_until(lambda: self.count_members(node) == count, f"{count} members on {node or 'the first'}")
 
-    def step_until_members(self, node: str) -> None:
-        """Let a paced run make one step after the other until a worker of a machine is a member."""
-        while self.count_members(node) == 0:
+    def step_until_members(self, node: str, count: int = 1) -> None:
+        """Let a paced run make one step after the other until so many workers of a machine are members."""
+        while self.count_members(node) < count:
             if (answer := self.ask()) is not None:
                 (self.run_dir.root / f"gate-{answer.step + 1}").touch()
+
+    def open_gates(self, last: int) -> None:
+        """Let a paced run make its steps up to this one."""
+        for step in range(last + 1):
+            (self.run_dir.root / f"gate-{step}").touch()
 
     def stop_pacing(self) -> None:
         """Let a paced run make all its remaining steps."""

@@ -42,7 +42,8 @@ def kill_worker(machines, networks, worker):
 
 
 def test_machines_join_and_workers_die_in_an_encrypted_run(machines, networks, assert_equals_reference):
-    machines.begin("--seconds=0.2", options=OPTIONS)
+    # Gradients have 0.5 MB, so most steps renew the keys of some connections.
+    machines.begin("--seconds=0.2", "--renew-bytes=300000", options=OPTIONS)
     machines.join("b", 1)
     machines.wait_for("worker.joined", "worker 100")
     machines.join("c", 2)
@@ -54,5 +55,7 @@ def test_machines_join_and_workers_die_in_an_encrypted_run(machines, networks, a
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert ended.run.record.spec.encrypt
+    renewed = [path.read_text().split() for path in ended.run.run_dir.root.glob("renewed-*")]
+    assert sum(map(len, renewed)) > 20
     assert sorted(ended.find_subjects("worker.died")) == ["worker 0", "worker 100"]
     assert ended.find_events("node.lost") == []

@@ -84,7 +84,7 @@ def test_a_user_commands_a_run_from_a_machine_without_its_directory(
         await run.wait_until(lambda answer: find_members(answer) == {0, 1, 2})
         assert (await visitor.call("drain", "1"))[0] == 0
         await run.wait_until(lambda answer: find_members(answer) == {0, 2})
-        assert (await visitor.call("logs", "coordinator"))[0] == 0
+        assert (await visitor.call("logs", "coordinator", "--node", "first"))[0] == 0
         code, _, errors = await visitor.call("join")
         assert code == 2
         assert "does not share the directory of the run" in errors

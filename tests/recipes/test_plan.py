@@ -23,12 +23,14 @@ from elastane.recipes.optimization import build_optimizer
 from elastane.recipes.recipe_plan import (
     HEADINGS,
     DeviceGroup,
+    NodeGroup,
     PlanRequest,
     build_plan_rows,
     describe_plan,
     format_bytes,
     list_sizes,
     parse_devices,
+    parse_nodes,
 )
 from elastane.recipes.resolution import load_recipe
 from elastane.runtime.state.model_layout import ModelLayout
@@ -276,6 +278,47 @@ def test_the_command_prints_its_plan(monkeypatch, tmp_path):
     refused = CliRunner().invoke(app, ["recipe", "plan", "llama-tiny", "--devices", "many"])
     assert refused.exit_code == 2
     assert "invalid devices: 'many'" in refused.stderr
+
+
+def test_a_plan_for_several_nodes_counts_what_leaves_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    typed = ["recipe", "plan", "llama-tiny", "--devices", "4", "--flops", "1e12"]
+    page = CliRunner().invoke(app, [*typed, "--nodes", "2", "--link", "1gbit", "--json"])
+    assert page.exit_code == 0, page.output
+    sizes = {size["workers"]: size for size in json.loads(page.stdout)["sizes"]}
+    gradients = 4 * json.loads(page.stdout)["trained"]
+    assert [sizes[workers]["nodes"] for workers in (1, 2, 4)] == [1, 1, 2]
+    assert [sizes[workers]["node_traffic_bytes"] for workers in (1, 2)] == [0, 0]
+    # Two equal nodes: 2 G (N-1)/N is G. At 1 Gbit/s it takes longer than on one node by its time there.
+    assert sizes[4]["node_traffic_bytes"] == gradients
+    one = json.loads(CliRunner().invoke(app, [*typed, "--json"]).stdout)["sizes"][-1]
+    inside_s = sizes[4]["largest_traffic_bytes"] / 1.25e9 - one["largest_traffic_bytes"] / 1.25e9
+    assert sizes[4]["step_s"] - one["step_s"] == pytest.approx(gradients / 1.25e8 + inside_s)
+    assert sizes[4]["traffic_bytes"] == one["traffic_bytes"]
+    table = CliRunner().invoke(app, [*typed, "--nodes", "2"], env={"COLUMNS": "250"}).stdout
+    assert table.splitlines()[0].endswith("nodes  leaves a node")
+    assert "2 of 2 devices" in table
+
+
+@pytest.mark.parametrize(
+    ("nodes", "link", "error"),
+    [
+        (3, None, "invalid number of nodes: 3, with 8 devices"),
+        (0, None, "invalid number of nodes"),
+        (1, "1gbit", "--link needs --nodes"),
+        (2, "fast", "invalid link: 'fast'"),
+        (2, "0gbit", "invalid link: '0gbit'"),
+        (2, "10GB", "invalid link: '10GB'"),
+    ],
+)
+def test_other_nodes_and_links_are_refused(nodes, link, error):
+    with pytest.raises(BadInput, match=error):
+        parse_nodes(nodes, link, DeviceGroup(8))
+
+
+def test_a_link_has_a_speed_in_bits():
+    assert parse_nodes(2, "1gbit", DeviceGroup(8)) == NodeGroup(2, 1.25e8)
+    assert parse_nodes(2, "2.5Gbit/s", DeviceGroup(8)) == NodeGroup(2, 3.125e8)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ import pytest
 
 from elastane.protocol import messages
 from elastane.protocol.blocks import SMALLEST_BLOCK
-from elastane.recipes.traffic import count_held_bytes, count_slots, count_traffic, divide_ranks
+from elastane.recipes.traffic import (
+    count_held_bytes,
+    count_node_traffic,
+    count_slots,
+    count_traffic,
+    divide_ranks,
+)
 from elastane.runtime.state.gradient_slots import GradientSlots
 from tests.simulator.exchange import Exchange
 from tests.simulator.faults import HistoryPlan, build_layout
@@ -65,6 +71,38 @@ def test_the_whole_traffic_does_not_depend_on_copies(workers, copies):
     assert planned.largest_bytes <= planned.total_bytes
     held = count_held_bytes(SECTIONS, workers, copies)
     assert held == BLOCKS * BLOCK_BYTES * min(copies or workers, workers) // workers
+
+
+@pytest.mark.parametrize("copies", [None, 1, 2])
+@pytest.mark.parametrize(("workers", "nodes", "virtual_ranks"), [(4, 2, 8), (6, 2, 8), (6, 3, 12), (4, 4, 4)])
+def test_the_planned_traffic_between_nodes_is_that_of_the_protocol(workers, nodes, virtual_ranks, copies):
+    shape = Shape(layout=build_layout(virtual_ranks, BLOCKS, copies), steps=6)
+    history = History(
+        HistoryPlan(seed=1, shape=shape, start=workers, max_workers=workers, shared=True, spread=nodes)
+    )
+    crossing = {}
+    send = history.peer_network.send
+
+    def count(sender, receiver, message, payload):
+        kinds = messages.PartialSumsReady | messages.SumsReady | messages.Published
+        if isinstance(message, kinds) and history.find_node(sender) != history.find_node(receiver):
+            blocks = message.units if isinstance(message, messages.Published) else message.blocks
+            parts = len(message.parts) if isinstance(message, messages.PartialSumsReady) else 1
+            crossing[message.round] = crossing.get(message.round, 0) + parts * len(blocks) * BLOCK_BYTES
+        send(sender, receiver, message, payload)
+
+    history.peer_network.send = count
+    assert history.play().code == 0
+    planned = count_node_traffic(SECTIONS, virtual_ranks, [workers // nodes] * nodes, copies)
+    assert planned.total_bytes in crossing.values(), crossing
+
+
+def test_the_bytes_of_a_node_do_not_depend_on_its_workers():
+    gradients = BLOCKS * BLOCK_BYTES
+    for each in (1, 2, 4):
+        assert count_node_traffic(SECTIONS, 16, [each] * 2, None).largest_bytes == gradients
+        assert count_node_traffic(SECTIONS, 16, [each] * 4, 2).largest_bytes == 2 * gradients * 3 // 4
+    assert count_node_traffic(SECTIONS, 16, [4], None).total_bytes == 0
 
 
 def test_ragged_shares_send_more_partial_sums():

@@ -12,7 +12,7 @@ from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import RunDir
 from elastane.protocol.messages import State, Vote
 from elastane.runtime.links.encryption import Encryption, load_encryption
-from elastane.runtime.links.frames import HEADER
+from elastane.runtime.links.frames import HEADER, build_frame
 from elastane.runtime.links.handshake import Handshake
 from elastane.runtime.links.mesh import FRAMES_AT_ONCE, Mesh
 
@@ -185,6 +185,112 @@ def test_frames_that_arrive_in_one_record_are_all_read(ends, encryption):
     put([memoryview(b"".join(sent))])
     assert stream.flush()
     both.poll_until(lambda: len(both.received) == 1 + len(rounds))
+
+
+def vote(number: int) -> Vote:
+    return Vote(generation=1, round=number, leaves=())
+
+
+def exchange_votes(both: Ends, count: int) -> None:
+    """Send frames of many sizes both ways, some while connections change, and check their order."""
+    payloads = [bytes([number % 251]) * (number * 7919 % 90_000) for number in range(count)]
+    for number, payload in enumerate(payloads):
+        for sender in (0, 1):
+            both.meshes[sender].send(1 - sender, vote(number), [payload])
+        if number % 5 == 0:
+            both.meshes[number % 2].poll(0, lambda *read: both.received.append(read), both.lost.append)
+    both.poll_until(lambda: len(both.received) == 2 * count or both.lost)
+    assert both.lost == []
+    for sender in (0, 1):
+        found = [
+            (message.round, bytes(payload)) for peer, message, payload in both.received if peer == sender
+        ]
+        assert found == list(enumerate(payloads))
+
+
+def test_keys_are_renewed_in_a_second_connection(ends, encryption, monkeypatch):
+    monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 300_000)
+    both = ends(encryption, encryption)
+    both.dial()
+    sockets = [both.get_socket()]
+    for _ in range(5):
+        both.received.clear()
+        exchange_votes(both, 60)
+        if both.get_socket() is not sockets[-1]:
+            sockets.append(both.get_socket())
+    assert len(sockets) >= 4
+    assert all(used.fileno() == -1 for used in sockets[:-1])
+    # The counters go on, for those that measure what crosses.
+    assert both.meshes[0].streams[1].received > 5 * 60 * 40_000
+
+
+@pytest.mark.parametrize("addresses", [(SECOND,), (FIRST,)], ids=["not due", "plain"])
+def test_other_connections_are_not_renewed(ends, encryption, monkeypatch, addresses):
+    if addresses == (FIRST,):
+        monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 1000)
+    both = ends(encryption, encryption, *addresses)
+    both.dial()
+    first = both.get_socket()
+    exchange_votes(both, 20)
+    assert both.get_socket() is first
+    assert first.fileno() >= 0
+
+
+def test_a_renewal_that_fails_costs_no_connection(ends, encryption, monkeypatch):
+    monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 100_000)
+    monkeypatch.setattr("elastane.runtime.links.connection.POSTPONED_BYTES", 500_000)
+    both = ends(encryption, encryption)
+    both.dial()
+    first = both.get_socket()
+    # Nothing listens where the dialler dials again.
+    port = both.meshes[0].port
+    both.meshes[1].dial(0, FIRST, 1)
+    exchange_votes(both, 10)
+    assert both.get_socket() is first
+    both.meshes[1].dial(0, FIRST, port)
+    both.received.clear()
+    exchange_votes(both, 100)
+    assert both.get_socket() is not first
+
+
+def test_a_peer_that_is_lost_while_new_keys_come_is_lost_once(ends, encryption, monkeypatch):
+    monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 100_000)
+    both = ends(encryption, encryption)
+    both.dial()
+    both.get_socket()
+    dialler = both.meshes[1]
+    dialler.send(0, STATE, [VALUES])
+    assert dialler._peers[0].is_due
+    dialler._drop(dialler._peers[0])
+    deadline = time.monotonic() + 1
+    both.poll_until(lambda: time.monotonic() > deadline)
+    assert both.lost.count(0) == 1
+    assert dialler._peers == {}
+
+
+def test_a_mark_without_a_new_connection_breaks_the_peer(ends, encryption):
+    both = ends(encryption, encryption)
+    both.dial()
+    both.get_socket()
+    both.meshes[1]._peers[0].put(build_frame(b""))
+    both.meshes[1].send(0, vote(1))
+    both.poll_until(lambda: both.lost == [1])
+    assert both.received == []
+
+
+def test_a_second_connection_of_another_process_is_refused(ends, encryption):
+    both = ends(encryption, encryption)
+    both.dial()
+    first = both.get_socket()
+    stranger = Mesh(1, SECRET, MachineAddress(SECOND), encryption=encryption)
+    both.meshes.append(stranger)
+    stranger.dial(0, FIRST, both.meshes[0].port)
+    both.poll_until(lambda: both.lost == [0])
+    assert both.get_socket() is first
+    both.meshes.remove(stranger)
+    stranger.close()
+    both.lost.clear()
+    exchange(both)
 
 
 @pytest.mark.parametrize("accepting", [True, False])

@@ -54,6 +54,18 @@ def meshes():
         mesh.close()
 
 
+def test_bytes_are_counted_at_both_ends(meshes) -> None:
+    first, second = meshes(SECRET, SECRET)
+    ends = connect_meshes(first, second)
+    ends.poll_until(lambda: 0 in second.streams and 1 in first.streams)
+    before = second.streams[0].sent, first.streams[1].received
+    second.send(0, State(generation=1, committed=1), [bytes(3 << 20)])
+    ends.poll_until(lambda: ends.received)
+    sent, received = second.streams[0].sent - before[0], first.streams[1].received - before[1]
+    assert sent == received
+    assert 3 << 20 < sent < (3 << 20) + 200
+
+
 def connect_meshes(first: Mesh, second: Mesh) -> Ends:
     second.dial(first.worker, first.host, first.port)
     return Ends(first, second)

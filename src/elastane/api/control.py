@@ -58,6 +58,13 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     attempt: int = 0
 
 
+class CrossingBytes(msgspec.Struct, frozen=True):
+    """The bytes that a worker, or all workers of a machine, exchange with other machines in a usual step."""
+
+    sent: Position
+    received: Position
+
+
 class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     """All that the coordinator must know about a worker; sent on every change and twice a second.
 
@@ -80,6 +87,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         checkpoints: its parts of the last few checkpoints, oldest first.
         ending: why its script ended the run before the last step; empty: it did not.
         stopped: the run ends before the last step because the user requested it.
+        crossing: what it exchanges with other machines in a usual step of its generation; None: not measured.
     """
 
     worker: WorkerId
@@ -99,6 +107,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     ending: str = ""
     stopped: bool = False
     node: NodeName = ""
+    crossing: CrossingBytes | None = None
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):
@@ -237,7 +246,8 @@ Numbers: TypeAlias = tuple[Position, Position]
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the run: a row of ``elastane ps``, with the same keys.
 
-    ``node`` is the name of its node, empty on the first one.
+    ``node`` is the name of its node, empty on the first one. ``sent_bytes`` and ``received_bytes`` are those
+    between a worker and other machines in a usual step, None while unknown.
     """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
@@ -248,6 +258,8 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int | None = None
     state: str = ""
     node: str = ""
+    sent_bytes: Position | None = None
+    received_bytes: Position | None = None
 
 
 LARGEST_SCRIPT_CODE = 127
@@ -422,12 +434,14 @@ class AskStatus(ControlMessage, frozen=True, kw_only=True):
 class Answer(ControlMessage, frozen=True, kw_only=True):
     """The answer to any request: ``ok``, or ``why`` not; the rest answers `AskStatus` and changes.
 
+    ``note`` says what the run waits for if only its user can change that; otherwise it is empty.
     ``by_hand`` is True if a user, not a controller, last set the target; ``nodes`` are the machines, and
     ``time_s`` is the Unix time on the machine in charge.
     """
 
     ok: bool
     why: str = ""
+    note: str = ""
     term: int = 0
     generation: int = 0
     step: int = 0

@@ -22,6 +22,9 @@ OUTCOMES: Mapping[str, ExitCode] = {
 SCRIPT = "script"
 """The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""
 
+CROSSING = "crossing.measured"
+"""The kind of the events with the bytes that a machine exchanges with others in a usual step."""
+
 AGENT = "agent"
 """The ``who`` of a run's last event if its coordinator was killed before it could write that event."""
 
@@ -97,8 +100,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
     ``evaluation``, ``message``, ``digest``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``model.failing``, ``warning``, ``trackers.requested``, ``run.resumed``,
-    ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``checkpoint.restored``, ``crossing.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
+    ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (a member before and after) to the milliseconds that this step

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from elastane.api.errors import BadInput
 from elastane.cli.command import AsJob, AsJson, Name
 from elastane.cli.jobs.logs import show_job_logs
 from elastane.cli.run_lookup import find_run_or_job
@@ -17,6 +18,14 @@ def logs(  # noqa: PLR0917 - options of a command
         typer.Argument(
             metavar="PROCESS",
             help="A worker's number, or agent, coordinator or fork-server. Default: all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODE",
+            help="Only processes of this machine of a run; first: the one on which it began.",
             show_default=False,
         ),
     ] = None,
@@ -47,6 +56,11 @@ def logs(  # noqa: PLR0917 - options of a command
     """
     run_dir = find_run_or_job(name, job=job)
     if run_dir is not None:
-        show_run_logs(run_dir, process, follow=follow, as_json=as_json, raw=raw)
+        show_run_logs(run_dir, process, node=node, follow=follow, as_json=as_json, raw=raw)
+    elif node is not None:
+        raise BadInput(
+            f"{name} is a job of the cluster, and --node is for runs on several machines",
+            do=f"elastane logs {name} shows the output of all its processes",
+        )
     else:
         show_job_logs(name, process, follow=follow, as_json=as_json, raw=raw)

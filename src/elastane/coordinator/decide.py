@@ -40,6 +40,7 @@ from elastane.coordinator.actions import (
 from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
 from elastane.coordinator.claiming import receive_held, receive_unanswered, repeat_claim
+from elastane.coordinator.crossing import record_crossing_bytes
 from elastane.coordinator.deaths import (
     DEATHS,
     SCRIPT_LAST_WORD_S,
@@ -146,6 +147,7 @@ def _advance(turn: Turn) -> None:
         dismiss_surplus,
         warn_of_unjoined,
         _record_starts,
+        record_crossing_bytes,
     ):
         if turn.roster.over is not None or turn.roster.claiming.is_ending:
             return

@@ -5,8 +5,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.control import RunOver
-from elastane.api.membership import WorkerId
-from elastane.api.records import OUTCOMES, EventLine
+from elastane.api.membership import NodeName, WorkerId
+from elastane.api.records import CROSSING, OUTCOMES, EventLine
+
+DRAINED_NODE = "node"
+"""The name of a detail of a ``drain.requested`` for a whole machine."""
+FIRST_NODE_PHRASE = "the first node"
+"""The ``who`` of events about the machine without a name."""
+
+GONE = ("node.left", "node.lost")
 
 WorkerEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
 
@@ -23,6 +30,8 @@ class EventSummary:
         over: the outcome of the run, once it is written.
         checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
+        crossing_of: the last generation of which the bytes between machines are written.
+        drained: the machines that a user has asked to leave, and that are still there.
     """
 
     worker_events: WorkerEvents = frozenset()
@@ -32,16 +41,29 @@ class EventSummary:
     over: RunOver | None = None
     checkpoints: frozenset[str] = frozenset()
     checkpoint_step: int = 0
+    crossing_of: int = 0
+    drained: frozenset[NodeName] = frozenset()
+
+
+def _update_drained(drained: set[NodeName], event: EventLine) -> None:
+    """Add a machine that a user asks to leave; remove one that has gone, or all when an attempt begins."""
+    if event.kind == "drain.requested" and DRAINED_NODE in event.detail:
+        drained.add(str(event.detail[DRAINED_NODE]))
+    elif event.kind in GONE:
+        drained.discard("" if event.who == FIRST_NODE_PHRASE else event.who.removeprefix("node "))
+    elif event.kind == "run.resumed":
+        drained.clear()
 
 
 def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     """Summarise the events of a run, in the order of its log."""
     worker_events: set[tuple[str, WorkerId]] = set()
     keys: dict[str, int | None] = {}
-    generation = started = 0
+    generation = started = crossing_of = 0
     over = None
     checkpoints: set[str] = set()
     checkpoint_step = 0
+    drained: set[NodeName] = set()
     for event in events:
         if event.kind == "run.resumed":
             # Another attempt has its own end, and reports repeated work again.
@@ -57,10 +79,21 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
+        _update_drained(drained, event)
+        if event.kind == CROSSING:
+            crossing_of = max(crossing_of, event.generation or 0)
         if event.kind in OUTCOMES:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
     return EventSummary(
-        frozenset(worker_events), keys, generation, started, over, frozenset(checkpoints), checkpoint_step
+        frozenset(worker_events),
+        keys,
+        generation,
+        started,
+        over,
+        frozenset(checkpoints),
+        checkpoint_step,
+        crossing_of,
+        frozenset(drained),
     )

@@ -9,7 +9,8 @@ from dataclasses import replace
 from elastane.api.control import AgentReport, LeaveRecorded
 from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
-from elastane.coordinator.placement import grant_numbers
+from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
+from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots
 from elastane.coordinator.roster import FIRST_NODE, Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
 
@@ -124,6 +125,8 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
     elif staying and target is not None:
         workers = tuple(sorted(staying))
         why = f"{describe_node(report.node)} leaves the run"
+        if lacks_slots(roster):
+            why += f"; {NO_SLOTS}"
         turn.record("drain.requested", who=describe_node(report.node), why=why, workers=workers)
         wanted = _lower_target(roster, target, len(workers), without={report.node})
         turn.set_target(wanted, roster.wanted.draining | staying)
@@ -229,7 +232,7 @@ def _exclude_workers(turn: Turn, name: NodeName, workers: Iterable[WorkerId], si
 
 def describe_node(name: NodeName) -> str:
     """Return "node NAME"; the first node of a run has no name."""
-    return f"node {name}" if name else "the first node"
+    return f"node {name}" if name else FIRST_NODE_PHRASE
 
 
 def waits_in_minority(roster: Roster, now: float) -> bool:

@@ -10,6 +10,11 @@ from elastane.api.membership import NUMBERS_AT_ONCE, Member, NodeAddress, NodeNa
 from elastane.coordinator.roster import Nodes, Roster, list_node_workers
 
 FEW_NUMBERS = 20
+NO_SLOTS = (
+    "no machine with slots stays, so the workers that should leave train on until another machine joins; "
+    "to end the run, use `elastane stop`"
+)
+"""What the user of a run must know while `lacks_slots`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,21 @@ def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
     named = {node.name: node for report in reports.values() for node in report.nodes if node.name not in lost}
     own = {name: NodeAddress(name, report.host, report.port) for name, report in reports.items()}
     return tuple(address for _, address in sorted({**named, **own}.items()))
+
+
+def lacks_slots(roster: Roster) -> bool:
+    """Return whether all machines that can have workers are to leave, while workers are at work."""
+    nodes = roster.nodes
+    staying = [
+        report for name, report in nodes.reports.items() if name not in nodes.drained and not report.leaving
+    ]
+    return (
+        roster.newest is not None
+        and roster.stopping is None
+        and roster.finishing is None
+        and bool(staying)
+        and all(report.slots == 0 for report in staying)
+    )
 
 
 def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:

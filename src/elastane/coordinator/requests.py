@@ -18,6 +18,7 @@ from elastane.api.control import (
 from elastane.api.membership import FIRST_NODE_WORD, NodeName, WorkerId
 from elastane.coordinator.actions import CommandRequest
 from elastane.coordinator.checkpointing import request_checkpoint
+from elastane.coordinator.event_summary import DRAINED_NODE
 from elastane.coordinator.generations import list_leaving
 from elastane.coordinator.nodes import describe_node
 from elastane.coordinator.roster import Roster
@@ -135,6 +136,9 @@ def _drain_node(turn: Turn, node: NodeName) -> None:
     roster = turn.roster
     if node in roster.nodes.drained or roster.wanted.target is None:
         return
+    # The next coordinator must know it too, even if this one dies before its order has gone out.
+    why = f"{describe_node(node)} must leave"
+    turn.record("drain.requested", who="user", why=why, detail={DRAINED_NODE: node})
     turn.roster = replace(roster, nodes=replace(roster.nodes, drained=roster.nodes.drained | {node}))
     turn.set_target(roster.wanted.target, roster.wanted.draining)
 

@@ -226,10 +226,12 @@ class WrittenEvents:
     Args:
         of_workers: the written ``worker.*`` events, by kind and worker.
         keys: the keys of written events that workers may report again, with their steps.
+        crossing_of: the last generation of which the bytes between machines are written.
     """
 
     of_workers: WorkerEvents = frozenset()
     keys: Mapping[str, int | None] = field(default_factory=dict)
+    crossing_of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +475,15 @@ def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
     return tuple(process.worker for process in report.workers if process.worker is not None)
 
 
+def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
+    """Return the name of the machine of a worker that it or an agent has reported; empty: the first one."""
+    report = roster.reports.get(worker)
+    if report is not None:
+        return report.node
+    agents = roster.nodes.reports.values()
+    return next((agent.node for agent in agents if worker in list_node_workers(agent)), FIRST_NODE)
+
+
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
     """Return the names of the nodes that an agent knows of."""
     return frozenset(node.name for node in report.nodes)
@@ -545,6 +556,9 @@ def create_roster(
             existing=past.checkpoints,
             step=max(origin, past.checkpoint_step),
         ),
-        nodes=Nodes(numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1),
-        events=WrittenEvents(past.worker_events, past.keys),
+        nodes=Nodes(
+            numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1,
+            drained=past.drained,
+        ),
+        events=WrittenEvents(past.worker_events, past.keys, past.crossing_of),
     )

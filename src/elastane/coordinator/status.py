@@ -2,9 +2,9 @@
 
 import msgspec
 
-from elastane.api.control import Answer, ProcessInfo, WorkerReport
+from elastane.api.control import AgentReport, Answer, ProcessInfo, WorkerReport
 from elastane.api.membership import NodeName, WorkerId
-from elastane.coordinator.placement import list_node_addresses
+from elastane.coordinator.placement import NO_SLOTS, lacks_slots, list_node_addresses
 from elastane.coordinator.roster import Roster
 
 
@@ -14,6 +14,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "", time_s: floa
     return Answer(
         ok=ok,
         why=why,
+        note=NO_SLOTS if lacks_slots(roster) else "",
         term=roster.term.number,
         generation=0 if at_work is None else at_work.number,
         step=roster.progress.step,
@@ -46,7 +47,7 @@ def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     """Return the agents, the coordinators, the fork servers and the living workers, as last reported."""
     agents = [report for _, report in sorted(roster.nodes.reports.items())]
     places = {process.worker: (process.pid, agent.node) for agent in agents for process in agent.workers}
-    running = [ProcessInfo(role="agent", pid=agent.pid, state="running", node=agent.node) for agent in agents]
+    running = [_describe_agent(roster, agent) for agent in agents]
     own = ProcessInfo(
         role="coordinator",
         pid=roster.term.pid,
@@ -63,6 +64,12 @@ def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
         for worker in roster.started
     )
     return (*running[:1], own, *running[1:], *others, *workers)
+
+
+def _describe_agent(roster: Roster, agent: AgentReport) -> ProcessInfo:
+    is_leaving = agent.leaving or agent.node in roster.nodes.drained
+    state = "leaving" if is_leaving else "running"
+    return ProcessInfo(role="agent", pid=agent.pid, state=state, node=agent.node)
 
 
 def _describe_worker(
@@ -84,4 +91,6 @@ def _describe_worker(
         blocks=report.blocks,
         state=state,
         node=node,
+        sent_bytes=None if report.crossing is None else report.crossing.sent,
+        received_bytes=None if report.crossing is None else report.crossing.received,
     )

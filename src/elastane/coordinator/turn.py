@@ -21,7 +21,7 @@ from elastane.coordinator.actions import (
     WriteEvent,
 )
 from elastane.coordinator.placement import build_orders, order_members
-from elastane.coordinator.roster import Roster
+from elastane.coordinator.roster import Roster, find_worker_node
 from elastane.coordinator.step_times import FirstStep, compute_pauses
 
 REMEMBERED_GENERATIONS = 32
@@ -74,7 +74,9 @@ class Turn:
     def build_worker_event(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
         """Return an event about one worker, with the present time; do not write it yet."""
         report = self.roster.reports.get(worker)
-        detail = {"pid": pid if report is None else report.pid}
+        detail: dict[str, int | str] = {"pid": pid if report is None else report.pid}
+        if node := find_worker_node(self.roster, worker):
+            detail["node"] = node
         return self._build_event(kind, f"worker {worker}", why, (worker,), detail)
 
     def _build_event(

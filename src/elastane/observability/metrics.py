@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from elastane.api.records import EventLine, LedgerLine
+from elastane.api.records import CROSSING, EventLine, LedgerLine
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.evaluations import KIND, read_evaluation_count, read_evaluation_means
 from elastane.observability.facts import Facts, collect_facts
@@ -55,6 +55,26 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     write_s: float | None = None
 
 
+class Crossing(msgspec.Struct, frozen=True):
+    """What a machine exchanges with the others in a usual step of a generation; see `CrossingBytes`.
+
+    Args:
+        step: of the measurement.
+        generation: its steps were measured.
+        node: the name of the machine, empty for the first one.
+        workers: how many are on it.
+        sent_bytes: by all of them together, in one step.
+        received_bytes: likewise.
+    """
+
+    step: int
+    generation: int
+    node: str
+    workers: int
+    sent_bytes: int
+    received_bytes: int
+
+
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of a run.
 
@@ -72,6 +92,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         events: number of events of each kind.
         checkpoints: those written or used, in order.
         attempts: costs of all attempts after the first.
+        crossings: the bytes between machines in each generation of several machines that lasted long enough.
     """
 
     facts: Facts
@@ -85,6 +106,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]
     attempts: tuple[AttemptCost, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
 
 
 def compute_metrics(run: Recorded) -> Metrics:
@@ -103,6 +125,7 @@ def compute_metrics(run: Recorded) -> Metrics:
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
         checkpoints=tuple(collect_checkpoints(run.events)),
         attempts=compute_attempt_costs(run.events, run.ledger),
+        crossings=tuple(collect_crossings(run.events)),
     )
 
 
@@ -141,6 +164,26 @@ def collect_pauses(events: Sequence[EventLine]) -> list[Pause]:
     return pauses
 
 
+def collect_crossings(events: Sequence[EventLine]) -> list[Crossing]:
+    return [
+        Crossing(
+            event.step or 0,
+            event.generation or 0,
+            str(event.detail.get("node") or ""),
+            len(event.workers),
+            read_bytes_detail(event, "sent_bytes"),
+            read_bytes_detail(event, "received_bytes"),
+        )
+        for event in events
+        if event.kind == CROSSING
+    ]
+
+
+def read_bytes_detail(event: EventLine, name: str) -> int:
+    size_bytes = event.detail.get(name)
+    return size_bytes if isinstance(size_bytes, int) else 0
+
+
 USED = {"checkpoint.saved": False, "run.resumed": True}
 
 
@@ -150,13 +193,12 @@ def collect_checkpoints(events: Sequence[EventLine]) -> list[Checkpoint]:
         if event.kind in USED:
             step = event.detail.get("step", event.step)
             name = str(event.detail.get("name") or event.why)
-            size_bytes = event.detail.get("bytes")
             found.append(
                 Checkpoint(
                     name,
                     step if isinstance(step, int) else None,
                     USED[event.kind],
-                    size_bytes if isinstance(size_bytes, int) else 0,
+                    read_bytes_detail(event, "bytes"),
                     read_seconds(event, "copy_s"),
                     read_seconds(event, "seconds"),
                 )

@@ -13,9 +13,15 @@ from elastane.api.errors import BadInput
 from elastane.recipes.activations import count_flops, estimate_activations
 from elastane.recipes.model_measures import ModelMeasures, measure_model
 from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_plan import DeviceGroup, PlanRequest, RecipePlan, SizePlan, list_sizes
+from elastane.recipes.recipe_plan import PlanRequest, RecipePlan, SizePlan, list_sizes
 from elastane.recipes.speed import measure_flops
-from elastane.recipes.traffic import count_held_bytes, count_slots, count_traffic, divide_ranks
+from elastane.recipes.traffic import (
+    count_held_bytes,
+    count_node_traffic,
+    count_slots,
+    count_traffic,
+    divide_ranks,
+)
 from elastane.runtime.json_answer import print_answer
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -28,8 +34,8 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
 
     Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
     a microbatch; with a GPU, the partial sums are on its host. Traffic follows from the protocol. The time of
-    a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the busiest worker / bandwidth``;
-    both of its parts are upper bounds, as a real step overlaps them.
+    a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the busiest worker in its node /
+    bandwidth + traffic of the busiest node / its link``; a real step overlaps these parts.
 
     Raises:
         BadInput: the recipe allows no number of workers that the devices suffice for.
@@ -55,44 +61,39 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
         flops_per_s=flops_per_s,
         is_measured=request.flops_per_s is None,
         bandwidth_bytes_per_s=request.bandwidth_bytes_per_s,
+        nodes=request.nodes,
         devices=devices,
-        sizes=tuple(
-            plan_size(recipe, measures, workers, devices, speed, request.bandwidth_bytes_per_s)
-            for workers in sizes
-        ),
+        sizes=tuple(plan_size(request, measures, workers, speed) for workers in sizes),
     )
 
 
-def plan_size(  # noqa: PLR0917 - all that a size depends on
-    recipe: Recipe,
-    measures: ModelMeasures,
-    workers: int,
-    devices: DeviceGroup,
-    tokens_per_s: float,
-    bandwidth_bytes_per_s: float,
-) -> SizePlan:
+def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, tokens_per_s: float) -> SizePlan:
     """Return the plan of one number of workers.
 
     Args:
-        recipe: the recipe.
-        measures: of its model.
+        request: has the recipe, the devices and their connections.
+        measures: of the model.
         workers: equally fast, at most as many as a step has microbatches.
-        devices: have the memory.
         tokens_per_s: the speed of one worker.
-        bandwidth_bytes_per_s: of one worker.
     """
+    recipe, devices = request.recipe, request.devices
     ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
     most_copies = None if copies == "all" else copies
     shares = divide_ranks(ranks, workers)
     largest = max(stop - start for start, stop in shares)
-    traffic = count_traffic(measures.sections, ranks, workers, most_copies)
+    on_nodes = request.nodes.spread(workers, devices.count)
+    # Inside a node its workers do what those of a run on one node do.
+    inside = {count: count_traffic(measures.sections, ranks, count, most_copies) for count in set(on_nodes)}
+    between = count_node_traffic(measures.sections, ranks, on_nodes, most_copies)
+    largest_bytes = max(traffic.largest_bytes for traffic in inside.values())
     trained_bytes = sum(elements * size for elements, size in measures.sections)
     # Of two sibling microbatches, the gradients of the first wait for those of the second.
     waiting = trained_bytes if largest > 1 else measures.largest_bytes
     slots = max(count_slots(share, ranks) for share in shares)
     is_copied = recipe.task == "preference" and recipe.lora is None
     compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
-    step_s = compute_s + traffic.largest_bytes / bandwidth_bytes_per_s
+    sending_s = largest_bytes / request.bandwidth_bytes_per_s
+    step_s = compute_s + sending_s + between.largest_bytes / request.nodes.link_bytes_per_s
     plan = SizePlan(
         workers=workers,
         microbatches=largest,
@@ -103,8 +104,10 @@ def plan_size(  # noqa: PLR0917 - all that a size depends on
         sums_bytes=trained_bytes,
         largest_bytes=measures.largest_bytes,
         fits=None,
-        traffic_bytes=traffic.total_bytes,
-        largest_traffic_bytes=traffic.largest_bytes,
+        traffic_bytes=between.total_bytes + sum(inside[count].total_bytes for count in on_nodes),
+        largest_traffic_bytes=largest_bytes,
+        nodes=len(on_nodes),
+        node_traffic_bytes=between.largest_bytes,
         step_s=step_s,
         tokens_per_s=recipe.batch.size * _count_sample_tokens(recipe) / step_s,
     )

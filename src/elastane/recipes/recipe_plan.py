@@ -11,6 +11,8 @@ from elastane.recipes.recipe import Recipe
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 DEVICES = re.compile(r"(\d{1,7})(?::(\d{1,6}(?:\.\d{1,3})?)([KMGT]?I?)B?)?", re.IGNORECASE)
 
+LINK = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)([KMGT])bit(?:/s)?", re.IGNORECASE)
+
 
 class DeviceGroup(msgspec.Struct, frozen=True):
     """Equal devices, one for each worker.
@@ -24,6 +26,29 @@ class DeviceGroup(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
 
 
+class NodeGroup(msgspec.Struct, frozen=True):
+    """Equal nodes, over which the devices are spread evenly.
+
+    Args:
+        count: the number of nodes.
+        link_bytes_per_s: of a node, to the others, in each direction.
+    """
+
+    count: int = 1
+    link_bytes_per_s: float = 1.25e9
+
+    def spread(self, workers: int, devices: int) -> tuple[int, ...]:
+        """Return the workers on each node that has any; a run fills one node after the other.
+
+        Args:
+            workers: of the run.
+            devices: of all nodes together.
+        """
+        each = devices // self.count
+        full, rest = divmod(workers, each)
+        return (each,) * full + ((rest,) if rest else ())
+
+
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The question that a plan answers.
 
@@ -31,13 +56,15 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
         recipe: resolved and checked.
         devices: at most as many workers are planned.
         flops_per_s: the speed of one worker; None: measure a small model on this machine.
-        bandwidth_bytes_per_s: of one worker, to the others.
+        bandwidth_bytes_per_s: of one worker, to the others of its node.
+        nodes: they have the devices.
     """
 
     recipe: Recipe
     devices: DeviceGroup
     flops_per_s: float | None = None
     bandwidth_bytes_per_s: float = 1.25e9
+    nodes: NodeGroup = NodeGroup()
 
 
 class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +81,9 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         largest_bytes: the largest gradient, which waits on a GPU for its copy to the host.
         fits: the memory of a GPU suffices; None: it was not given.
         traffic_bytes: of a step, between all workers.
-        largest_traffic_bytes: the most that one worker sends or receives in a step.
+        largest_traffic_bytes: the most that one worker exchanges in a step with the others of its node.
+        nodes: the number of nodes that have a worker.
+        node_traffic_bytes: the most that one node sends to the others, or receives, in a step.
         step_s: the expected time of a step.
         tokens_per_s: the expected speed of the run.
     """
@@ -70,6 +99,8 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool | None
     traffic_bytes: int
     largest_traffic_bytes: int
+    nodes: int
+    node_traffic_bytes: int
     step_s: float
     tokens_per_s: float
 
@@ -100,7 +131,8 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         flops_per_token: of training.
         flops_per_s: of one worker, given or measured.
         is_measured: the speed was measured on this machine.
-        bandwidth_bytes_per_s: between two workers.
+        bandwidth_bytes_per_s: between two workers of a node.
+        nodes: they have the devices.
         devices: that the plan is for.
         sizes: the plan of each number of workers, ascending.
     """
@@ -112,6 +144,7 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     flops_per_s: float
     is_measured: bool
     bandwidth_bytes_per_s: float
+    nodes: NodeGroup
     devices: DeviceGroup
     sizes: tuple[SizePlan, ...]
 
@@ -120,6 +153,9 @@ HEADINGS = (
     "workers", "microbatches", "model", "gradients", "optimizer", "activations", "on a CPU", "on a GPU",
     "its host", "traffic/step", "step", "tokens/s",
 )  # fmt: skip
+
+NODE_HEADINGS = ("nodes", "leaves a node")
+"""The last columns of a plan for several nodes."""
 
 
 def parse_devices(text: str) -> DeviceGroup:
@@ -139,6 +175,41 @@ def parse_devices(text: str) -> DeviceGroup:
     return DeviceGroup(int(match[1]), int(float(match[2]) * UNITS[unit]) if match[2] else None)
 
 
+def parse_nodes(count: int, link: str | None, devices: DeviceGroup) -> NodeGroup:
+    """Return the nodes of a plan.
+
+    Args:
+        count: their number.
+        link: their speed, such as ``10gbit``; None: the default.
+        devices: of all nodes together.
+
+    Raises:
+        BadInput: the devices cannot be spread evenly, or the link is not a speed, or has no nodes.
+    """
+    if count < 1 or devices.count % count:
+        raise BadInput(
+            f"invalid number of nodes: {count}, with {devices.count} devices",
+            means="a plan is for equal nodes, and --devices is the number of all their devices together",
+            do=f"write for example --nodes 2 --devices {2 * devices.count}",
+        )
+    if link is None:
+        return NodeGroup(count)
+    match = LINK.fullmatch(link.strip())
+    speed = float(match[1]) * UNITS[match[2].upper()] / 8 if match else 0.0
+    if count == 1 or not speed:
+        raise BadInput(
+            f"invalid link: {link!r}" if count > 1 else "--link needs --nodes",
+            means="it is the speed of the network of a node, in bits per second",
+            do="write for example --nodes 2 --link 10gbit",
+        )
+    return NodeGroup(count, speed)
+
+
+def list_headings(plan: RecipePlan) -> tuple[str, ...]:
+    """Return the headings of the columns of a plan."""
+    return HEADINGS if plan.nodes.count == 1 else HEADINGS + NODE_HEADINGS
+
+
 def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tuple[int, ...]:
     """Return the numbers of workers to plan: powers of two, and the largest that is possible.
 
@@ -155,7 +226,7 @@ def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tupl
 
 
 def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
-    """Return the cells of a table with `HEADINGS`, one row for each number of workers."""
+    """Return the cells of a table with the headings of `list_headings`, a row for each number of workers."""
     words = {True: "", False: " (too much)", None: ""}
     return [
         (
@@ -171,6 +242,7 @@ def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
             format_bytes(size.traffic_bytes),
             f"{size.step_s:,.3g} s",
             f"{size.tokens_per_s:,.0f}",
+            *((str(size.nodes), format_bytes(size.node_traffic_bytes)) if plan.nodes.count > 1 else ()),
         )
         for size in plan.sizes
     ]
@@ -188,6 +260,14 @@ def describe_plan(plan: RecipePlan) -> list[str]:
         "Memory: of one worker, without Python and its libraries.",
         "GPU: the partial sums of gradients and a mirror of the trained weights are on its host.",
     ]
+    if plan.nodes.count > 1:
+        each = plan.devices.count // plan.nodes.count
+        speed = 8 * plan.nodes.link_bytes_per_s / 1e9
+        sentences.append(
+            f"Nodes: {plan.nodes.count} of {each} device{'s' * (each > 1)}, filled one after the other; "
+            f"{speed:.3g} Gbit/s in each direction. What leaves or enters the busiest of N is least, "
+            "2 (N-1)/N of the gradients, if the numbers of nodes, workers and microbatches are powers of two."
+        )
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
             "No number of workers fits, because each has the whole model. It takes less memory with a "

@@ -1,4 +1,4 @@
-"""The bytes of a step between workers, and the partial sums that a worker holds; pure.
+"""The bytes of a step between workers and between nodes, and the partial sums that a worker holds; pure.
 
 Both follow from the decisions of the protocol, so a plan counts what a run does: each worker sends its
 partial sums of a block to the block's owner, the owner sends the sum to the other holders, and the new values
@@ -67,6 +67,48 @@ def count_traffic(
     return StepTraffic(partial_sums, sums, (workers - 1) * total - sums, max(*sent, *received))
 
 
+class NodeTraffic(msgspec.Struct, frozen=True):
+    """What the nodes of a run send to each other in one step.
+
+    Args:
+        total_bytes: that leave all nodes together.
+        largest_bytes: the most that leave or enter one node.
+    """
+
+    total_bytes: int
+    largest_bytes: int
+
+
+def count_node_traffic(
+    sections: Sequence[tuple[int, int]], virtual_ranks: int, node_workers: Sequence[int], copies: int | None
+) -> NodeTraffic:
+    """Return the traffic between nodes in a step in which nothing else happens.
+
+    The workers of a node merge their partial sums before these leave it, and a whole sum, or a new value,
+    enters each node once, see `elastane.protocol.relays`.
+
+    Args:
+        sections: of the flat state: the number of elements, and the bytes of each.
+        virtual_ranks: V, at least the number of workers.
+        node_workers: the number of workers on each node, all equally fast.
+        copies: of the optimizer state; None: all.
+    """
+    nodes = [str(node) for node, count in enumerate(node_workers) for _ in range(count)]
+    blocks = cut_blocks([elements for elements, _ in sections])
+    owners, _ = _assign_blocks(len(blocks), len(nodes), copies, nodes)
+    ranks: dict[str, list[int]] = {}
+    for node, share in zip(nodes, divide_ranks(virtual_ranks, len(nodes)), strict=True):
+        ranks.setdefault(node, []).extend(range(*share))
+    parts = {node: len(cover(some, virtual_ranks)) for node, some in ranks.items()}
+    owned = dict.fromkeys(parts, 0)
+    for block, owner in zip(blocks, owners, strict=True):
+        owned[nodes[owner]] += block.elements * sections[block.section][1]
+    total, everyone, others = sum(owned.values()), sum(parts.values()), len(parts) - 1
+    sent = [parts[node] * (total - own) + others * own for node, own in owned.items()]
+    received = [(everyone - parts[node]) * own + total - own for node, own in owned.items()]
+    return NodeTraffic(sum(sent), max(*sent, *received))
+
+
 def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: int | None) -> int:
     """Return the bytes of values in the blocks of which one worker keeps the optimizer state, at most."""
     blocks = cut_blocks([elements for elements, _ in sections])
@@ -79,12 +121,19 @@ def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: 
 
 
 def _assign_blocks(
-    blocks: int, workers: int, copies: int | None
+    blocks: int, workers: int, copies: int | None, nodes: Sequence[str] = ()
 ) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
-    """Return the owner and the holders of each block, as in a run that starts with these workers."""
+    """Return the owner and the holders of each block, as in a run that starts with these workers.
+
+    Args:
+        blocks: their number.
+        workers: their number.
+        copies: of the optimizer state; None: all.
+        nodes: the node of each worker; empty: all are on one.
+    """
     if copies is None:
         return spread_blocks(blocks, range(workers)), [range(workers)] * blocks
-    holders = choose_holders(blocks, range(workers), copies, {})
+    holders = choose_holders(blocks, range(workers), copies, {}, dict(enumerate(nodes)))
     return [chosen[0] for chosen in holders], holders
 
 

@@ -22,6 +22,7 @@ from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
+from elastane.runtime.links.crossing import CrossingMeter
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.payloads import ArenaIds, Payloads
@@ -82,6 +83,7 @@ class Reactor:
     Attributes:
         directives: the directives for the training thread.
         meter: measures this worker's part of the state.
+        crossing: measures the bytes that cross between machines; None: the process trains alone.
         checkpoints: writes this worker's part of checkpoints; None: the run has no checkpoints.
         source: the checkpoint from which the run resumes; None: the run started from nothing.
     """
@@ -104,6 +106,7 @@ class Reactor:
         self._gradients = gradients
         self._state = state
         self._mesh = mesh
+        self.crossing = None if mesh is None else CrossingMeter(member.worker, mesh.streams)
         self._coordinator = coordinator
         self._payloads = Payloads(gradients, state, member, self._find_arenas)
         self._events: deque[events.Event] = deque()
@@ -205,8 +208,9 @@ class Reactor:
 
     def _connect(self, generation: Generation) -> None:
         """Connect to all workers of a generation, before it begins."""
-        if self._mesh is None:
+        if self._mesh is None or self.crossing is None:
             return
+        self.crossing.place(generation)
         for peer in (*generation.members, *generation.leaving):
             self._addresses[peer.worker] = (peer.host, peer.port)
             if self.member.worker in generation or any(
@@ -251,6 +255,8 @@ class Reactor:
             case actions.CommitRound():
                 if self.checkpoints is not None:
                     self.checkpoints.commit()
+                if self.crossing is not None:
+                    self.crossing.end_step(self.member.works_in, action.outcome.step)
                 self._payloads.forget(action.outcome.round)
                 self.directives.put(action)
             case actions.TakeSnapshot():

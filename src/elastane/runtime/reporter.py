@@ -256,6 +256,7 @@ class Reporter:
             checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
             ending=self.ending,
             stopped=self.stopped,
+            crossing=_find_crossing_bytes(self._reactor, member.works_in),
         )
 
     def _find_state(self) -> control.WorkerState:
@@ -323,6 +324,11 @@ _reporter: Reporter | None = None
 def get_reporter() -> Reporter | None:
     """Return the reporter of this process; None: its script has not joined yet."""
     return _reporter
+
+
+def _find_crossing_bytes(reactor: Reactor | None, generation: int) -> control.CrossingBytes | None:
+    meter = None if reactor is None else reactor.crossing
+    return None if meter is None else meter.find_bytes(generation)
 
 
 def _exit(reporter: Reporter, code: int) -> None:

@@ -24,6 +24,7 @@ from elastane.runtime import worker, worker_settings
 from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.links import connection
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -153,6 +154,20 @@ def record_sent_sums() -> None:
             os.write(notes, f"{message.round} {peer} {size}\n".encode())
 
     _around(Mesh, "send", before=record)
+
+
+def renew_keys(after_bytes: int) -> None:
+    """Renew the keys of encrypted connections after so many bytes, and note each peer in a file."""
+    root, number = _run_dir(), worker_settings.get_settings().worker
+    connection.RENEW_BYTES = after_bytes
+    if root is None:
+        return
+    notes = os.open(root / f"renewed-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def record(to: connection.PeerConnection, *adopted: Any) -> None:
+        os.write(notes, f"{to.peer}\n".encode())
+
+    _around(connection.PeerConnection, "adopt", before=record)
 
 
 def arm(text: str) -> None:

@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import xxhash
 
-from elastane.api.control import Answer, AskDrain, AskResize, AskStatus, AskStop, ProcessInfo
+from elastane.api.control import Answer, AskDrain, AskDrainNode, AskResize, AskStatus, AskStop, ProcessInfo
 from elastane.api.rundir import RunDir
 
 COMMANDS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
@@ -86,6 +87,15 @@ def test_only_run_needs_its_options_before_the_script(elastane) -> None:
     answer = elastane("submit", "no-such.py", "--dry-run")
     assert "there is no script no-such.py" in answer.stderr
     assert "go before it" not in answer.stderr
+
+
+@pytest.mark.parametrize("word", ["10.0.0.256", "foo"])
+def test_a_mistyped_address_is_not_only_taken_for_the_script(elastane, script, word) -> None:
+    answer = elastane("run", "--listen", word, str(script))
+    assert answer.exit_code == 2
+    assert f"there is no script {word}" in answer.stderr
+    assert f"if {word} is the script" in answer.stderr
+    assert "such as --listen 10.0.0.5, before the script" in " ".join(answer.stderr.split())
 
 
 def test_an_honest_run_is_proved(elastane, finished_run) -> None:
@@ -212,6 +222,74 @@ def live_run(monkeypatch):
     return requests, answers
 
 
+def test_ps_shows_what_crosses_between_machines(elastane, finished_run, live_run) -> None:
+    finished_run()
+    rows = tuple(
+        msgspec.structs.replace(make_row(worker, 1), node=node, sent_bytes=sent, received_bytes=sent // 2)
+        for worker, node, sent in ((0, "", 1_000_000), (100, "b", 2_000_000), (101, "b", 4_000_000))
+    )
+    for processes in (rows, rows, rows[:1]):
+        live_run[1].append(Answer(ok=True, generation=1, target=3, processes=processes))
+    shown = elastane("ps", "done").stdout
+    assert "first sends 1.0 MB, receives 500.0 kB per step" in shown
+    assert "b sends 6.0 MB, receives 3.0 MB per step" in shown
+    assert [row["sent_bytes"] for row in json.loads(elastane("ps", "done", "--json").stdout)] == [
+        1_000_000,
+        2_000_000,
+        4_000_000,
+    ]
+    assert "per step" not in elastane("ps", "done").stdout
+
+
+@pytest.mark.parametrize(("word", "node"), [("b", "b"), ("first", "")])
+def test_a_machine_is_drained_by_its_name(elastane, finished_run, live_run, word, node) -> None:
+    finished_run()
+    requests, answers = live_run
+    answers.append(Answer(ok=True, generation=1, processes=(make_row(0, 1),)))
+    result = elastane("drain", "done", word)
+    assert result.exit_code == 0
+    assert requests == [AskDrainNode(node=node)]
+    assert f"accepted: {word} leaves" in result.stdout
+
+
+def test_draining_a_machine_waits_until_its_agent_has_gone(
+    elastane, finished_run, live_run, monkeypatch
+) -> None:
+    monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
+    finished_run()
+    requests, answers = live_run
+    agent = ProcessInfo(role="agent", pid=7, node="b")
+    answers += [Answer(ok=True, generation=1, processes=(make_row(0, 1), agent))] * 2
+    answers.append(Answer(ok=True, generation=2, processes=(make_row(0, 2),)))
+    result = elastane("drain", "done", "b", "--wait", "--json")
+    assert json.loads(result.stdout) == {"ok": True, "node": "b", "workers": [0], "generation": 2}
+    assert requests == [AskDrainNode(node="b"), AskStatus(), AskStatus()]
+
+
+def test_draining_the_last_machine_with_slots_says_that_it_waits_for_another(
+    elastane, finished_run, live_run
+) -> None:
+    finished_run()
+    _, answers = live_run
+    answers += [Answer(ok=True, note="no machine with slots stays", processes=(make_row(0, 1),))] * 3
+    assert "accepted, but no machine with slots stays" in elastane("drain", "done", "b").stdout
+    assert "\nno machine with slots stays" in elastane("ps", "done").stdout
+    assert (
+        json.loads(elastane("drain", "done", "b", "--json").stdout)["note"] == "no machine with slots stays"
+    )
+
+
+def test_a_machine_that_is_not_there_is_refused(elastane, finished_run, live_run) -> None:
+    finished_run()
+    requests, answers = live_run
+    answers.append(Answer(ok=False, why="no machine c in this run; taking part: first, b"))
+    result = elastane("drain", "done", "c")
+    assert result.exit_code == 2
+    assert "taking part: first, b" in result.stderr
+    assert elastane("drain", "done", "No Name").exit_code == 2
+    assert len(requests) == 1
+
+
 def test_resize_returns_when_the_run_has_accepted(elastane, finished_run, live_run) -> None:
     finished_run()
     requests, answers = live_run
@@ -287,6 +365,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
     assert "done: training, step 9 of 10, generation 3" in shown
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
     keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
+    keys |= {"sent_bytes", "received_bytes"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 

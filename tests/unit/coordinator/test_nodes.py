@@ -10,6 +10,8 @@ from elastane.api.control import (
     AgentReport,
     AskDrainNode,
     AskResize,
+    AskStatus,
+    CrossingBytes,
     KillWorker,
     LeaveRecorded,
     ProcessInfo,
@@ -18,6 +20,7 @@ from elastane.api.control import (
 )
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
+from elastane.coordinator.event_summary import summarize_events
 from elastane.coordinator.placement import (
     NodeLoad,
     deal_target,
@@ -111,6 +114,38 @@ def test_a_node_joins_with_its_slots_and_numbers_of_its_own(two_nodes) -> None:
     assert node.order.target == 2
     assert stage.roster.wanted.target == 4
     assert stage.list_kinds("node.joined") == ["node.joined"]
+
+
+def test_the_start_of_a_worker_names_its_node(two_nodes) -> None:
+    stage, _ = two_nodes
+    nodes = {
+        event.workers[0]: event.detail.get("node")
+        for event in stage.written
+        if event.kind == "worker.started"
+    }
+    assert nodes == {0: None, 1: None, 100: "b", 101: "b"}
+
+
+def test_the_bytes_between_machines_are_recorded_once_per_generation(two_nodes) -> None:
+    stage, _ = two_nodes
+    for worker, sent in ((0, 10), (1, 20), (100, 30)):
+        stage.report_worker(worker, crossing=CrossingBytes(sent=sent, received=1))
+    assert stage.list_kinds("crossing.measured") == []
+    for sent in (40, 50):
+        stage.report_worker(101, crossing=CrossingBytes(sent=sent, received=1))
+    found = [event for event in stage.events if event.kind == "crossing.measured"]
+    assert [(event.who, event.workers) for event in found] == [
+        ("the first node", (0, 1)),
+        ("node b", (100, 101)),
+    ]
+    assert [event.detail for event in found] == [
+        {"node": "", "sent_bytes": 30, "received_bytes": 2},
+        {"node": "b", "sent_bytes": 70, "received_bytes": 2},
+    ]
+    shown = {row.worker: row.sent_bytes for row in stage.ask(AskStatus()).processes if row.role == "worker"}
+    assert shown == {0: 10, 1: 20, 100: 30, 101: 50}
+    # The next coordinator reads the events, and does not repeat them.
+    assert summarize_events(stage.written).crossing_of == stage.newest.number
 
 
 def test_a_smaller_run_keeps_its_first_workers(two_nodes) -> None:
@@ -440,3 +475,53 @@ def test_the_last_machine_that_stays_cannot_be_drained(two_nodes) -> None:
     assert stage.ask(AskDrainNode(node="c")).why == "no machine c in this run; taking part: first, b"
     assert stage.ask(AskDrainNode(node="")).ok
     assert "no other machine stays" in stage.ask(AskDrainNode(node="b")).why
+
+
+def test_a_drained_node_is_ordered_to_leave_by_the_next_coordinator_too(two_nodes) -> None:
+    stage, node = two_nodes
+    assert stage.ask(AskDrainNode(node="b")).ok
+    # It dies before its order has gone out.
+    node.stage = successor = stage.start_successor(wait=False, agent=False)
+    successor.report_agent(nodes=(NodeAddress(""), NodeAddress("b")), total=4, target=2)
+    node.report()
+    for worker in (0, 1, 100, 101):
+        successor.report_worker(worker)
+    successor.wait(2)
+    node.report()
+    assert node.order.leave
+    agents = {row.node: row.state for row in successor.ask(AskStatus()).processes if row.role == "agent"}
+    assert agents == {"": "running", "b": "leaving"}
+
+
+def test_a_node_that_has_left_may_come_back(two_nodes) -> None:
+    stage, node = two_nodes
+    stage.ask(AskDrainNode(node="b"))
+    node.report(leaving=True)
+    assert summarize_events(stage.written).drained == {"b"}
+    node.living = set()
+    node.report(leaving=True)
+    assert stage.list_kinds("node.left") == ["node.left"]
+    assert summarize_events(stage.written).drained == frozenset()
+
+
+def test_without_slots_elsewhere_drained_workers_train_on_and_the_user_is_informed(two_nodes) -> None:
+    stage, node = two_nodes
+    assert stage.ask(AskStatus()).note == ""
+    # The first machine is a terminal without workers of its own by now.
+    stage.end_worker(0)
+    stage.end_worker(1)
+    stage.report_agent(slots=0, target=0)
+    while stage.newest.workers != (100, 101):
+        stage.adopt()
+    stage.adopt()
+    answer = stage.ask(AskDrainNode(node="b"))
+    assert answer.ok
+    assert "no machine with slots stays" in answer.note
+    node.report(leaving=True)
+    assert stage.newest.workers == (100, 101)
+    assert "no machine with slots stays" in stage.events[-1].why
+    other = OtherNode(stage, "c", slots=1)
+    other.join()
+    assert stage.ask(AskStatus()).note == ""
+    while stage.newest.workers != (200,):
+        stage.adopt()

@@ -15,12 +15,13 @@ from elastane.cli.torch_process import run_module
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import check_sizes
 from elastane.recipes.recipe_plan import (
-    HEADINGS,
     PlanRequest,
     RecipePlan,
     build_plan_rows,
     describe_plan,
+    list_headings,
     parse_devices,
+    parse_nodes,
 )
 
 
@@ -35,6 +36,18 @@ def plan_sizes(
             help="Number of devices, and the memory of each GPU: 8 or 8:80GB. Default: those here.",
         ),
     ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Number of equal machines that have these devices together.", show_default="1"
+        ),
+    ] = 1,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEED", help="Speed of the network of each machine, such as 1gbit. Default: 10gbit."
+        ),
+    ] = None,
     flops: Annotated[
         float | None,
         typer.Option(
@@ -46,7 +59,8 @@ def plan_sizes(
     bandwidth: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Bytes per second between two workers, such as 10GB. Default: 1.25GB."
+            metavar="SIZE",
+            help="Bytes per second between two workers of a machine, such as 10GB. Default: 1.25GB.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -57,6 +71,7 @@ def plan_sizes(
 
       $ elastane recipe plan llama-tiny
       $ elastane recipe plan llama-3.1-8b --devices 64:80GB --flops 4e14
+      $ elastane recipe plan gpt-124m --devices 16 --nodes 2 --link 1gbit
 
     With --json, the plan.
     """
@@ -64,8 +79,9 @@ def plan_sizes(
     require("recipes", "recipes train models of transformers")
     recipe = describe_model_only(read_typed_recipe(named, changes))
     check_sizes(recipe)
+    group = parse_devices(devices or str(count_devices()[0]))
     request = PlanRequest(
-        recipe=recipe, devices=parse_devices(devices or str(count_devices()[0])), flops_per_s=flops
+        recipe=recipe, devices=group, flops_per_s=flops, nodes=parse_nodes(nodes, link, group)
     )
     if bandwidth is not None:
         bytes_per_s = float(read_size_bytes("--bandwidth", bandwidth))
@@ -77,7 +93,8 @@ def plan_sizes(
     from elastane.cli.tables import build_table, print_wide
 
     console = open_console()
-    print_wide(console, build_table(HEADINGS, build_plan_rows(plan), numbers=HEADINGS))
+    headings = list_headings(plan)
+    print_wide(console, build_table(headings, build_plan_rows(plan), numbers=headings))
     for sentence in describe_plan(plan):
         console.print(sentence, markup=False)
 

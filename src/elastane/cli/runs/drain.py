@@ -76,15 +76,25 @@ def _drain_node(run_dir: RunDir, name: str, *, wait: bool, as_json: bool) -> Non
             f"{name!r} is neither a number of a worker nor a name of a machine",
             do="choose one that elastane ps shows",
         )
+    console = open_console(as_json=as_json)
     answer = send_request(run_dir, AskDrainNode(node=node))
+    note = answer.note
     if wait:
+        if note:
+            console.print(note, markup=False)
         answer = wait_until(
             run_dir,
             done=lambda status: all(row.node != node for row in status.processes),
             stuck=lambda _: "",
         )
-    what = f"{name} has left" if wait else f"accepted: {name} leaves at the next possible commit"
-    open_console(as_json=as_json).print(what, markup=False)
+    if wait:
+        what = f"{name} has left"
+    elif note:
+        what = f"accepted, but {note}"
+    else:
+        what = f"accepted: {name} leaves at the next possible commit"
+    console.print(what, markup=False)
     if as_json:
         workers = list_members(answer)
-        print_json({"ok": True, "node": node, "workers": workers, "generation": answer.generation})
+        found = {"ok": True, "node": node, "workers": workers, "generation": answer.generation}
+        print_json(found | ({"note": note} if note else {}))

@@ -23,10 +23,12 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
             means="it is starting, or could not be started; the run continues with its workers",
             do="ask again in a second, or read the output of `elastane run`",
         )
+    status = send_request(run_dir, AskStatus()) if is_live(run_dir) else None
+    note = "" if status is None else status.note
     if explained is None:
         raise BadInput(
             f"the run in {run_dir.root} has no controller, so only you change its number of workers",
-            means="it was started with --start, or MIN equals MAX",
+            means=note or "it was started with --start, or MIN equals MAX",
             do=f"elastane events {run_dir.root} shows all changes",
         )
     if as_json:
@@ -37,9 +39,11 @@ def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     from elastane.cli.jobs.job_display import list_explanation_lines
 
     console = open_console()
-    if not is_live(run_dir):
+    if note:
+        console.print(note, markup=False)
+    if status is None:
         console.print("The run has ended.")
-    elif send_request(run_dir, AskStatus()).by_hand:
+    elif status.by_hand:
         console.print("Its number of workers was set by hand. To let its controller decide again:")
         console.print(f"  elastane resize {run_dir.root.name} auto", markup=False)
     else:

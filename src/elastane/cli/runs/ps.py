@@ -1,13 +1,16 @@
 """``elastane ps``: the processes of a run, or of all live runs."""
 
 import sys
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Annotated
 
 import msgspec
 import typer
 
-from elastane.api.control import Answer, AskStatus
+from elastane.api.control import Answer, AskStatus, ProcessInfo
 from elastane.api.errors import ElastaneError, NoSuchRun
+from elastane.api.membership import FIRST_NODE_WORD
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
@@ -15,6 +18,7 @@ from elastane.cli.completion import complete_runs
 from elastane.cli.run_names import list_runs
 from elastane.cli.runs.requests import send_request
 from elastane.client.run_finder import find_run
+from elastane.observability.quantities import format_size
 from elastane.observability.run_files import is_live, read_record
 
 
@@ -33,8 +37,9 @@ def ps(
     """List the processes of RUN, or of all live runs.
 
     With --json, a list of objects with the keys run, role, pid, worker,
-    generation, virtual_ranks, blocks, state and node, which is empty on the
-    machine on which the run began.
+    generation, virtual_ranks, blocks, state, node, which is empty on the
+    machine on which the run began, and for workers sent_bytes and
+    received_bytes: what crosses to and from other machines in a usual step.
     """
     if run is not None:
         answers = {read_run_name(run_dir): send_request(run_dir, AskStatus()) for run_dir in (find_run(run),)}
@@ -79,6 +84,10 @@ def print_processes(name: str, answer: Answer) -> None:
 
     console = open_console()
     console.print(Text(f"{name}: {', '.join(_list_facts(answer))}"))
+    if answer.note:
+        console.print(answer.note, markup=False)
+    for line in describe_crossing(answer.processes):
+        console.print(line, markup=False)
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
     nodes = ("node",) if any(row.node for row in answer.processes) else ()
     cells = [
@@ -94,6 +103,21 @@ def print_processes(name: str, answer: Answer) -> None:
         for row in sorted(answer.processes, key=lambda row: row.node)
     ]
     print_wide(console, build_table((*nodes, "role", *numbers, "state"), cells, numbers=numbers))
+
+
+def describe_crossing(processes: Iterable[ProcessInfo]) -> list[str]:
+    """Return what each machine exchanges with the others in a usual step, once all its workers know it."""
+    workers = sorted(
+        (row for row in processes if row.role == "worker" and row.state in ("member", "draining")),
+        key=lambda row: row.node,
+    )
+    lines = []
+    for node, rows in groupby(workers, lambda row: row.node):
+        sent, received = zip(*((row.sent_bytes, row.received_bytes) for row in rows), strict=True)
+        if None not in sent and None not in received:
+            sizes = f"{format_size(sum(sent))}, receives {format_size(sum(received))}"
+            lines.append(f"{node or FIRST_NODE_WORD} sends {sizes} per step")
+    return lines if any(row.node for row in workers) else []
 
 
 def _list_facts(answer: Answer) -> list[str]:

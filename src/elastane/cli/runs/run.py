@@ -27,6 +27,7 @@ from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_devices
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.run_names import generate_name
+from elastane.cli.runs.address_options import DEFAULT_ADDRESS
 from elastane.cli.runs.conclusion import conclude_run
 from elastane.cli.runs.debugger import NOTE, DebugTerminal, check_debug_options
 from elastane.cli.runs.ownership import find_own_run
@@ -131,6 +132,16 @@ def _require_script(script: Path | None, options: RunOptions) -> Path:
     return script
 
 
+def _advise_on_script(script: Path, options: RunOptions) -> str:
+    """Return what to do if there is no such script; after ``--listen`` it may be a mistyped address."""
+    if options.listen != DEFAULT_ADDRESS:
+        return "check the path; options of elastane run go before it"
+    return (
+        f"check the path, if {script} is the script; if it should be the address for --listen, write a "
+        "numeric one of this machine, such as --listen 10.0.0.5, before the script"
+    )
+
+
 @contextmanager
 def open_new_run(
     script: Path,
@@ -160,7 +171,7 @@ def open_new_run(
     Raises:
         BadInput: the error names the option to change; nothing was written.
     """
-    find_script(script, module=options.module, do="check the path; options of elastane run go before it")
+    find_script(script, module=options.module, do=_advise_on_script(script, options))
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)

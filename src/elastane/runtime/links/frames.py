@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from elastane.api.untrusted_data import Malformed
+from elastane.runtime.links.crossing import StreamBytes
 from elastane.runtime.links.encryption import EncryptedSocket
 
 HEADER = struct.Struct("<IQ")
@@ -35,11 +36,15 @@ class FrameStream:
     Args:
         sock: a non-blocking socket, connected or connecting.
         limits: the limits of received frames; they may change between two frames.
+
+    Attributes:
+        bytes: what was sent and received so far.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits) -> None:
         self.sock = sock
         self.limits = limits
+        self.bytes = StreamBytes()
         self._outgoing: deque[memoryview] = deque()
         self._header = bytearray()
         self._message: bytearray | None = None
@@ -67,6 +72,7 @@ class FrameStream:
                 sent = self.sock.sendmsg(
                     outgoing if len(outgoing) <= SEND_PARTS else [*outgoing][:SEND_PARTS]
                 )
+                self.bytes.sent += sent
                 while sent:
                     first = outgoing[0]
                     if sent < first.nbytes:
@@ -103,6 +109,7 @@ class FrameStream:
             if count == 0:
                 raise EOFError("closed in the middle of a frame")
             self._filled += count
+            self.bytes.received += count
         self._message, self._payload = None, memoryview(b"")
         return message, payload
 
@@ -111,6 +118,7 @@ class FrameStream:
         if not data:
             raise EOFError("closed")
         self._header += data
+        self.bytes.received += len(data)
         if len(self._header) < HEADER.size:
             return False
         message, payload = HEADER.unpack(self._header)

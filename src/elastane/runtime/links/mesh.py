@@ -9,7 +9,6 @@ message that a worker never sends, it is broken: this worker stops reading from 
 import contextlib
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -18,6 +17,8 @@ import msgspec
 from elastane.api.machine_address import LOOPBACK_ONLY, MachineAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
+from elastane.runtime.links.connection import PeerConnection
+from elastane.runtime.links.crossing import StreamBytes
 from elastane.runtime.links.encryption import Encryption
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
@@ -35,17 +36,6 @@ decode_peer_message: Decoder[AnyPeerMessage] = Decoder(
 )
 
 
-class _Connection:
-    """A proven connection."""
-
-    def __init__(self, stream: FrameStream, peer: ProvenPeer) -> None:
-        self.stream = stream
-        self.peer = peer.worker
-        self.process = peer.process
-        self.shared = peer.shared
-        self.dropped = False
-
-
 class Mesh:
     """All connections of one worker; one thread owns and drives them, except for `wake`.
 
@@ -61,6 +51,7 @@ class Mesh:
         port: the port at which peers reach it.
         sums_fd: the descriptor of the sums, for peers; see `Process`.
         values_fd: the descriptor of the values, for peers; see `Process`.
+        streams: the bytes on the connection to each peer so far, including past connections.
     """
 
     def __init__(
@@ -81,12 +72,14 @@ class Mesh:
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._peers: dict[int, _Connection] = {}
+        self._peers: dict[int, PeerConnection] = {}
+        self.streams: dict[int, StreamBytes] = {}
         self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
-        self._unread: list[_Connection] = []
+        self._unread: list[PeerConnection] = []
         self._gone: set[int] = set()
-        self._disowned: list[socket.socket] = []
+        self._disowned: list[PeerConnection] = []
+        self._addresses: dict[int, tuple[str, int]] = {}
         close_in_children(self)
 
     def close_in_child(self) -> None:
@@ -95,9 +88,9 @@ class Mesh:
         self._selector.close()
         self._entrance.close_sockets()
         for connection in list(self._peers.values()):
-            connection.stream.sock.close()
-        for sock in self._disowned:
-            sock.close()
+            connection.close_sockets()
+        for disowned in self._disowned:
+            disowned.close_sockets()
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
@@ -124,6 +117,7 @@ class Mesh:
 
     def dial(self, peer: int, host: str, port: int) -> None:
         """Connect to a peer, unless connected or connecting; the worker with the higher number dials."""
+        self._addresses[peer] = host, port
         if peer not in self._peers and peer not in self._gone and peer < self.worker:
             self._entrance.dial(peer, (host, port), time.monotonic())
 
@@ -136,7 +130,7 @@ class Mesh:
         if connection is None:
             self._queued.setdefault(peer, []).extend(parts)
             return
-        connection.stream.put(parts)
+        connection.put(parts)
         self._flush(connection)
 
     def disown(self, peer: int) -> None:
@@ -148,15 +142,16 @@ class Mesh:
         if peer in self._peers:
             self._disown(self._peers[peer])
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: PeerConnection) -> None:
         if connection.dropped:
             return
         try:
-            write = 0 if connection.stream.flush() else selectors.EVENT_WRITE
+            connection.flush()
         except OSError:
             self._drop(connection)
             return
-        self._selector.modify(connection.stream.sock, selectors.EVENT_READ | write, connection)
+        if connection.is_due:
+            self._entrance.dial(connection.peer, self._addresses[connection.peer], time.monotonic())
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -173,7 +168,7 @@ class Mesh:
             self._read(connection, on_message)
         for key, events in ready:
             connection = key.data
-            if not isinstance(connection, _Connection):
+            if not isinstance(connection, PeerConnection):
                 self._handle(connection)
                 continue
             if events & selectors.EVENT_WRITE:
@@ -183,7 +178,10 @@ class Mesh:
                 self._read(connection, on_message)
         if not self._entrance.quiet:
             for peer in self._entrance.handle_due(time.monotonic()):
-                self._lose(peer)
+                if peer in self._peers:
+                    self._peers[peer].postpone()
+                else:
+                    self._lose(peer)
         lost_peers, self._lost = self._lost, []
         for peer in lost_peers:
             on_lost_peer(peer)
@@ -214,22 +212,31 @@ class Mesh:
         return wait_s if timeout_s is None else min(timeout_s, wait_s)
 
     def _admit(self, stream: FrameStream, peer: ProvenPeer) -> None:
-        connection = _Connection(stream, peer)
-        if peer.worker in self._peers:
-            # Two workers have one connection: close the second, which its dialler notices.
+        if peer.worker in self._gone:
+            # It was lost while new keys were on their way.
             self._selector.unregister(stream.sock)
             stream.sock.close()
             return
+        if peer.worker in self._peers:
+            # Two workers have one connection, unless this one brings new keys.
+            self._selector.unregister(stream.sock)
+            try:
+                if not self._peers[peer.worker].adopt(stream, peer):
+                    stream.sock.close()
+            except OSError:
+                self._drop(self._peers[peer.worker])
+            return
         stream.limits = LIMITS
-        self._selector.modify(stream.sock, selectors.EVENT_READ, connection)
+        connection = PeerConnection(self._selector, stream, peer, dialled=peer.worker < self.worker)
         self._peers[peer.worker] = connection
-        stream.put(self._queued.pop(peer.worker, []))
+        self.streams[peer.worker] = stream.bytes
+        connection.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
         if stream.buffered:
             self._unread.append(connection)
 
     def _read(
-        self, connection: _Connection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
+        self, connection: PeerConnection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
     ) -> None:
         """Pass on the messages of a peer that have arrived."""
         # Bounded, so that one busy peer does not starve the others.
@@ -237,7 +244,7 @@ class Mesh:
             if connection.dropped:
                 return
             try:
-                read = connection.stream.read()
+                read = connection.read()
                 if read is None:
                     continue
                 message, payload = decode_peer_message(read[0]), read[1]
@@ -254,23 +261,29 @@ class Mesh:
             # The selector reports only bytes that arrive, not those that are decrypted already.
             self._unread.append(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: PeerConnection) -> None:
         if not connection.dropped:
             self._forget(connection)
-            connection.stream.sock.close()
+            connection.close_sockets()
 
-    def _disown(self, connection: _Connection) -> None:
+    def _disown(self, connection: PeerConnection) -> None:
         if not connection.dropped:
             self._forget(connection)
-            self._disowned.append(connection.stream.sock)
+            self._disowned.append(connection)
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: PeerConnection) -> None:
         connection.dropped = True
-        self._selector.unregister(connection.stream.sock)
+        connection.forget()
         del self._peers[connection.peer]
         self._lose(connection.peer)
 
     def _lose(self, peer: int) -> None:
+        """Report a peer once as lost; not if it is connected and only the dial for new keys has failed."""
+        if peer in self._peers:
+            self._peers[peer].postpone()
+            return
+        if peer in self._gone:
+            return
         self._queued.pop(peer, None)
         self._gone.add(peer)
         self._lost.append(peer)
@@ -279,6 +292,6 @@ class Mesh:
         """Close every connection and the listener."""
         for connection in list(self._peers.values()):
             self._drop(connection)
-        for sock in self._disowned:
-            sock.close()
+        for disowned in self._disowned:
+            disowned.close_sockets()
         self._entrance.close()
