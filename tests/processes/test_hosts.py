@@ -67,6 +67,17 @@ class Terminal:
             text=True,
         )
 
+    def begin(self, *words: str) -> subprocess.Popen:
+        environment = os.environ | {"ELASTANE_HOME": str(self.home)}
+        command = [*COMMAND, *words]
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def call(self, *words: str) -> str:
+        """Return what a command prints."""
+        return self.begin(*words).communicate()[0]
+
     def find_subjects(self, kind: str) -> list[str]:
         if not self.run_dir.events.exists():
             return []
@@ -107,6 +118,25 @@ def test_the_run_goes_on_when_its_terminal_closes(terminal):
     assert terminal.find_subjects("node.left") == ["the first node"]
     assert terminal.find_subjects("worker.died") == []
     assert read_last_step(terminal.run_dir).step == 575
+
+
+def test_the_user_of_a_terminal_that_drains_its_only_machine_is_informed(terminal):
+    run = terminal.start("node-b:1", epochs=10_000)
+    terminal.wait_for("generation.started", "coordinator")
+    said = "no machine with slots stays"
+    assert said not in terminal.call("ps", "demo")
+    assert f"accepted, but {said}" in terminal.call("drain", "demo", "node-b")
+    assert said in terminal.call("ps", "demo")
+    assert said in terminal.call("explain", "demo")
+    # Another machine takes over.
+    joined = terminal.begin("join", str(terminal.run_dir.root), "--slots", "1", "--name", "c")
+    terminal.wait_for("node.left", "node node-b")
+    assert said not in terminal.call("ps", "demo")
+    terminal.call("stop", "demo")
+    shown, _ = run.communicate()
+    assert run.returncode == 130, shown
+    joined.communicate()
+    assert terminal.find_subjects("worker.died") == []
 
 
 def test_without_any_machine_the_run_fails_in_words(terminal):

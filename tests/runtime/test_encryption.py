@@ -11,6 +11,7 @@ import pytest
 from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import RunDir
 from elastane.protocol.messages import State, Vote
+from elastane.runtime.links.connection import PeerConnection
 from elastane.runtime.links.encryption import Encryption, load_encryption
 from elastane.runtime.links.frames import HEADER, build_frame
 from elastane.runtime.links.handshake import Handshake
@@ -208,6 +209,13 @@ def exchange_votes(both: Ends, count: int) -> None:
         assert found == list(enumerate(payloads))
 
 
+def exchange_often(both: Ends) -> None:
+    """Exchange votes with pauses, in which a new connection can come."""
+    for _ in range(20):
+        both.received.clear()
+        exchange_votes(both, 20)
+
+
 def test_keys_are_renewed_in_a_second_connection(ends, encryption, monkeypatch):
     monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 300_000)
     both = ends(encryption, encryption)
@@ -245,11 +253,29 @@ def test_a_renewal_that_fails_costs_no_connection(ends, encryption, monkeypatch)
     # Nothing listens where the dialler dials again.
     port = both.meshes[0].port
     both.meshes[1].dial(0, FIRST, 1)
-    exchange_votes(both, 10)
+    exchange_often(both)
     assert both.get_socket() is first
     both.meshes[1].dial(0, FIRST, port)
-    both.received.clear()
-    exchange_votes(both, 100)
+    exchange_often(both)
+    assert both.get_socket() is not first
+
+
+def test_a_new_connection_that_the_peer_has_refused_is_replaced_later(ends, encryption, monkeypatch):
+    monkeypatch.setattr("elastane.runtime.links.connection.RENEW_BYTES", 100_000)
+    both = ends(encryption, encryption)
+    both.dial()
+    first = both.get_socket()
+    refused, adopt = [], PeerConnection.adopt
+
+    def refuse_once(connection, stream, peer):
+        if connection.peer == 1 and not refused:
+            refused.append(stream)
+            return False
+        return adopt(connection, stream, peer)
+
+    monkeypatch.setattr(PeerConnection, "adopt", refuse_once)
+    exchange_often(both)
+    assert refused
     assert both.get_socket() is not first
 
 

@@ -279,6 +279,17 @@ def test_draining_the_last_machine_with_slots_says_that_it_waits_for_another(
     )
 
 
+def test_explain_says_what_a_live_run_waits_for(elastane, finished_run, live_run, monkeypatch) -> None:
+    monkeypatch.setattr("elastane.cli.runs.explain.is_live", lambda _: True)
+    finished_run()
+    _, answers = live_run
+    answers += [Answer(ok=True, note="no machine with slots stays"), Answer(ok=True)]
+    waiting, usual = elastane("explain", "done"), elastane("explain", "done")
+    assert waiting.exit_code == usual.exit_code == 2
+    assert "no machine with slots stays" in waiting.stderr
+    assert "it was started with --start" in usual.stderr
+
+
 def test_a_machine_that_is_not_there_is_refused(elastane, finished_run, live_run) -> None:
     finished_run()
     requests, answers = live_run

@@ -54,7 +54,7 @@ class PeerConnection:
         # The streams in use, older ones first, with the events for which they are registered.
         self._events = {stream: selectors.EVENT_READ}
         selector.modify(stream.sock, selectors.EVENT_READ, self)
-        self._renew_at = _choose_renewal_bytes()
+        self._set_renewal()
 
     @property
     def is_due(self) -> bool:
@@ -64,12 +64,8 @@ class PeerConnection:
             max(size.sent, size.received) >= self._renew_at
             and self._dialled
             and isinstance(self.stream.sock, EncryptedSocket)
-            and self._is_single
+            and len(self._events) == 1
         )
-
-    @property
-    def _is_single(self) -> bool:
-        return self._next is None and len(self._events) == 1
 
     def postpone(self) -> None:
         """Try again later: the peer could not be dialled, though this connection works."""
@@ -82,11 +78,15 @@ class PeerConnection:
             OSError: the connection is broken.
         """
         encrypted = isinstance(stream.sock, EncryptedSocket) and isinstance(self.stream.sock, EncryptedSocket)
-        if not encrypted or peer.process != self.process or not self._is_single:
+        if not encrypted or peer.process != self.process or len(self._events) > 1:
             return False
         stream.limits, stream.bytes = self.stream.limits, self.stream.bytes
         if self._dialled:
+            if self._next is not None:
+                # The peer has not moved for so long, so it does not have that one.
+                self._next.sock.close()
             self._next = stream
+            self._set_renewal()
         else:
             self._move_to(stream)
             self.flush()
@@ -142,7 +142,12 @@ class PeerConnection:
         self._outgoing.put(build_frame(b""))
         self._outgoing = stream
         self._events[stream] = 0
-        self._renew_at = max(stream.bytes.sent, stream.bytes.received) + _choose_renewal_bytes()
+        self._set_renewal()
+
+    def _set_renewal(self) -> None:
+        """Plan the next renewal; at random, because a connection takes two descriptors meanwhile."""
+        size = self.stream.bytes
+        self._renew_at = max(size.sent, size.received) + RENEW_BYTES - secrets.randbelow(RENEW_BYTES // 2)
 
     def _retire(self, stream: FrameStream) -> None:
         self._watch(stream, 0)
@@ -157,8 +162,3 @@ class PeerConnection:
             self._selector.unregister(stream.sock)
         elif events:
             self._selector.register(stream.sock, events, self)
-
-
-def _choose_renewal_bytes() -> int:
-    """Return after how many bytes to renew; random, because a connection takes two descriptors meanwhile."""
-    return RENEW_BYTES - secrets.randbelow(RENEW_BYTES // 2)
