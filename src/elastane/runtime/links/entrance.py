@@ -84,6 +84,11 @@ class Candidate:
         self.connecting = dialled is not None
         self.closed = False
 
+    @property
+    def knows_peer(self) -> bool:
+        """See `Handshake.knows_peer`."""
+        return self._handshake.knows_peer
+
     def connect(self, address: Address) -> None:
         """Begin to connect to a peer.
 
@@ -204,6 +209,8 @@ class MeshEntrance:
         self._encryption = encryption
         self.rules = rules
         self._unproven: UnprovenConnections[Candidate] = UnprovenConnections(rules())
+        # A dialler that has proved itself counts on its connection, so strangers must not displace it.
+        self._agreeing: set[Candidate] = set()
         self._dials: dict[int, _Dial] = {}
         self._lost: list[int] = []
         self._refusals = RefusalLog()
@@ -265,8 +272,11 @@ class MeshEntrance:
                 self._log_refusal(f"dialled worker {candidate.dialled}: {reason}", now_s)
                 self._try_again(candidate.dialled, error, now_s)
             return None
-        if proven is not None:
+        if candidate.dialled is None and candidate.knows_peer:
             self._unproven.discard(candidate)
+            self._agreeing.add(candidate)
+        if proven is not None:
+            self._agreeing.discard(candidate)
             if candidate.dialled is not None:
                 del self._dials[candidate.dialled]
         return proven
@@ -315,7 +325,7 @@ class MeshEntrance:
 
     def _list_candidates(self) -> list[Candidate]:
         dialled = [dial.candidate for dial in self._dials.values() if dial.candidate is not None]
-        return [*self._unproven, *dialled]
+        return [*self._unproven, *self._agreeing, *dialled]
 
     # -- accepting -----------------------------------------------------------------------------------------
 
@@ -411,6 +421,7 @@ class MeshEntrance:
 
     def _forget(self, candidate: Candidate) -> None:
         self._unproven.discard(candidate)
+        self._agreeing.discard(candidate)
         candidate.close()
 
     def _log_refusal(self, reason: str, now_s: float) -> None:

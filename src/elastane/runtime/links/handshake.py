@@ -156,6 +156,11 @@ class Handshake:
         self._reads = False
         self.proven: ProvenPeer | None = None
 
+    @property
+    def knows_peer(self) -> bool:
+        """The other side has proved itself; an accepting side may still wait for its last message."""
+        return self._peer_process is not None
+
     def begin(self) -> bytes:
         """Return the first message to send; the accepting side has none."""
         return b"" if self._dialled is None else _encode(self._hello)
