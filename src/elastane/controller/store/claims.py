@@ -15,20 +15,32 @@ def insert_claim(tx: Connection, run: str, slot: int, content: bytes) -> bool:
 
     Writing transactions run one after the other, so two claimants cannot both find the slot free.
     """
-    if tx.execute(select(claims.c.slot).where(claims.c.run == run, claims.c.slot == slot)).first():
+    if has_claim(tx, run, slot):
         return False
     tx.execute(insert(claims).values(run=run, slot=slot, content=content))
     return True
 
 
-def list_claims(tx: Connection, run: str, first_slot: int) -> tuple[Content, ...]:
-    """Return the contents of slots from ``first_slot`` on, up to the first slot without a content."""
+def has_claim(tx: Connection, run: str, slot: int) -> bool:
+    """Return whether a slot is held."""
+    return bool(tx.execute(select(claims.c.slot).where(claims.c.run == run, claims.c.slot == slot)).first())
+
+
+def list_claims(tx: Connection, run: str, first_slot: int, limit: int | None = None) -> tuple[Content, ...]:
+    """Return the contents of slots from ``first_slot`` on, up to the first slot without a content.
+
+    Args:
+        tx: a transaction.
+        run: name of the list.
+        first_slot: the first slot to return.
+        limit: the most slots to return; None: all.
+    """
     length = func.length(claims.c.content)
     # A content that is too long is not read.
     content = case((length <= LARGEST_RECORD_BYTES, claims.c.content))
     query = select(claims.c.slot, length, content).where(claims.c.run == run, claims.c.slot >= first_slot)
     found: list[Content] = []
-    for row in tx.execute(query.order_by(claims.c.slot)):
+    for row in tx.execute(query.order_by(claims.c.slot).limit(limit)):
         slot, length_bytes, value = row
         if slot != first_slot + len(found):
             break
