@@ -1,12 +1,9 @@
 """Claim lists in the store: one row per held slot; see `elastane.claims`."""
 
 from sqlalchemy import Connection, case, delete, func, insert, select
-from sqlalchemy.exc import SQLAlchemyError
 
-from elastane.claims.place import ClaimsUnavailable, Content
+from elastane.claims.place import Content
 from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
-from elastane.controller.store.database import Store
-from elastane.controller.store.failures import StoreError
 from elastane.controller.store.tables import claims
 
 
@@ -57,39 +54,6 @@ def _check_content(length_bytes: object, value: object) -> Content:
     return bytes(value)
 
 
-def forget_claims(tx: Connection, run: str) -> None:
-    """Delete the claim list of a run that will never go on."""
+def delete_claims(tx: Connection, run: str) -> None:
+    """Delete the contents of a list."""
     tx.execute(delete(claims).where(claims.c.run == run))
-
-
-class StorePlace:
-    """A place in the store of a controller, for `ClaimList`.
-
-    Args:
-        store: open.
-        run: name of the list.
-    """
-
-    def __init__(self, store: Store, run: str) -> None:
-        self._store, self._run = store, run
-        self.where = f"{run} in {store.where}"
-
-    def create(self, slot: int, content: bytes) -> bool:
-        try:
-            with self._store.begin_write() as tx:
-                return insert_claim(tx, self._run, slot, content)
-        except (StoreError, SQLAlchemyError) as error:
-            raise self._translate(error) from error
-
-    def read(self, first_slot: int) -> tuple[Content, ...]:
-        try:
-            with self._store.begin_read() as tx:
-                return list_claims(tx, self._run, first_slot)
-        except (StoreError, SQLAlchemyError) as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: StoreError | SQLAlchemyError) -> ClaimsUnavailable:
-        if isinstance(error, StoreError):
-            # What such an error means for jobs is not what it means for a claim.
-            return ClaimsUnavailable(error.what, do=error.do)
-        return ClaimsUnavailable(f"the store {self._store.where} does not answer: {type(error).__name__}")
