@@ -6,8 +6,7 @@ import sqlite3
 
 import pytest
 
-from elastane.controller.rest import claims as routes
-from elastane.controller.rest import team_limits
+from elastane.controller.rest import claims, team_limits
 from elastane.controller.store.claim_lists import KEPT_S
 
 LIST = "/claims/vision/train-0123456789ab"
@@ -45,7 +44,7 @@ def test_a_repeated_claim_gets_its_first_answer(api):
 
 
 def test_a_list_is_read_page_by_page(api, monkeypatch):
-    monkeypatch.setattr(routes, "PAGE_SLOTS", 2)
+    monkeypatch.setattr(claims, "PAGE_SLOTS", 2)
     ada = api.user()
     for slot in range(1, 6):
         claim(ada, slot)

@@ -60,7 +60,7 @@ def check_machine(
 def check_claim_list(url: str) -> None:
     """Check that this machine may use the claim list of the run, so that it can take charge.
 
-    A list that is away is no reason to refuse: machines join meanwhile, and it will be back.
+    A list that is away may come back, and machines join meanwhile, so they are not refused.
 
     Raises:
         BadInput: it cannot be used from here: a token or a right is missing.

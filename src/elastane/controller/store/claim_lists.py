@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from elastane.controller.store.claims import delete_claims
+from elastane.controller.store.claims import delete_slots
 from elastane.controller.store.tables import claim_lists
 
 KEPT_S = 90 * 24 * 3600.0
@@ -51,7 +51,7 @@ def measure_lists(tx: Connection, team: str) -> int:
 
 
 def forget_claim_list(tx: Connection, run: str) -> None:
-    delete_claims(tx, run)
+    delete_slots(tx, run)
     tx.execute(delete(claim_lists).where(claim_lists.c.run == run))
 
 

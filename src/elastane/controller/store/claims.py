@@ -54,6 +54,6 @@ def _check_content(length_bytes: object, value: object) -> Content:
     return bytes(value)
 
 
-def delete_claims(tx: Connection, run: str) -> None:
+def delete_slots(tx: Connection, run: str) -> None:
     """Delete the contents of a list."""
     tx.execute(delete(claims).where(claims.c.run == run))
