@@ -1,7 +1,8 @@
 """A claim list in the store of a controller, over its API, with the token that this machine has for it."""
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from elastane.api.errors import BadInput, ElastaneError
@@ -35,6 +36,7 @@ class ControllerPlace:
         self._lock = threading.Lock()
         self._context: Context | None = None
         self._cluster: Cluster | None = None
+        self._close: Callable[[], object] | None = None
 
     def create(self, slot: int, content: bytes) -> bool:
         with self._connect("write") as cluster:
@@ -71,9 +73,11 @@ class ControllerPlace:
     def _get_cluster(self) -> Cluster:
         context = find_context_of(self._address)
         if self._cluster is None or context != self._context:
-            if self._cluster is not None:
-                self._cluster.close()
+            if self._close is not None:
+                self._close()
             self._cluster, self._context = connect(context, timeout_s=REQUEST_S), context
+            # Claim lists are not closed: their connections end with them.
+            self._close = weakref.finalize(self, self._cluster.close)
         return self._cluster
 
     def _explain(
