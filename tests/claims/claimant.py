@@ -6,10 +6,10 @@
 import os
 import sys
 import time
-from pathlib import Path
 
 from elastane.claims.history import find_next_slot, number_next_term
 from elastane.claims.records import TermClaim, make_nonce
+from elastane.claims.urls import open_claim_list
 
 
 def claim_until(listed, slots, name, say=lambda slot, nonce: None):
@@ -31,11 +31,8 @@ def claim_until(listed, slots, name, say=lambda slot, nonce: None):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-    from tests.claims.kinds import open_by_url
-
     claim_until(
-        open_by_url(sys.argv[1], 60.0),
+        open_claim_list(sys.argv[1], wait_s=60.0),
         int(sys.argv[2]),
         f"here:{os.getpid()}",
         lambda slot, nonce: print(slot, nonce, flush=True),  # noqa: T201

@@ -10,7 +10,7 @@ from elastane.claims.records import TermClaim, make_nonce
 from elastane.controller.store.database import Store
 from tests.controller.postgres import NotInstalled, postgres_server
 
-from .kinds import DirectoryKind, ObjectStoreKind, StoreKind, numbers, set_s3_environment
+from .kinds import ControllerKind, DirectoryKind, ObjectStoreKind, numbers, set_s3_environment
 from .s3_server import FaultyServer
 
 
@@ -53,21 +53,31 @@ def make_s3(monkeypatch, server):
     return lambda: ObjectStoreKind(server)
 
 
-@pytest.fixture(params=["directory", "s3", "sqlite", pytest.param("postgres", marks=pytest.mark.long)])
-def kind(request, tmp_path):
+@pytest.fixture
+def controller(tmp_path, migrated_file, monkeypatch):
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
+    path = shutil.copyfile(migrated_file, tmp_path / "store.db")
+    made = ControllerKind(monkeypatch, f"sqlite:///{path}")
+    yield made
+    made.close()
+
+
+@pytest.fixture(
+    params=["directory", "s3", "controller", pytest.param("controller-postgres", marks=pytest.mark.long)]
+)
+def kind(request, tmp_path, monkeypatch):
     """Make a place without any slot, of each kind."""
     if request.param == "directory":
         made = DirectoryKind(tmp_path)
     elif request.param == "s3":
         made = request.getfixturevalue("make_s3")()
-    elif request.param == "sqlite":
-        path = shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "store.db")
-        made = StoreKind(f"sqlite:///{path}")
+    elif request.param == "controller":
+        made = request.getfixturevalue("controller")
     else:
         url, name = request.getfixturevalue("postgres"), f"claims{next(numbers)}"
         with psycopg.connect(url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
-        made = StoreKind(url(name), postgres=url)
+        made = ControllerKind(monkeypatch, url(name), postgres=url)
     yield made
     made.close()
 

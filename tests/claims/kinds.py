@@ -3,41 +3,32 @@
 import itertools
 import os
 import shutil
-import sqlite3
 from contextlib import contextmanager
 
 import boto3
 import psycopg
 from sqlalchemy import insert
 
-from elastane.claims.claim_list import ClaimList
 from elastane.claims.urls import open_claim_list
-from elastane.controller.store.claims import StorePlace
+from elastane.controller.store.claim_lists import forget_claim_list
 from elastane.controller.store.database import Store
 from elastane.controller.store.tables import claims
 
-RUN = "train"
+from .controller_server import ControllerServer
+
+LIST = "vision/train"
 WAIT_S = 20.0
 numbers = itertools.count(1)
 
 
-def open_by_url(url, wait_s=WAIT_S):
-    """Open a claim list as a process does that knows only its URL."""
-    if url.startswith(("sqlite:", "postgresql:")):
-        return ClaimList(StorePlace(Store(url, prepared=True), RUN), wait_s=wait_s)
-    return open_claim_list(url, wait_s=wait_s)
-
-
 class DirectoryKind:
-    reads_while_away = False
-
     def __init__(self, tmp_path):
         self.path = tmp_path / "list"
         self.path.mkdir()
         self.url = str(self.path)
 
     def open(self, wait_s=WAIT_S):
-        return open_by_url(self.url, wait_s)
+        return open_claim_list(self.url, wait_s=wait_s)
 
     def put(self, slot, content):
         (self.path / str(slot)).write_bytes(content)
@@ -58,8 +49,6 @@ class DirectoryKind:
 
 
 class ObjectStoreKind:
-    reads_while_away = False
-
     def __init__(self, server):
         self.server = server
         self.bucket = f"bucket{next(numbers)}"
@@ -68,7 +57,7 @@ class ObjectStoreKind:
         self.url = f"s3://{self.bucket}/runs/train"
 
     def open(self, wait_s=WAIT_S):
-        return open_by_url(self.url, wait_s)
+        return open_claim_list(self.url, wait_s=wait_s)
 
     def put(self, slot, content):
         self.client.put_object(Bucket=self.bucket, Key=f"runs/train/{slot}", Body=content)
@@ -88,52 +77,51 @@ class ObjectStoreKind:
         self.client.close()
 
 
-class StoreKind:
-    def __init__(self, url, postgres=None):
-        self.url, self._postgres = url, postgres
-        # SQLite has readers while another process writes for too long.
-        self.reads_while_away = postgres is None
-        self._stores = [Store(url)]
+class ControllerKind:
+    """A controller's store, over its API. On PostgreSQL an outage is one of the database."""
+
+    def __init__(self, monkeypatch, url, postgres=None):
+        self._name, self._postgres = url.partition("@/")[2].partition("?")[0], postgres
+        self.store = Store(url)
+        self.server = ControllerServer(self.store)
+        self.url = f"{self.server.url}/{LIST}"
+        monkeypatch.setenv("ELASTANE_URL", self.server.url)
+        monkeypatch.setenv("ELASTANE_TOKEN", self.server.make_token())
 
     def open(self, wait_s=WAIT_S):
-        self._stores.append(Store(self.url, prepared=True))
-        return ClaimList(StorePlace(self._stores[-1], RUN), wait_s=wait_s)
+        return open_claim_list(self.url, wait_s=wait_s)
 
     def put(self, slot, content):
-        with self._stores[0].begin_write() as tx:
-            tx.execute(insert(claims).values(run=RUN, slot=slot, content=content))
+        with self.store.begin_write() as tx:
+            tx.execute(insert(claims).values(run=LIST, slot=slot, content=content))
 
     def clear(self):
-        with self._stores[0].begin_write() as tx:
-            tx.execute(claims.delete())
+        with self.store.begin_write() as tx:
+            forget_claim_list(tx, LIST)
 
     @contextmanager
     def interrupt(self):
-        with self._interrupt_postgres() if self._postgres else self._lock_sqlite():
-            yield
-
-    @contextmanager
-    def _lock_sqlite(self):
-        other = sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
+        if self._postgres:
+            with self._interrupt_postgres():
+                yield
+            return
+        self.server.stop()
         yield
-        other.execute("ROLLBACK")
-        other.close()
+        self.server.start()
 
     @contextmanager
     def _interrupt_postgres(self):
-        name = self.url.partition("@/")[2].partition("?")[0]
         with psycopg.connect(self._postgres("postgres"), autocommit=True) as admin:
-            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            admin.execute(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
             admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (self._name,)
             )
             yield
-            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+            admin.execute(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
 
     def close(self):
-        for store in self._stores:
-            store.close()
+        self.server.stop()
+        self.store.close()
 
 
 def set_s3_environment(monkeypatch, server):

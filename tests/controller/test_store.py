@@ -20,7 +20,6 @@ from elastane.controller.jobs.requests import create_job
 from elastane.controller.planning import PlanOutdated, WordedDecision, write_decisions
 from elastane.controller.snapshot import take_cluster_snapshot
 from elastane.controller.store import (
-    claims,
     decisions,
     documents,
     events,
@@ -319,7 +318,6 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
         grant(store, name, 1)
         with store.begin_write() as tx:
             events.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
-            assert claims.insert_claim(tx, name, 1, b"{}")
     see(store, "train", 0, state="finished")
     with store.begin_read() as tx:
         assert forgotten_jobs.list_due_jobs(tx, NOW_S) == ()
@@ -331,8 +329,6 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
         assert jobs.find_job(tx, "train") is None
         assert events.list_events_after(tx, 0, 100, job="train") == ()
         assert decisions.list_decisions(tx, "train", 10).items == ()
-        assert claims.list_claims(tx, "train", 1) == ()
-        assert claims.list_claims(tx, "other", 1) == (b"{}",)
         assert len(events.list_events_after(tx, 0, 100, job="other")) == 2
         assert len(decisions.list_decisions(tx, "other", 10).items) == 1
         assert forgotten_jobs.find_left_files(tx, "train") == "/runs/train"

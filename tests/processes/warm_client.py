@@ -31,9 +31,11 @@ def main() -> None:
         "arguments": arguments,
         "client": os.getpid(),
         "folder": os.getcwd(),  # noqa: PTH109 - the import of pathlib takes long
-        # The warm process does not know the object store of this test.
+        # The warm process does not know the object store and the home of this test.
         "environment": {
-            name: value for name, value in os.environ.items() if is_command or name.startswith("AWS_")
+            name: value
+            for name, value in os.environ.items()
+            if is_command or name.startswith(("AWS_", "ELASTANE_"))
         },
     }
     connection = socket.socket(socket.AF_UNIX)

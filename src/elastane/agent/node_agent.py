@@ -116,6 +116,11 @@ class NodeAgent(Agent):
         """Whether no other machine takes part."""
         return all(node.name == self._run_dir.node for node in self.workers.worker_set.nodes)
 
+    @property
+    def in_charge(self) -> bool:
+        """Whether a coordinator of this machine serves the run."""
+        return self._coordinators is not None and self._coordinators.in_charge
+
     async def _run_until_end(self) -> RunOver:
         with self._address.listen(BACKLOG) as for_coordinator, self._address.listen(BACKLOG) as for_agents:
             self._port = for_agents.getsockname()[1]
@@ -310,7 +315,6 @@ class NodeAgent(Agent):
     def finish(self, over: RunOver) -> None:
         """End the run on this machine with an outcome; the first one counts."""
         if self._over is None:
-            in_charge = self._coordinators is not None and self._coordinators.in_charge
             self.left = not self.told_over and (self._leaving or not self.is_last)
-            self.concludes = in_charge and not self.left
+            self.concludes = self.in_charge and not self.left
         super().finish(over)

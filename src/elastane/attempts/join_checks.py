@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from elastane.api.memory import read_available_bytes
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord
 from elastane.attempts.shipped_code import check_shipped_code
+from elastane.claims.place import ClaimsUnavailable
+from elastane.claims.urls import find_claims, open_claim_list
 
 MOST_SKEW_S = 300.0
 """Times in events and checkpoints, and the expiry of tickets, bear so much."""
+CLAIMS_S = 5.0
 COMPARED = ("elastane", "torch", "python")
 BYTES_PER_PARAMETER = 8
 """A parameter and its gradient in float32; the optimizer's state comes on top."""
@@ -50,6 +54,19 @@ def check_machine(
         check_versions(record.pinned, list_own_versions())
         check_script_text(Path(record.spec.script), record.pinned)
         check_free_memory(record.pinned, slots, read_available_bytes())
+    check_claim_list(find_claims(run_dir, record.spec))
+
+
+def check_claim_list(url: str) -> None:
+    """Check that this machine may use the claim list of the run, so that it can take charge.
+
+    A list that is away may come back, and machines join meanwhile, so they are not refused.
+
+    Raises:
+        BadInput: it cannot be used from here: a token or a right is missing.
+    """
+    with suppress(ClaimsUnavailable):
+        open_claim_list(url, wait_s=CLAIMS_S).read()
 
 
 def check_clock(run_time_s: float, own_time_s: float) -> None:

@@ -47,9 +47,15 @@ def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver 
     """
     with TrackerKeeper(run_dir, record.spec.log, display.say) as trackers:
         over = _run_attempts(run_dir, record, display)
-        stopped = over is None or over.code == ExitCode.STOPPED_BY_USER
-        trackers.finish(STOPPED_GRACE_S if stopped else ENDED_GRACE_S)
+        # If this machine has left the run, the one in charge feeds them from now on.
+        if over is not None:
+            trackers.finish(choose_grace(over))
     return over
+
+
+def choose_grace(over: RunOver) -> float:
+    """Return how long trackers may catch up at the end of a run, in seconds."""
+    return STOPPED_GRACE_S if over.code == ExitCode.STOPPED_BY_USER else ENDED_GRACE_S
 
 
 def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver | None:

@@ -17,7 +17,7 @@ from elastane.claims.history import (
     find_superseding_term,
     list_generations,
 )
-from elastane.claims.place import ClaimsUnavailable
+from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable
 from elastane.claims.records import (
     LARGEST_RECORD_BYTES,
     LONGEST_TEXT,
@@ -56,7 +56,8 @@ class DecisionClaims:
         while True:
             try:
                 held = self._claims.read()
-            except ClaimsUnavailable as error:
+            except (ClaimsUnavailable, ClaimsUnusable) as error:
+                # A token or a password may have expired, and be renewed.
                 if not logged:
                     logger.warning("term %d waits for its claim list: %s", self._own_term.number, error)
                 logged = True

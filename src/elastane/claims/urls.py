@@ -11,6 +11,12 @@ from elastane.claims.claim_list import WAIT_S, ClaimList
 from elastane.claims.directory import DirectoryPlace
 from elastane.claims.place import ClaimsUnusable
 
+CONTROLLER_SCHEMES = ("http", "https")
+
+
+LONGEST_NAME = 87
+"""Characters of a run's name in that of its list, which has at most 100 in a controller."""
+
 
 def find_claims(run_dir: RunDir, spec: RunSpec) -> str:
     """Return the path or URL of a run's claim list.
@@ -23,7 +29,7 @@ def find_claims(run_dir: RunDir, spec: RunSpec) -> str:
     if not spec.claims:
         return str(run_dir.root / CLAIMS)
     mark = hashlib.sha256(read_secret(run_dir).encode()).hexdigest()[:12]
-    return f"{spec.claims.rstrip('/')}/{spec.name}-{mark}"
+    return f"{spec.claims.rstrip('/')}/{spec.name[:LONGEST_NAME]}-{mark}"
 
 
 def prepare_claims(url: str) -> None:
@@ -49,7 +55,7 @@ def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:
     """Return the claim list at a path or URL, without reading, writing or creating anything.
 
     Args:
-        url: path of a directory, or ``s3://BUCKET/PATH``.
+        url: path of a directory, ``s3://BUCKET/PATH``, or ``https://CONTROLLER/TEAM/NAME``.
         wait_s: see `ClaimList`.
 
     Raises:
@@ -59,12 +65,17 @@ def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:
     scheme, separator, path = url.partition("://")
     if not separator or scheme in ("file", "local"):
         return ClaimList(DirectoryPlace(path if separator else url), wait_s=wait_s)
+    if scheme in CONTROLLER_SCHEMES:
+        from elastane.claims.controller_store import ControllerPlace
+
+        return ClaimList(ControllerPlace(url), wait_s=wait_s)
     # fsspec has more file systems, but most of them check and write in two steps.
     if scheme not in ("s3", "s3a"):
         raise ClaimsUnusable(
             f"a claim list cannot be kept at {scheme}:// URLs",
             means="no atomic way is known there to create a file only if it is missing",
-            do="name a directory of a shared file system, or s3://BUCKET/PATH",
+            do="name a directory of a shared file system, s3://BUCKET/PATH, or the https:// address of a "
+            "controller",
         )
     try:
         from elastane.claims.object_store import open_object_store

@@ -50,6 +50,7 @@ from elastane.api.rest import (
     ScaleRequest,
     Version,
 )
+from elastane.api.run_claims import NewSlot, SlotAnswer, SlotContent
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import MadeToken, NewToken, Token
 from elastane.api.untrusted_data import Decoder, Malformed
@@ -423,6 +424,21 @@ class Cluster:
 
     def revoke_token(self, id_: str) -> None:
         self._send_change("DELETE", f"/tokens/{_check_path_name(id_)}")
+
+    def claim(self, team: str, run: str, slot: int, content: bytes) -> bool:
+        """Claim the next slot of a claim list; return False if it had a content, perhaps this one."""
+        body = NewSlot(slot=slot, content=content)
+        path = f"/claims/{_check_path_name(team)}/{_check_path_name(run)}"
+        return self._request("POST", path, SlotAnswer, body=body).written
+
+    def claims(self, team: str, run: str, *, after: int = 0) -> Iterator[SlotContent]:
+        """Yield the held slots of a claim list after the slot with this number, in order."""
+        path = f"/claims/{_check_path_name(team)}/{_check_path_name(run)}"
+        yield from self._list_pages(path, Page[SlotContent], {"after": after or None})
+
+    def forget_claims(self, team: str, run: str) -> None:
+        """Delete the claim list of a run that will never go on."""
+        self._send_change("DELETE", f"/claims/{_check_path_name(team)}/{_check_path_name(run)}")
 
     def audit(self) -> Iterator[AuditLine]:
         """Yield the audit log, newest line first."""

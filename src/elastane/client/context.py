@@ -90,8 +90,28 @@ def find_context() -> Context:
     return Context(url=url or context.url, token=token or context.token, certificate=certificate, team=team)
 
 
-def connect(to: Context | None = None) -> "Cluster":
+def find_context_of(url: str) -> Context:
+    """Return the context of a certain controller.
+
+    Raises:
+        BadInput: no token for its address is configured here.
+    """
+    found = find_context()
+    if found.url.rstrip("/") != url.rstrip("/"):
+        raise BadInput(
+            f"there is no token for {url}",
+            means=f"the configured token is only for {found.url}",
+            do=f"elastane login {url}; or set ELASTANE_URL and ELASTANE_TOKEN",
+        )
+    return found
+
+
+def connect(to: Context | None = None, *, timeout_s: float = 30.0) -> "Cluster":
     """Return a connection to a controller, by default to the one of `find_context`.
+
+    Args:
+        to: the controller.
+        timeout_s: see `elastane.client.cluster.Cluster`.
 
     Raises:
         BadInput: no controller is configured, its address is not encrypted, its certificate is missing, or
@@ -107,7 +127,7 @@ def connect(to: Context | None = None) -> "Cluster":
             means="without it the controller cannot be authenticated",
             do="restore that file, or: elastane login URL --ca FILE",
         )
-    return Cluster(to.url, to.token, verify=to.certificate or True)
+    return Cluster(to.url, to.token, verify=to.certificate or True, timeout_s=timeout_s)
 
 
 def read_context() -> Context | None:

@@ -30,7 +30,7 @@ from elastane.controller.planning import (
     carry_out_plan,
     make_cluster_plan,
 )
-from elastane.controller.store import events, forgotten_jobs, jobs
+from elastane.controller.store import claim_lists, events, forgotten_jobs, jobs
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
 from elastane.engines.engine import Engine
@@ -204,16 +204,22 @@ class Loop:
             raise undecided
 
     def _forget(self, now_s: float) -> None:
-        """Forget the jobs that are due, except those that the engine still observes."""
+        """Forget the due jobs, except those that the engine still observes, and unused claim lists."""
         with self._store.begin_read() as tx:
             due_now = [
                 job for job in forgotten_jobs.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
             ]
+            unused = claim_lists.list_unused_lists(tx, now_s)
         for job in due_now:
             with self._store.begin_write() as tx:
                 forgotten_jobs.forget_job(tx, job, now_s)
                 message = f"{job.name} is forgotten after its ttlSecondsAfterFinished; its files stay"
                 events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
+        if unused:
+            with self._store.begin_write() as tx:
+                # One may have been used since.
+                for run in claim_lists.list_unused_lists(tx, now_s):
+                    claim_lists.forget_claim_list(tx, run)
 
     async def _plan(self, now_s: float) -> None:
         """Plan, and write the decisions. If the plan is outdated by then, the next turn plans again."""

@@ -11,11 +11,10 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.rest import Me
 from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.jobs.own_team import EVERY_TEAM, find_own_team
 from elastane.client.addresses import check_url
 from elastane.client.context import Context, connect, save_context
 from elastane.client.runs_home import find_home
-
-EVERY_TEAM = "*"
 
 
 def login(
@@ -79,11 +78,6 @@ def check_token(context: Context) -> Me:
                 means="it has expired, was revoked, or belongs to another cluster; nothing was saved",
                 do="ask an operator for a token: elastane token create",
             ) from error
-
-
-def find_own_team(me: Me) -> str:
-    """Return the only team that a token belongs to; empty if it belongs to every team or to none."""
-    return "" if me.team == EVERY_TEAM else me.team
 
 
 def format_user(me: Me) -> str:

@@ -19,7 +19,7 @@ from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import format_job, is_job_file
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.job_polling import poll_job
-from elastane.cli.jobs.login import find_own_team
+from elastane.cli.jobs.own_team import DEFAULT_TEAM, find_team_of
 from elastane.cli.jobs.submission import Invocation, build_job, check_program, format_limits, list_notes
 from elastane.cli.options import expand_options
 from elastane.cli.terminal import indent_quotation, write_paragraphs
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from elastane.client.cluster import Cluster
 
-DEFAULT_TEAM = "default"
 CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 
 
@@ -187,14 +186,8 @@ def _find_team(*, needed: bool) -> str:
         needed: if False, return the default team if no controller answers.
     """
     try:
-        return find_context().team or _query_team() or DEFAULT_TEAM
+        return find_team_of(find_context())
     except ElastaneError:
         if needed:
             raise
         return DEFAULT_TEAM
-
-
-def _query_team() -> str:
-    """Ask the controller for the team of the token."""
-    with connect() as cluster:
-        return find_own_team(cluster.me())

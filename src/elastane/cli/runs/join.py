@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,9 @@ from elastane.client.mirror import is_mirror
 from elastane.client.run_finder import find_run
 from elastane.client.visits import find_shared_run
 from elastane.observability.run_files import is_locked, read_record
+
+if TYPE_CHECKING:
+    from elastane.attempts.standby_trackers import StandbyTrackers
 
 
 def join_run(  # noqa: PLR0917 - options of a command
@@ -86,7 +89,6 @@ def join_run(  # noqa: PLR0917 - options of a command
     require("torch", "training needs torch")
     directory = _find_directory(run)
     record = read_record(directory)
-    from elastane.attempts.final_event import write_final_event
     from elastane.attempts.join_checks import check_machine
     from elastane.attempts.results import write_results
     from elastane.cli.runs.conclusion import print_summary
@@ -104,9 +106,8 @@ def join_run(  # noqa: PLR0917 - options of a command
         console.print(what, markup=False)
         if record.spec.directory:
             os.chdir(record.spec.directory)
-        over, concludes = asyncio.run(_take_part(run_dir, record, address, most, console.print))
+        over, concludes = _run_to_end(run_dir, record, address, most, console.print)
         if concludes:
-            write_final_event(run_dir, over)
             write_results(run_dir, lambda line: console.print(line, markup=False))
             print_summary(run_dir, over, console, run_dir.report if run_dir.report.exists() else None)
         else:
@@ -240,13 +241,42 @@ def _hold_name(run_dir: RunDir) -> Iterator[None]:
         os.close(lock)
 
 
-async def _take_part(
+def _run_to_end(
     run_dir: RunDir, record: RunRecord, address: MachineAddress, slots: int, say: Callable[[str], None]
 ) -> tuple[RunOver, bool]:
-    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it.
+    """Take part to the end, and feed the trackers of the run once this machine is in charge.
 
     Returns:
         The outcome, and whether this machine has to write the results of the run.
+    """
+    from elastane.attempts.final_event import write_final_event
+    from elastane.attempts.standby_trackers import StandbyTrackers
+    from elastane.attempts.supervision import choose_grace
+
+    with StandbyTrackers(RunDir(run_dir.root), record.spec.log, say) as trackers:
+        over, concludes, left = asyncio.run(
+            _take_part(run_dir, record, address, slots, trackers=trackers, say=say)
+        )
+        if concludes:
+            write_final_event(run_dir, over)
+        if not left:
+            trackers.finish(choose_grace(over))
+    return over, concludes
+
+
+async def _take_part(
+    run_dir: RunDir,
+    record: RunRecord,
+    address: MachineAddress,
+    slots: int,
+    *,
+    trackers: "StandbyTrackers",
+    say: Callable[[str], None],
+) -> tuple[RunOver, bool, bool]:
+    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it.
+
+    Returns:
+        The outcome, whether this machine has to write the results of the run, and whether it has left it.
     """
     from elastane.agent.node_agent import NodeAgent
 
@@ -267,8 +297,11 @@ async def _take_part(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle_interrupt)
+    following = asyncio.create_task(trackers.follow(lambda: agent.in_charge))
     try:
         over = await agent.run()
-        return over, agent.concludes and not is_locked(run_dir.lock)
+        return over, agent.concludes and not is_locked(run_dir.lock), agent.left
     except OSError as error:
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
+    finally:
+        following.cancel()

@@ -66,8 +66,8 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="URL",
-            help="Keep the claims of terms and of changes after deaths at URL, such as s3://bucket/claims. "
-            "Default: in the run directory.",
+            help="Keep the claims of terms and of changes after deaths at URL: a directory, "
+            "s3://bucket/claims or https://controller:7425. Default: in the run directory.",
             rich_help_panel=WORKERS,
         ),
     ] = None

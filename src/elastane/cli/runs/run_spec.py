@@ -13,10 +13,10 @@ from elastane.api.job_checks import LARGEST_SEED
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.machine_address import MachineAddress
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
-from elastane.claims.urls import open_claim_list
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
+from elastane.cli.runs.claims_option import complete_claims_url
 from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
@@ -111,7 +111,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
 
 
 def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
-    """Return the URL of ``--claims``, with an absolute path.
+    """Return the place of ``--claims``; see `complete_claims_url`.
 
     Raises:
         BadInput: no other machine takes part, or the URL cannot keep a claim list.
@@ -124,8 +124,7 @@ def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
             means="on one machine the lock of the run directory has the same purpose",
             do="add --listen, or omit --claims",
         )
-    open_claim_list(options.claims)
-    return options.claims if "://" in options.claims else str(Path(options.claims).absolute())
+    return complete_claims_url(options.claims)
 
 
 def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:

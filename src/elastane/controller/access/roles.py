@@ -23,6 +23,8 @@ Action: TypeAlias = Literal[
     "tokens.write",
     "audit.read",
     "reports.write",
+    "claims.read",
+    "claims.write",
 ]
 
 DEEDS: dict[Action, str] = {
@@ -40,27 +42,33 @@ DEEDS: dict[Action, str] = {
     "tokens.write": "make or revoke tokens",
     "audit.read": "read the audit log",
     "reports.write": "send reports",
+    "claims.read": "read claim lists",
+    "claims.write": "change claim lists",
 }
 """The actions in words, for messages of refusals."""
 
-READS: frozenset[Action] = frozenset({"job.read", "usage.read", "documents.read", "events.read"})
+READS: frozenset[Action] = frozenset(
+    {"job.read", "usage.read", "documents.read", "events.read", "claims.read"}
+)
+CHANGES: frozenset[Action] = frozenset({"job.submit", "job.change", "claims.write"})
+OF_ONE_USER: frozenset[Action] = frozenset({"job.change", "claims.write"})
+"""A submitter does these only to things of its own user."""
 IN_TEAM: dict[Role, frozenset[Action]] = {
     "viewer": READS,
-    "submitter": READS | {"job.submit", "job.change"},
-    "team-admin": READS | {"job.submit", "job.change", "tokens.read", "tokens.write", "audit.read"},
+    "submitter": READS | CHANGES,
+    "team-admin": READS | CHANGES | {"tokens.read", "tokens.write", "audit.read"},
     "operator": frozenset(),
     "reporter": frozenset(),
 }
-"""The actions of a role in its team. A submitter changes only the jobs of its own user."""
+"""The actions of a role in its team."""
 
 EVERYWHERE: dict[Role, frozenset[Action]] = {
     "viewer": frozenset({"documents.read"}),
     "submitter": frozenset({"documents.read"}),
     "team-admin": frozenset({"documents.read"}),
     "operator": READS
+    | CHANGES
     | {
-        "job.submit",
-        "job.change",
         "documents.write",
         "config.read",
         "nodes.read",
@@ -171,7 +179,7 @@ def _authorize(principal: Principal, action: Action, target: Target) -> Allowed 
             visible=True,
             ask=ADMINS if action in IN_TEAM["team-admin"] else OPERATORS,
         )
-    if action == "job.change" and principal.role == "submitter" and target.user != principal.user:
+    if action in OF_ONE_USER and principal.role == "submitter" and target.user != principal.user:
         return Denied(
             f"{target.name} belongs to {target.user}; only this user and an admin of team {target.team} may "
             "change it",

@@ -10,6 +10,7 @@ from elastane.controller.rest import (
     about,
     audit,
     caller,
+    claims,
     config,
     documents,
     event_streams,
@@ -26,7 +27,20 @@ from elastane.controller.rest.context import Controller, Settings
 from elastane.controller.rest.description import build_description
 from elastane.controller.rest.framing import Framing
 
-ROUTERS = (jobs, event_streams, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
+ROUTERS = (
+    jobs,
+    event_streams,
+    documents,
+    config,
+    nodes,
+    occupancy,
+    reports,
+    usage,
+    claims,
+    tokens,
+    audit,
+    about,
+)
 
 
 def build_application(controller: Controller) -> FastAPI:

@@ -1,4 +1,4 @@
-"""Limits of a team: jobs, stored bytes and tokens.
+"""Limits of a team: jobs, stored bytes, claims and tokens.
 
 Each check runs in the transaction that adds something. Writing transactions run one after the other, so
 concurrent requests cannot exceed a limit together.
@@ -11,11 +11,13 @@ from sqlalchemy import Connection
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Limits, Team
 from elastane.controller.rest.problems import Refusal
-from elastane.controller.store import documents, jobs, tokens
+from elastane.controller.store import claim_lists, documents, jobs, tokens
 from elastane.controller.store.columns import encode_json
 
 MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
+CLAIMS_BYTES = 64 * MIB
+"""Thousands of runs fit: a claim has some hundred bytes, and only a death or a new term needs one."""
 DAY_S = 24 * 3600.0
 MADE_A_DAY = 10
 """A team may make this many times its limit of valid tokens within a day: every token keeps a row."""
@@ -76,6 +78,23 @@ def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
             means="nothing was changed; jobs that have ended count until the cluster forgets them",
             free="write smaller specs, or let ended jobs be forgotten (runPolicy.ttlSecondsAfterFinished)",
             raise_it=f"elastane team set {team} --max-stored-mib N",
+        )
+
+
+def check_claims(tx: Connection, team: str, added_bytes: int) -> None:
+    """Check that the claim lists of a team have room for one more claim.
+
+    Raises:
+        Refusal: they have no room.
+    """
+    stored_bytes = claim_lists.measure_lists(tx, team)
+    if stored_bytes + added_bytes > CLAIMS_BYTES:
+        raise _make_limit_refusal(
+            f"the claim lists of team {team} have {stored_bytes / MIB:.1f} of at most "
+            f"{CLAIMS_BYTES // MIB} MiB",
+            means="nothing was claimed; runs go on, but no membership can change by itself",
+            free="delete the lists of runs that will not go on (DELETE /v1/claims/TEAM/LIST)",
+            raise_it="",
         )
 
 

@@ -1,12 +1,9 @@
 """Claim lists in the store: one row per held slot; see `elastane.claims`."""
 
 from sqlalchemy import Connection, case, delete, func, insert, select
-from sqlalchemy.exc import SQLAlchemyError
 
-from elastane.claims.place import ClaimsUnavailable, Content
+from elastane.claims.place import Content
 from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
-from elastane.controller.store.database import Store
-from elastane.controller.store.failures import StoreError
 from elastane.controller.store.tables import claims
 
 
@@ -15,20 +12,32 @@ def insert_claim(tx: Connection, run: str, slot: int, content: bytes) -> bool:
 
     Writing transactions run one after the other, so two claimants cannot both find the slot free.
     """
-    if tx.execute(select(claims.c.slot).where(claims.c.run == run, claims.c.slot == slot)).first():
+    if has_claim(tx, run, slot):
         return False
     tx.execute(insert(claims).values(run=run, slot=slot, content=content))
     return True
 
 
-def list_claims(tx: Connection, run: str, first_slot: int) -> tuple[Content, ...]:
-    """Return the contents of slots from ``first_slot`` on, up to the first slot without a content."""
+def has_claim(tx: Connection, run: str, slot: int) -> bool:
+    """Return whether a slot is held."""
+    return bool(tx.execute(select(claims.c.slot).where(claims.c.run == run, claims.c.slot == slot)).first())
+
+
+def list_claims(tx: Connection, run: str, first_slot: int, limit: int | None = None) -> tuple[Content, ...]:
+    """Return the contents of slots from ``first_slot`` on, up to the first slot without a content.
+
+    Args:
+        tx: a transaction.
+        run: name of the list.
+        first_slot: the first slot to return.
+        limit: the most slots to return; None: all.
+    """
     length = func.length(claims.c.content)
     # A content that is too long is not read.
     content = case((length <= LARGEST_RECORD_BYTES, claims.c.content))
     query = select(claims.c.slot, length, content).where(claims.c.run == run, claims.c.slot >= first_slot)
     found: list[Content] = []
-    for row in tx.execute(query.order_by(claims.c.slot)):
+    for row in tx.execute(query.order_by(claims.c.slot).limit(limit)):
         slot, length_bytes, value = row
         if slot != first_slot + len(found):
             break
@@ -45,39 +54,6 @@ def _check_content(length_bytes: object, value: object) -> Content:
     return bytes(value)
 
 
-def forget_claims(tx: Connection, run: str) -> None:
-    """Delete the claim list of a run that will never go on."""
+def delete_slots(tx: Connection, run: str) -> None:
+    """Delete the contents of a list."""
     tx.execute(delete(claims).where(claims.c.run == run))
-
-
-class StorePlace:
-    """A place in the store of a controller, for `ClaimList`.
-
-    Args:
-        store: open.
-        run: name of the list.
-    """
-
-    def __init__(self, store: Store, run: str) -> None:
-        self._store, self._run = store, run
-        self.where = f"{run} in {store.where}"
-
-    def create(self, slot: int, content: bytes) -> bool:
-        try:
-            with self._store.begin_write() as tx:
-                return insert_claim(tx, self._run, slot, content)
-        except (StoreError, SQLAlchemyError) as error:
-            raise self._translate(error) from error
-
-    def read(self, first_slot: int) -> tuple[Content, ...]:
-        try:
-            with self._store.begin_read() as tx:
-                return list_claims(tx, self._run, first_slot)
-        except (StoreError, SQLAlchemyError) as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: StoreError | SQLAlchemyError) -> ClaimsUnavailable:
-        if isinstance(error, StoreError):
-            # What such an error means for jobs is not what it means for a claim.
-            return ClaimsUnavailable(error.what, do=error.do)
-        return ClaimsUnavailable(f"the store {self._store.where} does not answer: {type(error).__name__}")

@@ -1,6 +1,6 @@
 """Jobs that the cluster forgets some time after their end.
 
-The record, the events, the decisions and the claims of such a job are deleted. Its usage, its audit lines and
+The record, the events and the decisions of such a job are deleted. Its usage, its audit lines and
 its files stay; its name is free once the files are gone.
 """
 
@@ -8,7 +8,6 @@ from sqlalchemy import Connection, delete, insert, select
 
 from elastane.controller.jobs.stored_job import StoredJob
 from elastane.controller.store import rows
-from elastane.controller.store.claims import forget_claims
 from elastane.controller.store.tables import decisions, events, forgotten, jobs
 
 AT_ONCE = 500
@@ -26,7 +25,6 @@ def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
     tx.execute(delete(jobs).where(jobs.c.name == job.name))
     tx.execute(delete(events).where(events.c.job == job.name))
     tx.execute(delete(decisions).where(decisions.c.job == job.name))
-    forget_claims(tx, job.name)
     if job.run_dir:
         tx.execute(insert(forgotten).values(name=job.name, run_dir=job.run_dir, forgotten_s=now_s))
 

@@ -228,6 +228,19 @@ replies = Table(
     comment="The first answer to each idempotency key.",
 )
 
+claim_lists = Table(
+    "claim_lists",
+    metadata,
+    Column("run", Text, primary_key=True),
+    Column("team", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("content_bytes", BigInteger, nullable=False),
+    Column("used_s", Float, nullable=False),
+    Index(None, "team"),
+    Index(None, "used_s"),
+    comment="The claim lists of runs that keep them in this store, in `claims`.",
+)
+
 claims = Table(
     "claims",
     metadata,

@@ -1,0 +1,117 @@
+"""A claim list in the store of a controller, over its API, with the token that this machine has for it."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.run_claims import SlotContent
+from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable, Content
+from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
+from elastane.client.cluster import Cluster, RequestRefused
+from elastane.client.context import Context, connect, find_context_of
+
+REQUEST_S = 3.0
+"""The time limit of one request with its repetitions. `ClaimList` tries again while a claim has some time."""
+RETRIED_STATUSES = (408, 409, 429)
+"""Client errors that may go away; so may all server errors."""
+
+
+class ControllerPlace:
+    """Keeps each slot in a row of a controller's database.
+
+    The token is read again for each request, so a new one counts at once, and it is in no file of the run.
+
+    Args:
+        url: of the controller, then the team and the name of the list.
+
+    Raises:
+        ClaimsUnusable: the URL lacks the team or the name.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.where = url.rstrip("/")
+        self._address, self._team, self._name = _split(self.where)
+        self._lock = threading.Lock()
+        self._context: Context | None = None
+        self._cluster: Cluster | None = None
+        self._close: Callable[[], object] | None = None
+
+    def create(self, slot: int, content: bytes) -> bool:
+        with self._connect("write") as cluster:
+            return cluster.claim(self._team, self._name, slot, content)
+
+    def read(self, first_slot: int) -> tuple[Content, ...]:
+        with self._connect("read") as cluster:
+            found: list[Content] = []
+            for one in cluster.claims(self._team, self._name, after=first_slot - 1):
+                if one.slot != first_slot + len(found):
+                    break
+                found.append(_check_content(one))
+            return tuple(found)
+
+    @contextmanager
+    def _connect(self, action: str) -> Iterator[Cluster]:
+        """Yield a connection with the present token, for one request at a time.
+
+        Raises:
+            ClaimsUnavailable: the controller does not answer, or trying again may help otherwise.
+            ClaimsUnusable: this machine has no token for it, or the token lacks a right.
+        """
+        with self._lock:
+            try:
+                yield self._get_cluster()
+            except RequestRefused as error:
+                kind = ClaimsUnavailable if _may_go_away(error.problem.status) else ClaimsUnusable
+                raise self._explain(kind, action, error) from error
+            except BadInput as error:
+                raise self._explain(ClaimsUnusable, action, error) from error
+            except ElastaneError as error:
+                raise self._explain(ClaimsUnavailable, action, error) from error
+
+    def _get_cluster(self) -> Cluster:
+        context = find_context_of(self._address)
+        if self._cluster is None or context != self._context:
+            if self._close is not None:
+                self._close()
+            self._cluster, self._context = connect(context, timeout_s=REQUEST_S), context
+            # Claim lists are not closed: their connections end with them.
+            self._close = weakref.finalize(self, self._cluster.close)
+        return self._cluster
+
+    def _explain(
+        self, kind: type[ClaimsUnavailable] | type[ClaimsUnusable], action: str, error: ElastaneError
+    ) -> ElastaneError:
+        # What an error means for jobs is not what it means for a claim.
+        means = "nothing was claimed" if kind is ClaimsUnusable else ""
+        return kind(f"cannot {action} the claim list {self.where}: {error.what}", means=means, do=error.do)
+
+
+def _may_go_away(status: int) -> bool:
+    return status >= 500 or status in RETRIED_STATUSES  # noqa: PLR2004 - of HTTP
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    """Return the address of the controller, the team and the name of the list.
+
+    Raises:
+        ClaimsUnusable: one is missing.
+    """
+    scheme, _, rest = url.partition("://")
+    parts = rest.rsplit("/", 2)
+    if len(parts) < 3 or not all(parts):  # noqa: PLR2004 - host, team and name
+        raise ClaimsUnusable(
+            f"{url} does not name a claim list of a controller",
+            means="nothing was claimed",
+            do="write https://HOST:PORT/TEAM",
+        )
+    return f"{scheme}://{parts[0]}", parts[1], parts[2]
+
+
+def _check_content(one: SlotContent) -> Content:
+    if one.damage:
+        return Unreadable(one.damage)
+    if len(one.content) > LARGEST_RECORD_BYTES:
+        return Unreadable(f"it has more than {LARGEST_RECORD_BYTES} bytes")
+    return one.content
