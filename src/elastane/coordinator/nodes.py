@@ -237,9 +237,11 @@ def waits_in_minority(roster: Roster, now: float) -> bool:
 
     The larger part of the run can claim the next term in this time, see `MINORITY_S`. A tie does not wait.
     """
+    if not roster.spec.listen:
+        return False
     away = _find_away(roster, now)
     present = set(roster.list_living(roster.needed)) - away.keys()
-    if not roster.spec.listen or len(present) >= len(away):
+    if len(present) >= len(away):
         return False
     return now - min(away.values()) < SILENCE_S + MINORITY_S
 
