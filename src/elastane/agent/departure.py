@@ -1,4 +1,4 @@
-"""The decisions of a machine that a user asks to leave a run. Pure; `elastane.agent.node_agent` acts on them."""
+"""The decisions of a machine that a user asks to leave a run; `elastane.agent.node_agent` acts on them."""
 
 from collections.abc import Collection
 
@@ -14,7 +14,7 @@ def is_last_machine(node: NodeName, nodes: Collection[NodeAddress], *, begins: b
     Args:
         node: the machine.
         nodes: the machines of the run in the last order of the coordinator; empty: it has sent no order yet.
-        begins: the run has begun on this machine; before its first order another one knows only that it joins.
+        begins: the run has begun on this machine; another one is not alone before its first order.
     """
     return all(other.name == node for other in nodes) if nodes else begins
 
