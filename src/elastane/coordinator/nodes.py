@@ -120,6 +120,9 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         nodes = turn.roster.nodes
         turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
         turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
+        if target is not None:
+            # This coordinator may end with the node; the next one must not miss the node.
+            turn.set_target(target, roster.wanted.draining)
         turn.send_to_agent(LeaveRecorded(), report.node)
     elif staying and target is not None:
         workers = tuple(sorted(staying))
