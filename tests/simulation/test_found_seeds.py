@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.simulator.faults import draw_plan, draw_storm
+from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History
+from tests.simulator.network_plans import draw_network
 
 USUAL = {
     (
@@ -46,6 +47,10 @@ STORMS = {
     (73147, 1): "the last message of a killed worker was recorded as a second end",
 }
 
+NETWORKS = {
+    (2178, None): "the check counted a worker as a member that its generation names among the leavers",
+}
+
 
 @pytest.mark.parametrize(("seed", "copies"), USUAL)
 def test_a_history_that_once_broke_a_promise_keeps_it(seed, copies):
@@ -55,3 +60,8 @@ def test_a_history_that_once_broke_a_promise_keeps_it(seed, copies):
 @pytest.mark.parametrize(("seed", "copies"), STORMS)
 def test_a_storm_that_once_broke_a_promise_keeps_it(seed, copies):
     assert History(draw_storm(seed, copies)).play().generations > 0
+
+
+@pytest.mark.parametrize(("seed", "copies"), NETWORKS)
+def test_a_history_with_network_faults_that_once_broke_a_promise_keeps_it(seed, copies):
+    assert History(add_checkpoints(draw_network(seed, copies))).play().generations > 0

@@ -12,26 +12,32 @@ from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
 from tests.simulator.node_losses import draw_node_losses
-from tests.simulator.node_plans import draw_nodes
+from tests.simulator.node_plans import draw_leaving_nodes, draw_nodes
 
-SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
-STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
-NETWORKS = [
-    range(10),
-    *(pytest.param(range(start, start + 150), marks=pytest.mark.long) for start in range(10, 610, 150)),
-]
-"""With each number of copies; ``python -m tests.simulator --network --histories 2500`` plays 10,000."""
 
-LOSSES = [range(10), pytest.param(range(10, 150), marks=pytest.mark.long)]
+def split_seeds(few: int, all_: int, at_once: int) -> list:
+    """Return the first few seeds, and the others for the long tests, in ranges of so many at once."""
+    starts = range(few, all_, at_once)
+    long = [range(start, min(start + at_once, all_)) for start in starts]
+    return [range(few), *(pytest.param(seeds, marks=pytest.mark.long) for seeds in long)]
 
-NODES = [range(6), pytest.param(range(6, 56), marks=pytest.mark.long)]
-"""On several nodes; ``python -m tests.simulator --nodes --histories 2500`` plays 10,000."""
+
+# With four numbers of copies each, all but the first kind are 10,000 histories with broken networks.
+SEEDS = split_seeds(25, 150, 125)
+NETWORKS = split_seeds(10, 1250, 155)
+NODES = split_seeds(3, 250, 50)
+LEAVES = split_seeds(3, 125, 50)
+LOSSES = split_seeds(10, 500, 245)
+STORMS = split_seeds(6, 375, 185)
 
 FOUND_ON_NODES = [(60, 2), (94, 2), (94, None), (98, None), (156, None)]
 """Seeds that once broke a promise, each with a number of copies.
 
 In 60 the last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
 """
+
+FOUND_WITH_LEAVES = [(111, 2), (113, 2), (114, 2)]
+"""Seeds in which a coordinator recorded a second end of a worker that had left with its machine."""
 
 LAST_LINES = 60
 
@@ -97,7 +103,7 @@ def test_every_history_that_loses_nodes_ends_with_the_state_of_the_reference_run
         )
 
 
-@pytest.mark.parametrize("copies", LAYOUTS[::2], ids=lambda copies: f"copies={copies or 'all'}")
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 @pytest.mark.parametrize("seeds", NODES, ids=str)
 def test_every_history_on_several_nodes_is_one_history(copies, seeds, caplog):
     # A term that waits for the claim list warns of that.
@@ -110,10 +116,29 @@ def test_every_history_on_several_nodes_is_one_history(copies, seeds, caplog):
         )
 
 
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+@pytest.mark.parametrize("seeds", LEAVES, ids=str)
+def test_every_history_of_nodes_that_leave_and_join_again_is_one_history(copies, seeds, caplog):
+    caplog.set_level(logging.ERROR)
+    for seed in seeds:
+        play(
+            add_checkpoints(draw_leaving_nodes(seed, copies)),
+            draw_leaving_nodes(seed + 1, copies),
+            f"--leaves --histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
+
+
 @pytest.mark.parametrize(("seed", "copies"), FOUND_ON_NODES)
 def test_histories_on_several_nodes_that_once_broke(seed, copies, caplog):
     caplog.set_level(logging.ERROR)
     play(add_checkpoints(draw_nodes(seed, copies)), draw_nodes(seed + 1, copies), f"--nodes --seed {seed}")
+
+
+@pytest.mark.parametrize(("seed", "copies"), FOUND_WITH_LEAVES)
+def test_histories_of_leaving_nodes_that_once_broke(seed, copies, caplog):
+    caplog.set_level(logging.ERROR)
+    plans = add_checkpoints(draw_leaving_nodes(seed, copies)), draw_leaving_nodes(seed + 1, copies)
+    play(*plans, f"--leaves --seed {seed}")
 
 
 def test_a_seed_gives_the_same_transcript_twice():

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from elastane.agent.departure import has_left, is_last_machine
 from elastane.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.api.control import (
     AgentReport,
@@ -58,6 +59,8 @@ class SimAgent:
         self.worker_set = WorkerSet(target=target, total=target, nodes=(NodeAddress(""),))
         if slots is not None:
             self.worker_set = WorkerSet(target=0, numbers=())
+        self.stopping = self.leaving = self._leave_recorded = False
+        self._idle_since_s = world.clock.now
         self.term = 1
         self.living: list[WorkerId] = []
         self.exits: list[WorkerExit] = []
@@ -69,6 +72,8 @@ class SimAgent:
 
     def _fill(self) -> None:
         draining = self.worker_set.draining
+        if self.stopping or self.leaving:
+            return
         while self.over is None and len(set(self.living) - set(draining)) < self.worker_set.target:
             taken, rest = take_numbers(self.worker_set.numbers, 1)
             if not taken:
@@ -99,8 +104,37 @@ class SimAgent:
                 exits=tuple(self.exits),
                 draining=self.worker_set.draining,
                 by_hand=self.worker_set.by_hand,
+                stopping=self.stopping,
+                leaving=self.leaving,
             )
         )
+
+    # -- leaving -----------------------------------------------------------------------------------------
+
+    @property
+    def is_last(self) -> bool:
+        """No other node takes part, as far as the agent knows."""
+        return is_last_machine(self.node, self.worker_set.nodes, begins=self.slots is None)
+
+    def leave(self) -> None:
+        """Let the workers of this node leave; the last node stops the run instead."""
+        if self.is_last:
+            self.stopping = True
+        else:
+            self.leaving = True
+        self.report()
+
+    @property
+    def has_left(self) -> bool:
+        """The node has left the run that goes on, so its agent ends."""
+        idle_s = self.world.clock.now - self._idle_since_s
+        return (
+            self.leaving
+            and self.over is None
+            and has_left(workers=len(self.living), recorded=self._leave_recorded, idle_s=idle_s)
+        )
+
+    # -- orders ------------------------------------------------------------------------------------------
 
     def receive(self, message: ToAgent) -> None:
         if not self.alive:
@@ -110,6 +144,8 @@ class SimAgent:
                 self.worker_set = follow_order(self.worker_set, message)
                 self._fill()
                 self.report()
+                if message.leave and not self.is_last and not self.leaving:
+                    self.leave()
             case KillWorker(worker=worker):
                 if worker in self.living:
                     self.world.kill_worker(worker)
@@ -118,7 +154,7 @@ class SimAgent:
                     self.over = message
                     self.world.clock.schedule_after(FAREWELL_S, self._end_the_rest)
             case LeaveRecorded():
-                raise AssertionError("no node leaves in a simulated run")
+                self._leave_recorded = True
 
     def _end_the_rest(self) -> None:
         if not self.alive:
@@ -131,6 +167,7 @@ class SimAgent:
         if not self.alive:
             return
         self.living.remove(worker)
+        self._idle_since_s = self.world.clock.now
         self.exits.append(WorkerExit(worker=worker, pid=1000 + worker, code=code, hung=hung))
         self._fill()
         self.report()

@@ -64,7 +64,7 @@ class Fuse(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trigger(msgspec.Struct, frozen=True, tag=True):
-    """A death before an action of a kind from ``at_s`` on, after ``spared`` such actions."""
+    """A death before an action or an event of a kind from ``at_s`` on, after ``spared`` of that kind."""
 
     at_s: float
     which: int

@@ -10,6 +10,7 @@ from tests.simulator import faults
 from tests.simulator.checkers import Checker, expect
 from tests.simulator.coordinator import RunFiles, SimCoordinator
 from tests.simulator.faults import HistoryPlan
+from tests.simulator.node_faults import LeaveNode
 from tests.simulator.storage import SimStorage
 from tests.simulator.worker import SimWorker
 
@@ -38,7 +39,8 @@ class Judge:
 
     def check_end(self, code: int, why: str) -> None:
         """Check that the run ended early only for a valid reason."""
-        asked = any(isinstance(fault, faults.StopRun) for fault in self.plan.faults)
+        # A run ends if all nodes leave that its coordinator knows.
+        asked = any(isinstance(fault, faults.StopRun | LeaveNode) for fault in self.plan.faults)
         if code == 0:
             expect(
                 self.checker.steps == self.plan.shape.steps,

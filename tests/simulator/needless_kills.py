@@ -35,8 +35,7 @@ class KillCheck:
 
     def check(self, worker: WorkerId) -> None:
         """Check an order to kill a worker, before it is carried out."""
-        leaves = self._workers[worker].state == "leaving"
-        if leaves or not self._is_healthy(worker) or not self._has_joined(worker):
+        if self._leaves(worker) or not self._is_healthy(worker) or not self._has_joined(worker):
             return
         self._killed.append(worker)
         count = count_needed if self._prompt else count_most
@@ -45,6 +44,12 @@ class KillCheck:
             len(self._killed) <= needed,
             f"the coordinator kills healthy members {self._killed}; {needed} kills leave no broken link",
         )
+
+    def _leaves(self, worker: WorkerId) -> bool:
+        """Return whether a worker has left training, or its own generation names it among the leavers."""
+        process = self._workers[worker]
+        generation = process.member.generation
+        return process.state == "leaving" or (generation is not None and worker not in generation)
 
     def _is_healthy(self, worker: WorkerId) -> bool:
         return self._workers[worker].alive and not self._workers[worker].paused

@@ -61,4 +61,20 @@ class AskOneSide(msgspec.Struct, frozen=True, tag=True):
     node: int
 
 
-NodeFault: TypeAlias = KillNode | PartNodes | PauseCoordinator | HideClaims | AskOneSide
+class LeaveNode(msgspec.Struct, frozen=True, tag=True):
+    """A user lets a node leave the run, and perhaps join again once it has left.
+
+    Args:
+        at_s: the time of the request.
+        which: selects a living node that is not leaving; the last one never leaves.
+        drained: the coordinator is asked, not the node's own agent.
+        back_s: how long after its leave the node joins again; None: never.
+    """
+
+    at_s: float
+    which: int
+    drained: bool = False
+    back_s: float | None = None
+
+
+NodeFault: TypeAlias = KillNode | PartNodes | PauseCoordinator | HideClaims | AskOneSide | LeaveNode

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import msgspec
+
 from tests.simulator.faults import (
     Fault,
     HistoryPlan,
@@ -12,7 +14,7 @@ from tests.simulator.faults import (
     build_layout,
 )
 from tests.simulator.network import NetworkConditions
-from tests.simulator.node_faults import HideClaims, KillNode, PartNodes, PauseCoordinator
+from tests.simulator.node_faults import HideClaims, KillNode, LeaveNode, PartNodes, PauseCoordinator
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
@@ -54,6 +56,23 @@ def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
         ),
         pace=chance.choice((Pace(start_s=0.1, leaf_s=0.05), Pace(start_s=0.1, leaf_s=0.1))),
     )
+
+
+def draw_leaving_nodes(seed: int, copies: int | None) -> HistoryPlan:
+    """Draw a history of `draw_nodes` in which nodes also leave, and some of them join again."""
+    plan = draw_nodes(seed, copies)
+    chance = Random(f"leaves of {seed}")  # noqa: S311 - as above
+    leaves = tuple(
+        LeaveNode(
+            1.0 + chance.random() * 8.0,
+            chance.randrange(4),
+            drained=chance.random() < 0.3,
+            back_s=chance.choice((None, 1.0, 4.0)),
+        )
+        for _ in range(chance.choice((1, 1, 2, 3)))
+    )
+    faults = sorted((*plan.faults[:: chance.choice((1, 2))], *leaves), key=lambda fault: fault.at_s)
+    return msgspec.structs.replace(plan, faults=tuple(faults))
 
 
 def _draw_node_fault(chance: Random, at_s: float, nodes: int) -> Fault:

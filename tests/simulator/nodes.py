@@ -219,6 +219,7 @@ class SimNode:
         slots_before: the number of held slots of the claim list when it last heard one.
         claims_term: its agent is starting a coordinator.
         started: its workers so far.
+        back_s: how long after its leave it joins again; None: never.
     """
 
     index: int
@@ -230,6 +231,7 @@ class SimNode:
     slots_before: int = 0
     claims_term: bool = False
     started: set[WorkerId] = field(default_factory=set)
+    back_s: float | None = None
 
     def __post_init__(self) -> None:
         self.agent: SimAgent

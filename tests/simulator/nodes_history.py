@@ -8,7 +8,16 @@ import msgspec
 
 from elastane.agent.node_agent import LONGEST_SILENCE_S, REPORT_EVERY_S
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
-from elastane.api.control import AgentReport, Ask, AskStop, FromWorker, RunOver, ToAgent, ToWorker
+from elastane.api.control import (
+    AgentReport,
+    Ask,
+    AskDrainNode,
+    AskStop,
+    FromWorker,
+    RunOver,
+    ToAgent,
+    ToWorker,
+)
 from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import OwnTerm
@@ -21,7 +30,14 @@ from tests.simulator.checkers import expect
 from tests.simulator.claims import SimClaimList
 from tests.simulator.faults import Fault
 from tests.simulator.history import History
-from tests.simulator.node_faults import AskOneSide, HideClaims, KillNode, PartNodes, PauseCoordinator
+from tests.simulator.node_faults import (
+    AskOneSide,
+    HideClaims,
+    KillNode,
+    LeaveNode,
+    PartNodes,
+    PauseCoordinator,
+)
 from tests.simulator.nodes import (
     CHECK_LINK_S,
     AgentOutlet,
@@ -201,6 +217,9 @@ class NodesHistory(History):
     def _check_link_regularly(self, node: SimNode) -> None:
         if not node.alive:
             return
+        if node.agent.has_left:
+            self._end_agent(node)
+            return
         self._check_link(node)
         self.clock.schedule_after(
             CHECK_LINK_S * (0.9 + 0.2 * self.clock.random.random()), lambda: self._check_link_regularly(node)
@@ -254,8 +273,11 @@ class NodesHistory(History):
         match fault:
             case KillNode(which=which, silent=silent):
                 living = self.list_living_nodes()
-                if len(living) > 1:
-                    self._kill_node(living[which % len(living)], silent=silent)
+                victim = living[which % len(living)]
+                if self._list_staying_nodes() != [victim]:
+                    self._kill_node(victim, silent=silent)
+            case LeaveNode():
+                self._leave_node(fault)
             case PartNodes():
                 self._part(fault)
             case PauseCoordinator(for_s=for_s):
@@ -281,6 +303,44 @@ class NodesHistory(History):
             coordinator.alive = False
         for worker in node.agent.living:
             self.workers[worker].die(silent=silent)
+
+    def _list_staying_nodes(self) -> list[SimNode]:
+        return [node for node in self.list_living_nodes() if not node.agent.leaving]
+
+    def _leave_node(self, fault: LeaveNode) -> None:
+        staying = self._list_staying_nodes()
+        node = staying[fault.which % len(staying)]
+        if len(staying) == 1 or node.agent.is_last or self.is_over:
+            return
+        self.trace(lambda: f"node {node.name!r} is asked to leave")
+        # The first node cannot join its own run again.
+        node.back_s = fault.back_s if node.index else None
+        if fault.drained:
+            self.ask(AskDrainNode(node=node.name))
+        else:
+            node.agent.leave()
+
+    def _end_agent(self, node: SimNode) -> None:
+        """End the agent of a node that has left, and with it a coordinator."""
+        self.trace(lambda: f"the agent of node {node.name!r} ends, because the node has left")
+        node.alive = node.agent.alive = False
+        for coordinator in node.list_living():
+            coordinator.alive = False
+        self.record_fault()
+        if node.back_s is not None:
+            self.clock.schedule_after(node.back_s, lambda: self._join_again(node))
+
+    def _join_again(self, node: SimNode) -> None:
+        if self.is_over:
+            return
+        self.trace(lambda: f"node {node.name!r} joins again")
+        self.record_fault()
+        node.alive, node.link, node.claims_term = True, None, False
+        node.heard_s, node.slots_before = self.clock.now, len(self.claims.held)
+        slots = self.plan.nodes[node.index - 1]
+        node.agent = SimAgent(AgentOutlet(self, node), 0, node.name, slots)
+        node.agent.between_reports_s = REPORT_EVERY_S
+        self._check_link_regularly(node)
 
     def _part(self, fault: PartNodes) -> None:
         partition = NodePartition(fault, lambda worker: self.get_node(worker).index)

@@ -48,7 +48,7 @@ class SimWorker(WorkerProcess):
 
     Attributes:
         fuse: the number of actions that it still performs before it dies; None: unlimited.
-        trigger: the kind of action before which it dies, and the number of them that it still performs.
+        trigger: the kind of action or event before which it dies, and the number of them that come before.
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
@@ -135,6 +135,9 @@ class SimWorker(WorkerProcess):
 
     def handle(self, event: events.Event) -> None:
         """Pass an event to the member and perform its actions, in order, before anything else happens."""
+        if self._is_triggered(type(event).__name__):
+            self.die()
+            return
         for action in self.member.handle(event):
             if not self.alive:
                 return
@@ -150,12 +153,14 @@ class SimWorker(WorkerProcess):
             self.fuse -= 1
             if self.fuse < 0:
                 return True
-        if self.trigger is not None:
-            kind, left = self.trigger
-            if kind == self.get_name(action):
-                self.trigger = (kind, left - 1)
-                return left == 0
-        return False
+        return self._is_triggered(self.get_name(action))
+
+    def _is_triggered(self, name: str) -> bool:
+        if self.trigger is None or self.trigger[0] != name:
+            return False
+        kind, left = self.trigger
+        self.trigger = (kind, left - 1)
+        return left == 0
 
     @staticmethod
     def get_name(action: actions.Action) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from elastane.agent.agent import BACKLOG, Agent
 from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
+from elastane.agent.departure import has_left, is_last_machine
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.run_pages import RunPages
@@ -41,8 +42,6 @@ READ_CLAIMS_S = 1.0
 REST_S = 60.0
 """How long a machine on which coordinators keep dying leaves the charge to others."""
 LONGEST_SILENCE_S = 60.0
-LONGEST_LEAVE_S = 10.0
-"""How long a machine without workers waits until the run has recorded that it has left."""
 
 
 class NodeAgent(Agent):
@@ -114,7 +113,7 @@ class NodeAgent(Agent):
     @property
     def is_last(self) -> bool:
         """Whether no other machine takes part."""
-        return all(node.name == self._run_dir.node for node in self.workers.worker_set.nodes)
+        return is_last_machine(self._run_dir.node, self.workers.worker_set.nodes, begins=self._begins)
 
     @property
     def in_charge(self) -> bool:
@@ -206,11 +205,11 @@ class NodeAgent(Agent):
                 # This process was stopped and heard nothing meanwhile.
                 link.heard_s += asleep_s
             running = self.workers.worker_set
-            if running.living or running.requested:
-                self._idle_s = time.monotonic()
-            elif self._leaving and (
-                self._leave_recorded or time.monotonic() - self._idle_s > LONGEST_LEAVE_S
-            ):
+            workers, now = len(running.living) + len(running.requested), time.monotonic()
+            if workers:
+                self._idle_s = now
+            idle_s = now - self._idle_s
+            if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
                 self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
                 self._claims_before = self._sign = None

@@ -3,6 +3,7 @@
 Shares of virtual ranks and ownership of blocks are pure functions of a generation (`elastane.protocol`).
 """
 
+from functools import cached_property
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -68,7 +69,7 @@ class Member(msgspec.Struct, frozen=True):
     since: int = 0
 
 
-class Generation(msgspec.Struct, frozen=True):
+class Generation(msgspec.Struct, frozen=True, dict=True):
     """A numbered membership.
 
     Args:
@@ -90,7 +91,7 @@ class Generation(msgspec.Struct, frozen=True):
     why: str = ""
     leaving: tuple[Member, ...] = ()
 
-    @property
+    @cached_property
     def workers(self) -> tuple[WorkerId, ...]:
         return tuple(member.worker for member in self.members)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.api.membership import WorkerId
-from elastane.coordinator.checkpoints import CheckpointInProgress, compute_interval_s, group_by_checkpoint
+from elastane.coordinator.checkpoints import CheckpointInProgress, compute_interval_s
 from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.metric_warning import warn_of_missing_metric
 from elastane.coordinator.roster import Roster
@@ -25,7 +25,7 @@ def advance_checkpoints(turn: Turn) -> None:
     """Request, publish, rewrite or abandon checkpoints, as reports and time require."""
     if turn.roster.spec.checkpoints is None:
         return
-    for checkpoint in list_in_progress(turn.roster):
+    for checkpoint in turn.roster.begun_checkpoints:
         if not is_settled(turn.roster, checkpoint):
             _handle_obstacles(turn, checkpoint)
     if turn.roster.finishing is not None:
@@ -34,15 +34,8 @@ def advance_checkpoints(turn: Turn) -> None:
     _request_when_due(turn)
 
 
-def list_in_progress(roster: Roster) -> tuple[CheckpointInProgress, ...]:
-    reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
-    # This includes workers that died before they could report to this coordinator.
-    gone = frozenset({*roster.ends.exits, *roster.ends.excluded, *roster.ends.failed})
-    return group_by_checkpoint(reported, gone)
-
-
 def find_newest_checkpoint(roster: Roster) -> CheckpointInProgress | None:
-    return next(reversed(list_in_progress(roster)), None)
+    return next(reversed(roster.begun_checkpoints), None)
 
 
 def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
@@ -102,7 +95,7 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     if kept.error:
         _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; the run tries again")
         return
-    written = next((one for one in list_in_progress(turn.roster) if one.name == kept.name), None)
+    written = next((one for one in turn.roster.begun_checkpoints if one.name == kept.name), None)
     cost_s = written.cost_s if written is not None else known.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
@@ -170,7 +163,8 @@ def _record_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
             refusing |= checkpoint.unable
         elif roster.finishing is not None and checkpoint.step >= roster.progress.step:
             refusing |= checkpoint.unable_for_good
-    turn.roster = replace(roster, checkpoints=replace(known, failing=failing, refusing=refusing))
+    if failing != known.failing or refusing != known.refusing:
+        turn.roster = replace(roster, checkpoints=replace(known, failing=failing, refusing=refusing))
 
 
 def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
@@ -269,7 +263,7 @@ def _publish_next(turn: Turn) -> None:
     roster = turn.roster
     written = [
         one
-        for one in list_in_progress(roster)
+        for one in roster.begun_checkpoints
         if one.written and not is_settled(roster, one) and roster.progress.recorded >= one.step
     ]
     if written:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from elastane.api.control import CheckpointPart
 from elastane.api.membership import WorkerId
@@ -78,7 +79,7 @@ def compute_first_due(policy: CheckpointPolicy | None, now: float) -> float:
     return math.inf if policy is None else now + compute_interval_s(policy, 0.0, 0.0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckpointInProgress:
     """A checkpoint of which at least one worker has reported a part.
 
@@ -98,34 +99,34 @@ class CheckpointInProgress:
     lost: tuple[WorkerId, ...]
     attempt: int = 0
 
-    @property
+    @cached_property
     def unable(self) -> frozenset[WorkerId]:
         """The writers that have not written and cannot write, at least now."""
         refused = {w for w, part in self.parts.items() if part.state in {"failing", "abandoned"}}
         return frozenset({*self.lost, *refused})
 
-    @property
+    @cached_property
     def unable_for_good(self) -> frozenset[WorkerId]:
         """The unable writers that will not try again."""
         return frozenset(w for w in self.unable if w in self.lost or self.parts[w].state == "abandoned")
 
-    @property
+    @cached_property
     def written(self) -> bool:
         return all(w in self.parts and self.parts[w].state == "written" for w in self.writers)
 
-    @property
+    @cached_property
     def hopeless(self) -> str:
         """Why the checkpoint can never become complete; empty while it can."""
         if self.lost and not self.written:
             return "its writers died: " + ", ".join(f"worker {worker}" for worker in self.lost)
         return next((part.error for part in self.parts.values() if part.state == "abandoned"), "")
 
-    @property
+    @cached_property
     def refused(self) -> str:
         """The error of the storage that refuses a part; empty if none refuses."""
         return next((part.error for part in self.parts.values() if part.state == "failing"), "")
 
-    @property
+    @cached_property
     def cost_s(self) -> float:
         """An upper bound of the training time it took: the longest copy and its processor time."""
         return max(part.copy_s + part.cpu_s for part in self.parts.values())

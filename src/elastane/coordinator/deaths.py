@@ -39,7 +39,8 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
         since: when the first of them reported it.
     """
     roster = turn.roster
-    if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
+    # An earlier coordinator may have recorded the leave of a worker that the newest generation still names.
+    if not any((kind, worker) in roster.events.of_workers for kind in (*DEATHS, "worker.left")):
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
         draft = msgspec.structs.replace(draft, time=turn.wall_s - (turn.now - since))
         roster = replace(

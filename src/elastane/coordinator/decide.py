@@ -236,18 +236,17 @@ def _store_report(turn: Turn, report: WorkerReport) -> None:
     roster, worker = turn.roster, report.worker
     newest = report.newest
     joined = report.generation > 0 and worker not in roster.joined
+    highest = max(report.generation, 0 if newest is None else newest.number)
+    known, progress, troubles = roster.known, roster.progress, roster.troubles
     roster = replace(
         roster,
         reports={**roster.reports, worker: report},
         connected=roster.connected | {worker},
         joined=roster.joined | {worker} if report.generation > 0 else roster.joined,
         held=roster.held | {worker} if report.complete else roster.held,
-        known=replace(
-            roster.known,
-            highest=max(roster.known.highest, report.generation, 0 if newest is None else newest.number),
-        ),
-        progress=replace(roster.progress, step=max(roster.progress.step, report.step)),
-        troubles=replace(roster.troubles, failed_joins=0 if joined else roster.troubles.failed_joins),
+        known=replace(known, highest=highest) if highest > known.highest else known,
+        progress=replace(progress, step=report.step) if report.step > progress.step else progress,
+        troubles=replace(troubles, failed_joins=0) if joined else troubles,
     )
     if newest is not None:
         roster = _add_generation(roster, report)
@@ -265,19 +264,14 @@ def _add_generation(roster: Roster, report: WorkerReport) -> Roster:
         return roster
     if newest is None or (reported.number > newest.number and newest.term < roster.term.number):
         newest = reported if reported.term < roster.term.number else newest
-    known = roster.known.by_number.get(reported.number)
-    foreign = newest is not None and reported.number >= newest.number and reported != newest
-    return replace(
-        roster,
-        newest=newest,
-        known=replace(
-            roster.known,
-            contested=roster.known.contested or foreign,
-            by_number=roster.known.by_number
-            if known is not None
-            else {**roster.known.by_number, reported.number: reported},
-        ),
-    )
+    known = roster.known
+    if newest is not None and reported.number >= newest.number and reported != newest:
+        known = replace(known, contested=True)
+    if reported.number not in known.by_number:
+        known = replace(known, by_number={**known.by_number, reported.number: reported})
+    if newest is roster.newest and known is roster.known:
+        return roster
+    return replace(roster, newest=newest, known=known)
 
 
 def _resend_missing(turn: Turn, report: WorkerReport) -> None:
@@ -330,7 +324,11 @@ def _handle_steps(turn: Turn, steps: StepReports) -> None:
 
 def _record_starts(turn: Turn) -> None:
     roster = turn.roster
+    if not roster.times.open:
+        return
     done, times = take_complete(roster.times, roster.list_living(roster.needed))
+    if not done:
+        return
     turn.roster = replace(roster, times=times)
     for first in done:
         turn.record_start(first)
@@ -454,6 +452,8 @@ def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
 def _fail_on_script_exit(turn: Turn) -> None:
     """Fail the run if a member's script ended its process and no message explains that in time."""
     roster = turn.roster
+    if not roster.ends.suspects:
+        return
     suspects = {
         worker: since for worker, since in roster.ends.suspects.items() if worker not in roster.ends.failed
     }

@@ -198,7 +198,8 @@ def _assign_by_speed(turn: Turn) -> None:
         return
     compute_s = {worker: roster.reports[worker].compute_s for worker in newest.workers}
     balance, members = evaluate_balance(roster.balance, newest, compute_s, turn.now)
-    turn.roster = replace(roster, balance=balance)
+    if balance != roster.balance:
+        turn.roster = replace(roster, balance=balance)
     if members is not None:
         speeds = ", ".join(f"worker {member.worker} {member.speed:.2f}" for member in members)
         turn.record(

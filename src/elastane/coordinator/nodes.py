@@ -121,6 +121,9 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         nodes = turn.roster.nodes
         turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
         turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
+        if target is not None:
+            # This coordinator may end with the node; the next one must not miss the node.
+            turn.set_target(target, roster.wanted.draining)
         turn.send_to_agent(LeaveRecorded(), report.node)
     elif staying and target is not None:
         workers = tuple(sorted(staying))
@@ -240,9 +243,11 @@ def waits_in_minority(roster: Roster, now: float) -> bool:
 
     The larger part of the run can claim the next term in this time, see `MINORITY_S`. A tie does not wait.
     """
+    if not roster.spec.listen:
+        return False
     away = _find_away(roster, now)
     present = set(roster.list_living(roster.needed)) - away.keys()
-    if not roster.spec.listen or len(present) >= len(away):
+    if len(present) >= len(away):
         return False
     return now - min(away.values()) < SILENCE_S + MINORITY_S
 

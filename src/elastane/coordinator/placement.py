@@ -76,7 +76,7 @@ def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:
     left = sum(end - first for first, end in nodes.reports[name].numbers)
     others = {other: numbers for other, numbers in nodes.granted.items() if other != name}
     if left >= FEW_NUMBERS:
-        return replace(nodes, granted=others)
+        return replace(nodes, granted=others) if name in nodes.granted else nodes
     if name in nodes.granted:
         return nodes
     first = -(-nodes.numbers_end // NUMBERS_AT_ONCE) * NUMBERS_AT_ONCE

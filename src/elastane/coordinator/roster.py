@@ -7,6 +7,7 @@ the files of the run.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.control import (
@@ -25,7 +26,12 @@ from elastane.api.spec import Pinned, RunSpec
 from elastane.claims.records import GenerationClaim, OutcomeClaim
 from elastane.coordinator.actions import Claimable, Ending, Input
 from elastane.coordinator.balance import Balance
-from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
+from elastane.coordinator.checkpoints import (
+    CheckpointInProgress,
+    CheckpointState,
+    compute_first_due,
+    group_by_checkpoint,
+)
 from elastane.coordinator.event_summary import WorkerEvents, summarize_events
 from elastane.coordinator.step_times import StepTimes
 
@@ -234,9 +240,11 @@ class WrittenEvents:
     crossing_of: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roster:
     """The coordinator's state. Times are in seconds, on the clock of `elastane.coordinator.awake_clock`.
+
+    It does not change, so each derived value is computed at most once, when a rule first asks for it.
 
     Args:
         spec: the spec of the run.
@@ -292,12 +300,21 @@ class Roster:
     checkpoints: CheckpointState = field(default_factory=CheckpointState)
     events: WrittenEvents = field(default_factory=WrittenEvents)
 
+    @cached_property
+    def gone(self) -> frozenset[WorkerId]:
+        """The workers that cannot take part any more: they are dead, are thought dead, or have failed.
+
+        This includes workers that died before they could report to this coordinator.
+        """
+        return frozenset({*self.ends.exits, *self.ends.excluded, *self.ends.failed})
+
     def is_gone(self, worker: WorkerId) -> bool:
-        """Return whether a worker cannot take part any more: it is dead, is thought dead, or has failed."""
-        return worker in self.ends.exits or worker in self.ends.excluded or worker in self.ends.failed
+        """Return whether a worker is among those that cannot take part any more."""
+        return worker in self.gone
 
     def list_living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
-        return tuple(worker for worker in workers if not self.is_gone(worker))
+        gone = self.gone
+        return tuple(worker for worker in workers if worker not in gone)
 
     def has_ended(self, worker: WorkerId) -> bool:
         """Return whether a worker certainly works no more: its agent has seen its end, or it has failed."""
@@ -314,14 +331,14 @@ class Roster:
         leavers = {leaver.worker for leaver in self.newest.leaving}
         return worker not in self.newest and worker not in leavers
 
-    @property
+    @cached_property
     def started(self) -> tuple[WorkerId, ...]:
         """The workers with a living process, as far as known, by number."""
         named = {worker for report in self.nodes.reports.values() for worker in list_node_workers(report)}
         known = named | self.reports.keys()
         return tuple(sorted(self.list_living(known)))
 
-    @property
+    @cached_property
     def candidates(self) -> tuple[WorkerId, ...]:
         """The started workers that have not been members and are not dismissed, by number."""
         newest = () if self.newest is None else self.newest.workers
@@ -333,7 +350,7 @@ class Roster:
             if worker not in self.joined and worker not in self.dismissed and worker not in taken
         )
 
-    @property
+    @cached_property
     def ready(self) -> tuple[WorkerId, ...]:
         """The candidates that have finished their rehearsal, by number."""
         return tuple(
@@ -344,7 +361,7 @@ class Roster:
             and worker not in self.wanted.draining
         )
 
-    @property
+    @cached_property
     def settled(self) -> bool:
         """Every member of the newest generation works in it."""
         return self.newest is not None and all(
@@ -352,7 +369,7 @@ class Roster:
             for worker in self.newest.workers
         )
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """The newest generation is settled, and every member has complete state."""
         return (
@@ -361,7 +378,7 @@ class Roster:
             and all(self.reports[worker].complete for worker in self.newest.workers)
         )
 
-    @property
+    @cached_property
     def needs_no_leavers(self) -> bool:
         """The newest generation needs no worker outside it any more.
 
@@ -381,7 +398,7 @@ class Roster:
             if not self.is_gone(leaver.worker) and leaver.worker not in self.dismissed
         )
 
-    @property
+    @cached_property
     def departed(self) -> frozenset[WorkerId]:
         """The living workers that have left training for good; some may still hand over state."""
         return frozenset(
@@ -398,7 +415,7 @@ class Roster:
             tuple(worker for worker in living if worker not in begun) if generation.planned and begun else ()
         )
 
-    @property
+    @cached_property
     def at_work(self) -> Generation | None:
         """The generation that trains now, as far as reports show.
 
@@ -413,7 +430,7 @@ class Roster:
             return newest
         return self.known.by_number.get(adopted) or self._rebuild(adopted)
 
-    @property
+    @cached_property
     def needed(self) -> frozenset[WorkerId]:
         """The workers for which others wait: the newest members, and those with which some still work."""
         newest = self.newest
@@ -429,7 +446,7 @@ class Roster:
                     needed.update((self.known.by_number.get(number) or self._rebuild(number)).workers)
         return frozenset(needed)
 
-    @property
+    @cached_property
     def fully_reported_step(self) -> int:
         """The step up to which all living members have reported everything.
 
@@ -438,6 +455,12 @@ class Roster:
         return min(
             (self.times.reported.get(worker, 0) for worker in self.list_living(self.needed)), default=0
         )
+
+    @cached_property
+    def begun_checkpoints(self) -> tuple[CheckpointInProgress, ...]:
+        """The checkpoints that any worker has begun, oldest first."""
+        reported = {worker: report.checkpoints for worker, report in self.reports.items()}
+        return group_by_checkpoint(reported, self.gone)
 
     def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Return the member for a worker that has reported, with its address."""
