@@ -30,7 +30,7 @@ from processes import Processes, exit_on_sigterm, wait_until
 from restart import count_lost_steps, find_longest_stall_s
 from spread import format_spread
 from text import format_table
-from torchrun import AGENT_ENVIRONMENT, TorchrunRun, build_agent_command
+from torchrun import AGENT_ENVIRONMENT, QUICK_START, TorchrunRun, build_agent_command
 
 EACH = 2
 """The workers of a node."""
@@ -111,8 +111,8 @@ class NodeTorchrun(TorchrunRun):
 
     def start_agent(self, node: int = 0) -> "subprocess.Popen[bytes]":
         # Without it an agent takes itself for the host only at the address of its host's name.
-        is_host = f",is_host={node == 0}"
-        command = build_agent_command(self.job, ADDRESSES[0], ADDRESSES[node], EACH, is_host)
+        conf = f"{QUICK_START},is_host={node == 0}"
+        command = build_agent_command(self.job, ADDRESSES[0], ADDRESSES[node], EACH, conf)
         return self.processes.start(
             self._networks.wrap_command(node, command), GLOO_SOCKET_IFNAME=LINK, **AGENT_ENVIRONMENT
         )
