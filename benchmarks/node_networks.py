@@ -50,15 +50,19 @@ class NodeNetworks:
     """
 
     def __init__(self, rate: str = "") -> None:
+        self._namespaces: tuple[Path, ...] = ()
         # The end of this program closes its input, and so ends it.
         self._second = subprocess.Popen(
             [*HIDDEN, "--net", "sh", "-c", "echo up; exec cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal from the terminal leaves it until the block has ended
         )
         try:
             self._wait_for_second()
+            namespaces = (Path("/proc/self/ns/net"), Path(f"/proc/{self._second.pid}/ns/net"))
+            self._namespaces = tuple(namespace.readlink() for namespace in namespaces)
             pid = str(self._second.pid)
             self._run(0, "ip", "link", "add", LINK, "type", "veth", "peer", "name", LINK, "netns", pid)
             for node, address in enumerate(ADDRESSES):
@@ -121,8 +125,7 @@ class NodeNetworks:
             reached |= new
 
     def _list_processes(self, node: int) -> set[int]:
-        spaces = Path(f"/proc/{self._second.pid if node else 'self'}/ns")
-        net, own = (spaces / "net").readlink(), Path("/proc/self/ns/user").readlink()
+        net, own = self._namespaces[node], Path("/proc/self/ns/user").readlink()
         found: set[int] = set()
         for process in Path("/proc").glob("[0-9]*"):
             # Processes come and go, and some belong to other users.
@@ -133,10 +136,8 @@ class NodeNetworks:
         return found - {self._second.pid}
 
     def close(self) -> None:
-        for node in range(len(ADDRESSES)):
-            # The second node may not have come up.
-            with suppress(OSError):
-                self._send(node, signal.SIGKILL)
+        for node in range(len(self._namespaces)):
+            self._send(node, signal.SIGKILL)
         self._second.kill()
         self._second.communicate()
 

@@ -1,7 +1,8 @@
 """Programs on the two nodes of `NodeNetworks`, with the times of the steps that their workers write."""
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,22 @@ from processes import Processes
 
 EACH = 2
 """The workers of a node."""
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """The limits of time of a contestant.
+
+    Args:
+        options: those of the program by which the nodes find each other, in its own notation.
+        environment: the variables of the script that set its limits.
+    """
+
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+DEFAULTS = TimeLimits()
 
 
 def describe_exits(programs: Iterable["subprocess.Popen[bytes]"]) -> str:
@@ -42,6 +59,10 @@ class NodePrograms:
     def read_steps(self) -> list[ticks.Tick]:
         """Return the finished steps, with the numbers of their workers."""
         return ticks.read_steps(self.job.out)
+
+    def count_discarded_steps(self, since_s: float) -> int:
+        """Return how many steps were discarded since a monotonic time."""
+        return ticks.count_discarded_steps(self.job.out, since_s)
 
     def describe_exit(self, node: int) -> str:
         """Return how a program of a node has ended by itself; an empty text while all run."""

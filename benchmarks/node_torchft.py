@@ -1,33 +1,18 @@
 """The contestant torchft on two nodes: each is a replica group, and the first has the lighthouse too."""
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from job import COLLECTIVE_TIMEOUT, Job
 from node_networks import ADDRESSES, LINK, NodeNetworks
-from node_programs import EACH, NodePrograms
+from node_programs import EACH, NodePrograms, TimeLimits
 
 LIGHTHOUSE_PORT = 29_510
 STORE_PORT = 29_511
 NAMED = 'hostname "$0" && exec "$@"'
 
 
-@dataclass(frozen=True)
-class TorchftSettings:
-    """The limits of time.
-
-    Args:
-        lighthouse: options of ``torchft_lighthouse``.
-        environment: variables of the script.
-    """
-
-    lighthouse: tuple[str, ...]
-    environment: dict[str, str]
-
-
-DEFAULTS = TorchftSettings((), {})
-TUNED = TorchftSettings(("--join_timeout_ms=3000", "--heartbeat_timeout_ms=1000"), {COLLECTIVE_TIMEOUT: "5"})
+TUNED = TimeLimits(("--join_timeout_ms=3000", "--heartbeat_timeout_ms=1000"), {COLLECTIVE_TIMEOUT: "5"})
 
 
 def find_torchft_version(python: str) -> str:
@@ -46,17 +31,17 @@ class NodeTorchft(NodePrograms):
     Args:
         job: the job to train.
         networks: the networks of the nodes.
-        settings: the limits of time.
+        limits: the limits of time.
         python: an interpreter that has torchft.
     """
 
-    def __init__(self, job: Job, networks: NodeNetworks, settings: TorchftSettings, python: str) -> None:
+    def __init__(self, job: Job, networks: NodeNetworks, limits: TimeLimits, python: str) -> None:
         super().__init__(job, networks)
-        self._settings = settings
+        self._limits = limits
         self._python = python
         lighthouse = Path(python).with_name("torchft_lighthouse")
         bind = f"--bind={ADDRESSES[0]}:{LIGHTHOUSE_PORT}"
-        self.start(0, [str(lighthouse), "--min_replicas=1", bind, *settings.lighthouse])
+        self.start(0, [str(lighthouse), "--min_replicas=1", bind, *limits.options])
         self._start_group(0)
 
     def join(self) -> None:
@@ -76,5 +61,5 @@ class NodeTorchft(NodePrograms):
                 MASTER_PORT=str(STORE_PORT),
                 TORCHFT_LIGHTHOUSE=f"http://{ADDRESSES[0]}:{LIGHTHOUSE_PORT}",
                 GLOO_SOCKET_IFNAME=LINK,
-                **self._settings.environment,
+                **self._limits.environment,
             )

@@ -1,36 +1,19 @@
 """The contestant torchrun on two nodes: an elastic agent on each, of which the first has the rendezvous."""
 
-from dataclasses import dataclass
-
 from job import COLLECTIVE_TIMEOUT, Job
 from node_networks import ADDRESSES, LINK, NodeNetworks
-from node_programs import EACH, NodePrograms
+from node_programs import EACH, NodePrograms, TimeLimits
 from torchrun import AGENT_ENVIRONMENT, QUICK_START, build_agent_command
 
-
-@dataclass(frozen=True)
-class TorchrunSettings:
-    """The limits of time.
-
-    Args:
-        rendezvous: parts of ``--rdzv-conf``.
-        environment: variables of the script.
-    """
-
-    rendezvous: tuple[str, ...]
-    environment: dict[str, str]
-
-
-DEFAULTS = TorchrunSettings((), {})
-TUNED = TorchrunSettings((QUICK_START, "keep_alive_interval=1"), {COLLECTIVE_TIMEOUT: "5"})
+TUNED = TimeLimits((QUICK_START, "keep_alive_interval=1"), {COLLECTIVE_TIMEOUT: "5"})
 
 
 class NodeTorchrun(NodePrograms):
     """Elastic agents on nodes."""
 
-    def __init__(self, job: Job, networks: NodeNetworks, settings: TorchrunSettings) -> None:
+    def __init__(self, job: Job, networks: NodeNetworks, limits: TimeLimits) -> None:
         super().__init__(job, networks)
-        self._settings = settings
+        self._limits = limits
         self._start_agent(0)
 
     def join(self) -> None:
@@ -38,6 +21,6 @@ class NodeTorchrun(NodePrograms):
 
     def _start_agent(self, node: int) -> None:
         # Without it an agent takes itself for the host only at the address of its host's name.
-        conf = ",".join((f"is_host={node == 0}", *self._settings.rendezvous))
+        conf = ",".join((f"is_host={node == 0}", *self._limits.options))
         command = build_agent_command(self.job, ADDRESSES[0], ADDRESSES[node], EACH, conf)
-        self.start(node, command, GLOO_SOCKET_IFNAME=LINK, **AGENT_ENVIRONMENT, **self._settings.environment)
+        self.start(node, command, GLOO_SOCKET_IFNAME=LINK, **AGENT_ENVIRONMENT, **self._limits.environment)

@@ -70,6 +70,12 @@ def read_microbatches(out: Path) -> list[Tick]:
     return [tick for tick in read_all(out) if tick.kind == "microbatch"]
 
 
+def count_discarded_steps(out: Path, since_s: float) -> int:
+    """Return how many steps the process that discarded most has discarded since a monotonic time."""
+    pids = [tick.pid for tick in read_all(out) if tick.kind == "discarded" and tick.at_s > since_s]
+    return max((pids.count(pid) for pid in pids), default=0)
+
+
 def select_process(pid: int, ticks: list[Tick]) -> list[Tick]:
     return [tick for tick in ticks if tick.pid == pid]
 
