@@ -129,7 +129,10 @@ def wait_for_calm(run: Contestant, workers: int, extent: Extent) -> float:
 
 def watch(run: Contestant, change: Callable[[], object], workers: int, stays: int, extent: Extent) -> Outcome:
     """Make a change, and wait for steps of this many workers on the node that stays."""
-    usual_s = wait_for_calm(run, 2 * EACH if workers == EACH else EACH, extent)
+    try:
+        usual_s = wait_for_calm(run, 2 * EACH if workers == EACH else EACH, extent)
+    except TimeoutError as error:
+        return Failure(str(error))
     began_s = time.monotonic()
     change()
 

@@ -1,8 +1,8 @@
 """Let a node join a run of Elastane, and compare the slowest step of the others with that beside a bystander.
 
-The nodes are network namespaces of this machine with two workers each and one virtual link. The control is two
-processes on the other node that import torch, build the model and compute one batch: the cost of sharing the
-cores with a node that starts.
+The nodes are network namespaces of this machine with two workers each and one virtual link. The control is
+two processes on the other node that import torch, build the model and compute one batch: the cost of sharing
+the cores with a node that starts.
 """
 
 import argparse
