@@ -51,10 +51,9 @@ INSTALL = (
 )
 JOIN = "a node joins"
 LABELS = {
-    "usual_s": "usual step before it",
     "first_s": "until the first step at the new size",
     "stall_s": "longest time without a new step",
-    "lost_steps": "steps made again",
+    "lost_steps": "steps made again or discarded",
 }
 
 
@@ -225,22 +224,29 @@ def make_columns(networks: NodeNetworks, torchft: str, *, defaults: bool) -> dic
 
 
 def format_outcomes(outcomes: Sequence[Outcome], key: str) -> str:
-    """Return the spread of what a change costs, and how often it failed."""
+    """Return the spread of what a change costs; beside the time of the first step, why none came."""
     values = [getattr(each, key) for each in outcomes if isinstance(each, Change)]
     failures = [each.reason for each in outcomes if isinstance(each, Failure)]
-    spread = format_spread(values, "s" if key.endswith("_s") else "", digits=2 if key.endswith("_s") else 0)
-    if not failures:
+    spread = format_spread(values, "s", digits=2) if key.endswith("_s") else format_spread(values, digits=0)
+    if not failures or (values and key != "first_s"):
         return spread
-    counts = ", ".join(sorted(set(failures)))
-    return f"{spread}; {len(failures)} of {len(outcomes)} {counts}" if values else counts
+    reasons = ", ".join(sorted(set(failures))) if key == "first_s" else ""
+    return f"{spread}; {len(failures)} of {len(outcomes)} {reasons}" if values else reasons
 
 
 def format_columns(columns: dict[str, Column]) -> str:
+    """Return the table: the usual steps, then what each change costs each contestant."""
+    changes = (JOIN, *map(describe, DEATHS))
+    usual = {"one node": changes[:1], "two nodes": changes[1:]}
     rows = []
-    for change in (JOIN, *map(describe, DEATHS)):
+    for nodes, kinds in usual.items():
+        found = [[each for kind in kinds for each in column.found[kind]] for column in columns.values()]
+        settled = [[each for each in outcomes if isinstance(each, Change)] for outcomes in found]
+        rows.append([f"usual step, {nodes}", "", *(format_outcomes(each, "usual_s") for each in settled)])
+    for change in changes:
         for key, label in LABELS.items():
             cells = [format_outcomes(column.found[change], key) for column in columns.values()]
-            rows.append([change if key == "usual_s" else "", label, *cells])
+            rows.append([change if key == "first_s" else "", label, *cells])
     return format_table(["", "", *columns], rows)
 
 

@@ -34,7 +34,7 @@ DEFAULTS = TimeLimits()
 def describe_exits(programs: Iterable["subprocess.Popen[bytes]"]) -> str:
     """Return how some of the programs have ended by themselves; an empty text while all run."""
     codes = sorted({str(code) for program in programs if (code := program.poll()) is not None})
-    return f"its programs ended with {', '.join(codes)}" if codes else ""
+    return f"its programs end with code {', '.join(codes)}" if codes else ""
 
 
 class NodePrograms:
