@@ -173,6 +173,7 @@ def measure(
                 end = partial(networks.end, victim, death.how)
                 found[describe(death)] = watch(run, end, EACH, 1 - victim, extent)
         finally:
+            # A stopped program ends nothing, and a torchrun agent that is killed leaves its workers.
             for node in (0, 1):
                 networks.clear(node)
     return found

@@ -41,6 +41,8 @@ def enter_first_node() -> None:
 class NodeNetworks:
     """A second node beside this one, which `enter_first_node` made, as long as the block lasts.
 
+    All processes of both nodes end with it, but not those that this program starts outside of the nodes.
+
     Args:
         rate: of the link in each direction, as `tc` spells it, for example ``1gbit``; empty: not limited.
 
@@ -111,7 +113,7 @@ class NodeNetworks:
                 self._run(node, "ip", "link", "set", LINK, "down")
 
     def clear(self, node: int) -> None:
-        """Kill all processes of a node that has ended, and heal its link."""
+        """Kill all processes of a node, and heal its link."""
         self._send(node, signal.SIGKILL)
         self._run(node, "ip", "link", "set", LINK, "up")
 

@@ -38,7 +38,9 @@ def describe_exits(programs: Iterable["subprocess.Popen[bytes]"]) -> str:
 
 
 class NodePrograms:
-    """``with NodePrograms(...) as run:`` ends every program with the block.
+    """``with NodePrograms(...) as run:`` ends the programs with the block.
+
+    `NodeNetworks.clear` ends what they have started too.
 
     Args:
         job: the job to train.
@@ -74,6 +76,4 @@ class NodePrograms:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for node in self._programs:
-            self._networks.clear(node)
         self._processes.__exit__(kind, error, trace)
