@@ -1,11 +1,15 @@
 """The job of a contestant, as a value and as a command line."""
 
 import argparse
+import os
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 HERE = Path(__file__).parent
+COLLECTIVE_TIMEOUT = "BENCHMARK_COLLECTIVE_TIMEOUT_S"
+"""The variable with the longest time that a collective operation of a contestant may take, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,3 +52,8 @@ def parse_job() -> Job:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     return Job(options.size, options.steps, options.virtual_ranks, options.out)
+
+
+def read_collective_timeout(default: timedelta) -> timedelta:
+    """Return the longest time that a collective operation may take."""
+    return timedelta(seconds=float(os.environ.get(COLLECTIVE_TIMEOUT, default.total_seconds())))

@@ -1,216 +1,286 @@
-"""Let a node join and die: Elastane, and torchrun's elastic agents, in turns.
+"""Let a node join, then end one: Elastane, torchrun's elastic agents and torchft, side by side.
 
-The nodes are network namespaces of this machine with two workers each and one virtual link. All processes of
-the node that joined are killed at once. The control is two processes on the other node that import torch,
-build the model and compute one batch: the cost of sharing the cores with a node that starts.
+The nodes are network namespaces of this machine with two workers each and one virtual link. Every contestant
+trains the same model with the same batch, and they take turns. A node ends in one of these ways: all its
+processes are killed at once, or stopped as if it had lost its power, or its link is cut. The node in charge
+is the one with Elastane's coordinator, torchrun's rendezvous or torchft's lighthouse.
 
-torchrun goes back to a snapshot, which its script writes every ten steps. The node that stays is the one with
-the rendezvous.
+torchrun goes back to a snapshot, which its script writes every ten steps. torchft discards a step in which a
+node is lost. What a contestant does not recover from in the first repetition is not tried again.
 """
 
 import argparse
-import os
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version as find_version
+from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Protocol, TypeAlias
 
+import node_torchft
+import node_torchrun
 import ticks
 import workload
-from job import HERE, Job
-from join import measure_disturbance
+from job import Job
 from machine import describe_commit, find_cpu
-from node_networks import ADDRESSES, LINK, NodeNetworks, enter_first_node
+from node_deaths import DEATHS, Death
+from node_networks import NodeNetworks, enter_first_node
+from node_programs import DEFAULTS, EACH
 from node_run import NodeRun
-from processes import Processes, exit_on_sigterm, wait_until
+from node_torchft import NodeTorchft, find_torchft_version
+from node_torchrun import NodeTorchrun
+from processes import exit_on_sigterm, wait_until
 from restart import count_lost_steps, find_longest_stall_s
 from spread import format_spread
 from text import format_table
-from torchrun import AGENT_ENVIRONMENT, TorchrunRun, build_agent_command
 
-EACH = 2
-"""The workers of a node."""
 VIRTUAL_RANKS = 2 * EACH
 AFTERWARDS_STEPS = 3
 ENDLESS = 1_000_000
-WAIT_S = 180.0
+POLL_S = 0.1
+INSTALL = (
+    "not installed: `pip install torchft-nightly`, in its own environment with `--torchft its/bin/python`"
+)
+JOIN = "a node joins"
+LABELS = {
+    "first_s": "until the first step at the new size",
+    "stall_s": "longest time without a new step",
+    "lost_steps": "steps made again or discarded",
+}
 
 
-def kill(pids: set[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+class Contestant(Protocol):
+    """A training on the first node, which another node can join."""
+
+    def join(self) -> object:
+        """Start the second node."""
+
+    def read_steps(self) -> list[ticks.Tick]:
+        """Return the finished steps, with the numbers of their workers."""
+
+    def count_discarded_steps(self, since_s: float) -> int:
+        """Return how many steps were discarded since a monotonic time."""
+
+    def describe_exit(self, node: int) -> str:
+        """Return how the programs of a node have ended by themselves; an empty text while all run."""
 
 
-def wait_for_steps(run: NodeRun, steps: int) -> None:
-    run.wait_for_step(run.count_steps() + steps)
+@dataclass(frozen=True)
+class Change:
+    """What a change of the nodes costs.
+
+    Args:
+        usual_s: the usual step before it, in seconds.
+        first_s: the time until the end of the first step at the new size, in seconds.
+        stall_s: the longest time without a new step, in seconds.
+        lost_steps: the steps that were made again.
+    """
+
+    usual_s: float
+    first_s: float
+    stall_s: float
+    lost_steps: int
 
 
-def wait_for_workers(run: NodeRun, workers: int) -> float:
-    """Return the monotonic time of the first step by a changed number of workers, which is still to come."""
-    before = run.count_steps()
+@dataclass(frozen=True)
+class Failure:
+    """No step at the new size came, for this reason."""
 
-    def find_step() -> int | None:
-        lines = run.read_ledger()[before:]
-        return next((line.step for line in lines if len(line.workers) == workers), None)
-
-    wait_until(lambda: find_step() is not None, f"a step of {workers} workers", WAIT_S)
-    wait_for_steps(run, AFTERWARDS_STEPS)
-    step = find_step()
-    return min(tick.at_s for tick in ticks.read_steps(run.job.out) if tick.step == step)
+    reason: str
 
 
-def measure_elastane(job: Job, networks: NodeNetworks, calm_steps: int) -> dict[str, float]:
-    """Return the costs of a join and of a death, in seconds and in usual steps."""
-    with NodeRun(job, job.out / "run", networks, start=EACH, most=2 * EACH) as run:
-        answer = run.wait_for_members(EACH)
-        pids = [row.pid for row in answer.processes if row.role == "worker"]
-        wait_for_steps(run, calm_steps + AFTERWARDS_STEPS)
-        control_s = time.monotonic()
-        with Processes(job.out / "bystanders") as processes:
-            for _ in range(EACH):
-                bystander = [sys.executable, str(HERE / "bystander.py"), job.size]
-                processes.start(networks.wrap_command(1, bystander))
-            processes.finish(WAIT_S)
-        wait_for_steps(run, AFTERWARDS_STEPS)
-        control = measure_disturbance(ticks.read_steps(job.out), pids, control_s, calm_steps)
-        wait_for_steps(run, calm_steps)
-        join_s = time.monotonic()
-        name = run.join(EACH)
-        joined_s = wait_for_workers(run, 2 * EACH)
-        join = measure_disturbance(ticks.read_steps(job.out), pids, join_s, calm_steps)
-        wait_for_steps(run, calm_steps)
-        rows = run.wait_for_members(2 * EACH).processes
-        death_s = time.monotonic()
-        kill({run.programs.pop(name).pid, *(row.pid for row in rows if row.node == name)})
-        died_s = wait_for_workers(run, EACH)
-        end_s, seen = time.monotonic(), ticks.read_steps(job.out)
-    return {
-        "usual_s": join["usual_s"],
-        "control_slowest_over_usual": control["slowest_over_usual"],
-        "join_slowest_over_usual": join["slowest_over_usual"],
-        "join_first_s": joined_s - join_s,
-        "join_stall_s": find_longest_stall_s(seen, join_s, death_s),
-        "join_lost_steps": count_lost_steps(seen, join_s, death_s),
-        "death_first_s": died_s - death_s,
-        "death_stall_s": find_longest_stall_s(seen, death_s, end_s),
-        "death_lost_steps": count_lost_steps(seen, death_s, end_s),
+Outcome: TypeAlias = Change | Failure
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The extent of a measurement.
+
+    Args:
+        calm_steps: the undisturbed steps before a change, which give the usual step.
+        within_s: the longest time to wait for a step at the new size, in seconds.
+    """
+
+    calm_steps: int
+    within_s: float
+
+
+def wait_for_calm(run: Contestant, workers: int, extent: Extent) -> float:
+    """Wait for undisturbed steps of this many workers; return the usual one, in seconds."""
+    before = len(run.read_steps())
+
+    def find_durations() -> list[float]:
+        new = [tick for tick in run.read_steps()[before:] if tick.workers == workers]
+        own = ticks.select_process(new[-1].pid, new) if new else []
+        return list(ticks.compute_durations_s(own).values())
+
+    wait_until(lambda: len(find_durations()) >= extent.calm_steps, "undisturbed steps", poll_s=POLL_S)
+    return median(find_durations())
+
+
+def watch(run: Contestant, change: Callable[[], object], workers: int, stays: int, extent: Extent) -> Outcome:
+    """Make a change, and wait for steps of this many workers on the node that stays."""
+    try:
+        usual_s = wait_for_calm(run, 2 * EACH if workers == EACH else EACH, extent)
+    except TimeoutError as error:
+        return Failure(str(error))
+    began_s = time.monotonic()
+    change()
+
+    def find_resized() -> list[ticks.Tick]:
+        return [tick for tick in run.read_steps() if tick.at_s > began_s and tick.workers == workers]
+
+    def count_new_steps() -> int:
+        furthest = max(tick.step for tick in run.read_steps() if tick.workers != workers)
+        return len({tick.step for tick in find_resized() if tick.step > furthest})
+
+    while count_new_steps() < AFTERWARDS_STEPS:
+        past_s = time.monotonic() - began_s
+        if reason := run.describe_exit(stays):
+            return Failure(f"never: {reason} after {past_s:.0f} s")
+        if past_s > extent.within_s:
+            return Failure(f"not within {extent.within_s:.0f} s")
+        time.sleep(POLL_S)
+    end_s, seen = time.monotonic(), run.read_steps()
+    return Change(
+        usual_s,
+        find_resized()[0].at_s - began_s,
+        find_longest_stall_s(seen, began_s, end_s),
+        count_lost_steps(seen, began_s, end_s) + run.count_discarded_steps(began_s),
+    )
+
+
+def measure(
+    start: Callable[[], AbstractContextManager[Contestant]],
+    networks: NodeNetworks,
+    death: Death,
+    extent: Extent,
+) -> dict[str, Outcome]:
+    """Return the outcomes of a join and of a death after it, by their descriptions."""
+    victim = 0 if death.victim == "in charge" else 1
+    with start() as run:
+        try:
+            found = {JOIN: watch(run, run.join, 2 * EACH, 0, extent)}
+            if isinstance(found[JOIN], Change):
+                end = partial(networks.end, victim, death.how)
+                found[describe(death)] = watch(run, end, EACH, 1 - victim, extent)
+        finally:
+            # A stopped program ends nothing, and a torchrun agent that is killed leaves its workers.
+            for node in (0, 1):
+                networks.clear(node)
+    return found
+
+
+def describe(death: Death) -> str:
+    return f"{'the node in charge' if death.victim == 'in charge' else 'another node'} is {death.how}"
+
+
+@dataclass
+class Column:
+    """A contestant with what has been found of it.
+
+    Args:
+        start: starts it for a job.
+        installed: it can be started.
+        found: the outcomes of each change.
+    """
+
+    start: Callable[[Job], AbstractContextManager[Contestant]]
+    installed: bool = True
+    found: dict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
+
+    def is_futile(self, death: Death) -> bool:
+        """Return whether the contestant is missing, or did not go on after the first such death."""
+        first = self.found[describe(death)][:1]
+        return not self.installed or any(isinstance(outcome, Failure) for outcome in first)
+
+
+def make_columns(networks: NodeNetworks, torchft: str, *, defaults: bool) -> dict[str, Column]:
+    """Return the contestants by their names.
+
+    Args:
+        networks: the networks of the nodes.
+        torchft: an interpreter that has torchft; empty: without it.
+        defaults: with their default limits of time too.
+    """
+    columns = {
+        "Elastane": Column(lambda job: NodeRun(job, job.out / "run", networks, start=EACH, most=2 * EACH))
     }
+    for name in ("defaults", "tuned") if defaults else ("tuned",):
+        limits = node_torchrun.TUNED if name == "tuned" else DEFAULTS
+        columns[f"torchrun, {name}"] = Column(partial(NodeTorchrun, networks=networks, limits=limits))
+    for name in ("defaults", "tuned") if defaults else ("tuned",):
+        limits = node_torchft.TUNED if name == "tuned" else DEFAULTS
+        start = partial(NodeTorchft, networks=networks, limits=limits, python=torchft)
+        columns[f"torchft, {name}"] = Column(start, installed=bool(torchft))
+    return columns
 
 
-class NodeTorchrun(TorchrunRun):
-    """Elastic agents on nodes, of which the first one has the rendezvous."""
-
-    def __init__(self, job: Job, folder: Path, networks: NodeNetworks) -> None:
-        super().__init__(job, folder)
-        self._networks = networks
-
-    def start_agent(self, node: int = 0) -> "subprocess.Popen[bytes]":
-        # Without it an agent takes itself for the host only at the address of its host's name.
-        is_host = f",is_host={node == 0}"
-        command = build_agent_command(self.job, ADDRESSES[0], ADDRESSES[node], EACH, is_host)
-        return self.processes.start(
-            self._networks.wrap_command(node, command), GLOO_SOCKET_IFNAME=LINK, **AGENT_ENVIRONMENT
-        )
+def format_outcomes(outcomes: Sequence[Outcome], key: str) -> str:
+    """Return the spread of what a change costs; beside the time of the first step, why none came."""
+    values = [getattr(each, key) for each in outcomes if isinstance(each, Change)]
+    failures = [each.reason for each in outcomes if isinstance(each, Failure)]
+    spread = format_spread(values, "s", digits=2) if key.endswith("_s") else format_spread(values, digits=0)
+    if not failures or (values and key != "first_s"):
+        return spread
+    reasons = ", ".join(sorted(set(failures))) if key == "first_s" else ""
+    return f"{spread}; {len(failures)} of {len(outcomes)} {reasons}" if values else reasons
 
 
-def wait_for_new_pids(run: TorchrunRun, count: int) -> float:
-    """Wait for steps of this many new processes; return the monotonic time of the first one."""
-    before = {tick.pid for tick in run.read_ticks()}
-
-    def find_new() -> list[ticks.Tick]:
-        return [tick for tick in run.read_ticks() if tick.pid not in before]
-
-    wait_until(lambda: len({tick.pid for tick in find_new()}) == count, f"steps of {count} workers", WAIT_S)
-    return find_new()[0].at_s
-
-
-def list_children(pid: int) -> set[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(child) for task in tasks for child in task.read_text().split()}
-
-
-def measure_torchrun(job: Job, networks: NodeNetworks, calm_steps: int) -> dict[str, float]:
-    """Return the costs of a join and of a death, in seconds."""
-    with NodeTorchrun(job, job.out / "logs", networks) as run:
-        run.start_agent()
-        run.wait_for_step(calm_steps + AFTERWARDS_STEPS)
-        own = ticks.select_process(run.find_newest_pids(1)[0], run.read_ticks())
-        usual_s = median(list(ticks.compute_durations_s(own).values())[-calm_steps:])
-        join_s = time.monotonic()
-        agent = run.start_agent(1)
-        joined_s = wait_for_new_pids(run, 2 * EACH)
-        run.wait_for_step(run.find_last_step() + calm_steps)
-        death_s = time.monotonic()
-        kill({agent.pid, *list_children(agent.pid)})
-        run.processes.started.remove(agent)
-        agent.wait()
-        died_s = wait_for_new_pids(run, EACH)
-        run.wait_for_step(run.find_last_step() + AFTERWARDS_STEPS)
-        end_s, seen = time.monotonic(), run.read_ticks()
-    return {
-        "usual_s": usual_s,
-        "join_first_s": joined_s - join_s,
-        "join_stall_s": find_longest_stall_s(seen, join_s, death_s),
-        "join_lost_steps": count_lost_steps(seen, join_s, death_s),
-        "death_first_s": died_s - death_s,
-        "death_stall_s": find_longest_stall_s(seen, death_s, end_s),
-        "death_lost_steps": count_lost_steps(seen, death_s, end_s),
-    }
+def format_columns(columns: dict[str, Column]) -> str:
+    """Return the table: the usual steps, then what each change costs each contestant."""
+    changes = (JOIN, *map(describe, DEATHS))
+    usual = {"one node": changes[:1], "two nodes": changes[1:]}
+    rows = []
+    for nodes, kinds in usual.items():
+        found = [[each for kind in kinds for each in column.found[kind]] for column in columns.values()]
+        settled = [[each for each in outcomes if isinstance(each, Change)] for outcomes in found]
+        rows.append([f"usual step, {nodes}", "", *(format_outcomes(each, "usual_s") for each in settled)])
+    for change in changes:
+        for key, label in LABELS.items():
+            cells = [format_outcomes(column.found[change], key) for column in columns.values()]
+            rows.append([change if key == "first_s" else "", label, *cells])
+    return format_table(["", "", *columns], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=list(workload.SIZES), default="4m")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one repetition, to try the program")
+    parser.add_argument(
+        "--within", type=float, default=120.0, help="seconds to wait for a step at the new size"
+    )
+    parser.add_argument("--torchft", default=sys.executable, help="a Python that has torchft and torch")
+    parser.add_argument("--quick", action="store_true", help="one repetition, without default limits of time")
     options = parser.parse_args()
     enter_first_node()
     exit_on_sigterm()
-    # No multiple of the steps between two snapshots: the death comes about halfway between them.
-    repetitions, calm_steps = (1, 15) if options.quick else (options.repetitions, 25)
-    ours: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
+    repetitions = 1 if options.quick else options.repetitions
+    # No multiple of the steps between two snapshots: a death comes about halfway between them.
+    extent = Extent(calm_steps=15 if options.quick else 25, within_s=options.within)
+    version = find_torchft_version(options.torchft)
     with tempfile.TemporaryDirectory() as folder, NodeNetworks() as networks:
-        for repetition in range(repetitions):
-            for name, found, measure in (
-                ("elastane", ours, measure_elastane),
-                ("torchrun", theirs, measure_torchrun),
-            ):
-                job = Job(options.size, ENDLESS, VIRTUAL_RANKS, Path(folder) / f"{name}-{repetition}")
-                found.append(measure(job, networks, calm_steps))
-                print(f"{repetition + 1}. {name}: {found[-1]}", flush=True)
-    print(f"\n{find_cpu()}, commit {describe_commit()}, model {options.size}, {repetitions} repetitions\n")
-    print_tables(ours, theirs)
-
-
-def print_tables(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
-    labels = {
-        "usual_s": "usual step of the first node",
-        "join_first_s": "a node joins: until the first step at the new size",
-        "join_stall_s": "longest time without a new step",
-        "join_lost_steps": "steps made again",
-        "death_first_s": "a node is killed: until the first step at the new size",
-        "death_stall_s": "longest time without a new step",
-        "death_lost_steps": "steps made again",
-    }
-
-    def select(found: list[dict[str, float]], key: str) -> str:
-        seconds = key.endswith("_s")
-        return format_spread([each[key] for each in found], "s" if seconds else "", digits=2 * seconds)
-
-    rows = [[label, select(ours, key), select(theirs, key)] for key, label in labels.items()]
-    print(format_table(["", "Elastane", "torchrun"], rows))
-    join, control = ([each[f"{key}_slowest_over_usual"] for each in ours] for key in ("join", "control"))
-    rows = [
-        ["a node joins", format_spread(join), f"at most {1.1 * median(control):.2f}"],
-        ["control: two bystanders start", format_spread(control), ""],
-    ]
-    print("\n" + format_table(["", "slowest step of the others / usual", "1.1 x the control"], rows))
+        columns = make_columns(networks, options.torchft if version else "", defaults=not options.quick)
+        turns = product(range(repetitions), DEATHS, columns.items())
+        for number, (repetition, death, (name, column)) in enumerate(turns):
+            if column.is_futile(death):
+                continue
+            job = Job(options.size, ENDLESS, VIRTUAL_RANKS, Path(folder) / str(number))
+            for change, outcome in measure(partial(column.start, job), networks, death, extent).items():
+                column.found[change].append(outcome)
+                print(f"{repetition + 1}. {name}: {change}: {outcome}", flush=True)
+            shutil.rmtree(job.out)
+    print(f"\n{find_cpu()}, commit {describe_commit()}, model {options.size}, {repetitions} repetitions")
+    print(f"torch {find_version('torch')}, {version or f'torchft is {INSTALL}'}\n")
+    print(format_columns(columns))
 
 
 if __name__ == "__main__":

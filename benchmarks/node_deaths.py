@@ -6,12 +6,10 @@ After each death another node joins. The time counts to the commit of the next s
 """
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +21,7 @@ from elastane.observability.run_files import decode_ledger_line, read_lines
 from elastane_run import ELASTANE
 from job import Job
 from machine import describe_commit, find_cpu
-from node_networks import NodeNetworks, enter_first_node
+from node_networks import End, NodeNetworks, enter_first_node
 from node_run import WAIT_S, NodeRun
 from processes import Processes, exit_on_sigterm, wait_until
 from spread import format_spread
@@ -32,7 +30,6 @@ from text import format_table
 VIRTUAL_RANKS = 4
 DIGEST_EVERY = 5
 SETTLED_STEPS = 10
-SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Death:
     """
 
     victim: Literal["in charge", "another"]
-    how: Literal["killed", "stopped", "cut off"]
+    how: End
     target_s: float
 
     def describe(self) -> str:
@@ -64,18 +61,12 @@ DEATHS = (
 )
 
 
-def send(pids: set[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
 def end_node(run: NodeRun, networks: NodeNetworks, death: Death) -> float:
     """End a node; return the seconds until the commit of the first step without it."""
     answer = run.wait_for_members(4)
     in_charge = next(row.node for row in answer.processes if row.state == f"term {answer.term}")
     name = next(name for name in run.programs if (name == in_charge) == (death.victim == "in charge"))
-    pids = {run.programs.pop(name).pid, *(row.pid for row in answer.processes if row.node == name)}
+    run.programs.pop(name)
     workers = {row.worker for row in answer.processes if row.node == name}
 
     def is_committed_without() -> bool:
@@ -83,15 +74,10 @@ def end_node(run: NodeRun, networks: NodeNetworks, death: Death) -> float:
         return bool(ledger) and workers.isdisjoint(ledger[-1].workers)
 
     began_s = time.time()
-    if death.how == "cut off":
-        networks.cut(run.find_place(name))
-    else:
-        send(pids, SIGNALS[death.how])
+    networks.end(run.find_place(name), death.how)
     wait_until(is_committed_without, "a step without the dead node", WAIT_S)
     # A node that was stopped or cut off would take part again.
-    send(pids, signal.SIGKILL)
-    if death.how == "cut off":
-        networks.heal(run.find_place(name))
+    networks.clear(run.find_place(name))
     run.wait_for_loss(name)
     return next(
         line.time - began_s

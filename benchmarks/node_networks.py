@@ -5,11 +5,13 @@ between machines. No root is needed where the system allows user namespaces.
 """
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
 ADDRESSES = ("10.77.1.1", "10.77.1.2")
 LINK = "wire"
@@ -17,6 +19,9 @@ LINK = "wire"
 HIDDEN = ("unshare", "--map-root-user")
 """Begins a command: processes of other nodes cannot read the memory of this one."""
 INSIDE = "ELASTANE_BENCHMARK_INSIDE_NODE"
+
+End: TypeAlias = Literal["killed", "stopped", "cut off"]
+"""What happens to a node: all its processes are killed, or stopped as without power, or its link is cut."""
 
 
 class NoNodeNetworks(RuntimeError):
@@ -36,6 +41,8 @@ def enter_first_node() -> None:
 class NodeNetworks:
     """A second node beside this one, which `enter_first_node` made, as long as the block lasts.
 
+    All processes of both nodes end with it, but not those that this program starts outside of the nodes.
+
     Args:
         rate: of the link in each direction, as `tc` spells it, for example ``1gbit``; empty: not limited.
 
@@ -45,15 +52,19 @@ class NodeNetworks:
     """
 
     def __init__(self, rate: str = "") -> None:
+        self._namespaces: tuple[Path, ...] = ()
         # The end of this program closes its input, and so ends it.
         self._second = subprocess.Popen(
             [*HIDDEN, "--net", "sh", "-c", "echo up; exec cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal from the terminal leaves it until the block has ended
         )
         try:
             self._wait_for_second()
+            namespaces = (Path("/proc/self/ns/net"), Path(f"/proc/{self._second.pid}/ns/net"))
+            self._namespaces = tuple(namespace.readlink() for namespace in namespaces)
             pid = str(self._second.pid)
             self._run(0, "ip", "link", "add", LINK, "type", "veth", "peer", "name", LINK, "netns", pid)
             for node, address in enumerate(ADDRESSES):
@@ -91,14 +102,44 @@ class NodeNetworks:
         numbers = next(line for line in lines if line.strip().startswith(f"{LINK}:")).split(":")[1].split()
         return int(numbers[8])
 
-    def cut(self, node: int) -> None:
-        """Cut the link at a node: packets vanish, and no connection closes."""
-        self._run(node, "ip", "link", "set", LINK, "down")
+    def end(self, node: int, how: End) -> None:
+        """End a node; when it is stopped or cut off, no connection closes."""
+        match how:
+            case "killed":
+                self._send(node, signal.SIGKILL)
+            case "stopped":
+                self._send(node, signal.SIGSTOP)
+            case "cut off":
+                self._run(node, "ip", "link", "set", LINK, "down")
 
-    def heal(self, node: int) -> None:
+    def clear(self, node: int) -> None:
+        """Kill all processes of a node, and heal its link."""
+        self._send(node, signal.SIGKILL)
         self._run(node, "ip", "link", "set", LINK, "up")
 
+    def _send(self, node: int, number: signal.Signals) -> None:
+        """Send a signal to every process of a node, those that start meanwhile too."""
+        reached: set[int] = set()
+        while new := self._list_processes(node) - reached:
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            reached |= new
+
+    def _list_processes(self, node: int) -> set[int]:
+        net, own = self._namespaces[node], Path("/proc/self/ns/user").readlink()
+        found: set[int] = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            # Processes come and go, and some belong to other users.
+            with suppress(OSError):
+                # This program and what it starts outside the nodes share the network of the first one.
+                if (process / "ns/net").readlink() == net and (process / "ns/user").readlink() != own:
+                    found.add(int(process.name))
+        return found - {self._second.pid}
+
     def close(self) -> None:
+        for node in range(len(self._namespaces)):
+            self._send(node, signal.SIGKILL)
         self._second.kill()
         self._second.communicate()
 

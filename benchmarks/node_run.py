@@ -3,6 +3,7 @@
 import signal
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,9 +15,11 @@ from elastane.api.rundir import RunDir
 from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
 
+import ticks
 from elastane_run import ELASTANE
 from job import Job
 from node_networks import ADDRESSES, NodeNetworks
+from node_programs import describe_exits
 from processes import Processes, wait_until
 
 FIRST = ""
@@ -113,6 +116,21 @@ class NodeRun:
 
     def read_ledger(self) -> tuple[LedgerLine, ...]:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
+
+    def read_steps(self) -> list[ticks.Tick]:
+        """Return the finished steps, with the numbers of their workers as the ledger says."""
+        workers = {line.step: len(line.workers) for line in self.read_ledger()}
+        return [replace(tick, workers=workers.get(tick.step, 0)) for tick in ticks.read_steps(self.job.out)]
+
+    def count_discarded_steps(self, since_s: float) -> int:
+        """Return how many steps were discarded since a monotonic time."""
+        return ticks.count_discarded_steps(self.job.out, since_s)
+
+    def describe_exit(self, node: int) -> str:
+        """Return how a program of a node has ended by itself; an empty text while all run."""
+        return describe_exits(
+            program for name, program in self.programs.items() if self._places[name] == node
+        )
 
     def read_events(self, *kinds: str) -> list[EventLine]:
         lines = read_lines(self.run_dir.events, decode_event_line, torn_tail=True)

@@ -76,7 +76,9 @@ def exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> float:
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout_s: float = 120, poll_s: float = POLL_S
+) -> float:
     """Wait for ``condition`` and return the monotonic time at which it held, in seconds.
 
     Raises:
@@ -86,5 +88,5 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120)
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""The times at which a contestant's processes began each microbatch and finished each step.
+"""The times at which a contestant's processes began each microbatch and finished or discarded each step.
 
 The contestants write them, and the harness reads them. Times are seconds of the machine's monotonic clock,
 which all processes share.
@@ -9,16 +9,30 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+Kind: TypeAlias = Literal["microbatch", "step", "discarded"]
+KINDS: dict[str, Kind] = {kind[0]: kind for kind in get_args(Kind)}
+"""The kinds by their letters in the files."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """The time ``at_s`` at which process ``pid`` finished ``step``, or began a ``microbatch`` of it."""
+    """A time in a process.
+
+    Args:
+        pid: the process.
+        step: the number of the step.
+        at_s: the time.
+        kind: the process began a microbatch of the step, finished the step, or discarded it.
+        workers: the number of workers of a finished step; 0: not known.
+    """
 
     pid: int
     step: int
     at_s: float
-    microbatch: bool = False
+    kind: Kind
+    workers: int = 0
 
 
 class TickWriter:
@@ -29,8 +43,12 @@ class TickWriter:
     def record_begin(self, step: int) -> None:
         self.file.write(f"m {step} {time.monotonic():.6f}\n")
 
-    def record_end(self, step: int) -> None:
-        self.file.write(f"s {step} {time.monotonic():.6f}\n")
+    def record_end(self, step: int, workers: int = 0) -> None:
+        self.file.write(f"s {step} {time.monotonic():.6f} {workers}\n")
+
+    def record_discard(self, step: int) -> None:
+        """Record that the step has to be made again."""
+        self.file.write(f"d {step} {time.monotonic():.6f}\n")
 
 
 def read_all(out: Path) -> list[Tick]:
@@ -39,17 +57,23 @@ def read_all(out: Path) -> list[Tick]:
     for path in out.glob("*.ticks"):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                kind, step, at_s = line.split()
-                found.append(Tick(int(path.stem), int(step), float(at_s), microbatch=kind == "m"))
+                letter, step, at_s, *workers = line.split()
+                found.append(Tick(int(path.stem), int(step), float(at_s), KINDS[letter], *map(int, workers)))
     return sorted(found, key=lambda tick: tick.at_s)
 
 
 def read_steps(out: Path) -> list[Tick]:
-    return [tick for tick in read_all(out) if not tick.microbatch]
+    return [tick for tick in read_all(out) if tick.kind == "step"]
 
 
 def read_microbatches(out: Path) -> list[Tick]:
-    return [tick for tick in read_all(out) if tick.microbatch]
+    return [tick for tick in read_all(out) if tick.kind == "microbatch"]
+
+
+def count_discarded_steps(out: Path, since_s: float) -> int:
+    """Return how many steps the process that discarded most has discarded since a monotonic time."""
+    pids = [tick.pid for tick in read_all(out) if tick.kind == "discarded" and tick.at_s > since_s]
+    return max((pids.count(pid) for pid in pids), default=0)
 
 
 def select_process(pid: int, ticks: list[Tick]) -> list[Tick]:

@@ -22,7 +22,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tick_writer = ticks.TickWriter(parsed.out)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=job.read_collective_timeout(dist.default_pg_timeout))
     world, rank = dist.get_world_size(), dist.get_rank()
     bare = workload.GPT(size)
     optimizer = workload.make_optimizer(bare)
@@ -41,7 +41,7 @@ def main() -> None:
                 (workload.compute_loss(model, inputs, targets) / mine).backward()
         optimizer.step()
         optimizer.zero_grad()
-        tick_writer.record_end(number)
+        tick_writer.record_end(number, world)
         if number % SNAPSHOT_EVERY_STEPS == 0 and rank == 0:
             write_snapshot(snapshot, number, bare, optimizer)
     dist.destroy_process_group()
