@@ -133,6 +133,11 @@ class Machines:
         for step in range(last + 1):
             (self.run_dir.root / f"gate-{step}").touch()
 
+    def count_steps(self) -> int:
+        """Return the number of steps in the ledger."""
+        ledger = self.run_dir.ledger
+        return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
     def stop_pacing(self) -> None:
         """Let a paced run make all its remaining steps."""
         (self.run_dir.root / "gates").touch()
