@@ -20,14 +20,17 @@ _library: list[torch.library.Library] = []
 
 def replace_square_root() -> None:
     """Let torch take square roots of CPU tensors from NumPy in this process; once is enough."""
-    if _library or not torch.backends.mkl.is_available():
+    if _library or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for name, compute in (("sqrt", _compute), ("sqrt_", _compute_in_place), ("sqrt.out", _compute_into)):
         original = torch.library.get_kernel(f"aten::{name}", "CPU")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
-            library.impl(name, _restrict(compute, original), "CPU", with_keyset=True, allow_override=True)
+            kernel = _restrict(compute, original)
+            library.impl(  # type: ignore[no-untyped-call]
+                name, kernel, "CPU", with_keyset=True, allow_override=True
+            )
     _library.append(library)
 
 
