@@ -161,7 +161,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         values: digest of the values with which it was computed. Probes of different values tell nothing.
-        result: digest of the loss and the gradients.
+        result: digest of the loss, the gradients and the square roots of fixed numbers.
         machine: readable facts by name, such as the model of the CPU, that may explain another result.
     """
 

@@ -41,6 +41,7 @@ from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporter import Reporter, get_reporter
 from elastane.runtime.state import devices
 from elastane.runtime.state.run_keep import RunKeep
+from elastane.runtime.state.square_root import replace_square_root
 from elastane.runtime.step import TrainingStep
 from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import parse_values
@@ -79,6 +80,8 @@ def join(*, log: str | Sequence[str] = ()) -> "Run":
         )
     torch.set_num_threads(settings.spec.threads)
     devices.pin_libraries()
+    if settings.spec.numerics == "portable":
+        replace_square_root()
     # Also seeds accelerators that are not in use yet.
     torch.manual_seed(settings.spec.seed)
     seed_everything(settings.spec.seed)
