@@ -36,8 +36,12 @@ FOUND_ON_NODES = [(60, 2), (94, 2), (94, None), (98, None), (156, None)]
 In 60 the last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
 """
 
-FOUND_WITH_LEAVES = [(111, 2), (113, 2), (114, 2)]
-"""Seeds in which a coordinator recorded a second end of a worker that had left with its machine."""
+FOUND_WITH_LEAVES = [(46, 3), (111, 2), (113, 2), (114, 2)]
+"""Seeds that once broke a promise, each with a number of copies.
+
+In 46 a machine that had just joined took charge and knew nothing of the run, which was stuck; in the others a
+coordinator recorded a second end of a worker that had left with its machine.
+"""
 
 LAST_LINES = 60
 

@@ -116,6 +116,11 @@ class SimAgent:
         """No other node takes part, as far as the agent knows."""
         return is_last_machine(self.node, self.worker_set.nodes, begins=self.slots is None)
 
+    @property
+    def is_new(self) -> bool:
+        """The node has joined and has had no order yet."""
+        return self.slots is not None and not self.worker_set.nodes
+
     def leave(self) -> None:
         """Let the workers of this node leave; the last node stops the run instead."""
         if self.is_last:

@@ -262,6 +262,7 @@ class NodesHistory(History):
             unseen_s=self.clock.now - max(self.files.signed_s, node.heard_s),
             workers=len(node.agent.living),
             total=node.agent.worker_set.total,
+            is_new=node.agent.is_new,
         )
         if decide_takeover(view).now:
             from_node = None if newest.node == node.name else newest.node
@@ -305,12 +306,15 @@ class NodesHistory(History):
             self.workers[worker].die(silent=silent)
 
     def _list_staying_nodes(self) -> list[SimNode]:
-        return [node for node in self.list_living_nodes() if not node.agent.leaving]
+        """Return the nodes that can continue the run."""
+        return [node for node in self.list_living_nodes() if not (node.agent.leaving or node.agent.is_new)]
 
     def _leave_node(self, fault: LeaveNode) -> None:
         staying = self._list_staying_nodes()
+        if len(staying) <= 1:
+            return
         node = staying[fault.which % len(staying)]
-        if len(staying) == 1 or node.agent.is_last or self.is_over:
+        if node.agent.is_last or self.is_over:
             return
         self.trace(lambda: f"node {node.name!r} is asked to leave")
         # The first node cannot join its own run again.

@@ -246,6 +246,7 @@ class NodeAgent(Agent):
             unseen_s=now - self._signed_s,
             workers=len(self.workers.living),
             total=self.workers.worker_set.total,
+            is_new=not self._begins and not self.workers.worker_set.nodes,
         )
         decision = decide_takeover(view)
         if decision.now:

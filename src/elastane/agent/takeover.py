@@ -48,6 +48,7 @@ class SilenceView:
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
         workers: how many workers live on this node.
         total: how many workers the run should have.
+        is_new: this node has joined and has had no order yet, so its coordinator could not continue the run.
     """
 
     node: NodeName
@@ -58,6 +59,7 @@ class SilenceView:
     unseen_s: float = 0.0
     workers: int = 0
     total: int = 0
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     hearing = sorted(node for node, answer in answering.items() if answer.heard_s < SILENCE_S)
     if view.silent_s < SILENCE_S:
         return TakeoverDecision(now=False, why=f"the coordinator was heard {view.silent_s:.1f} s ago")
+    if view.is_new:
+        return TakeoverDecision(now=False, why="this node has had no order of the run yet")
     if view.left_out and view.unseen_s < UNSEEN_S:
         return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:

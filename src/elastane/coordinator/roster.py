@@ -365,7 +365,7 @@ class Roster:
     def settled(self) -> bool:
         """Every member of the newest generation works in it."""
         return self.newest is not None and all(
-            not self.is_gone(worker) and self._get_generation(worker) == self.newest.number
+            not self.is_gone(worker) and _get_generation(self, worker) == self.newest.number
             for worker in self.newest.workers
         )
 
@@ -410,7 +410,7 @@ class Roster:
     def list_newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
         """Return the living members of a planned generation that are not known to have begun in any."""
         living = self.list_living(generation.workers)
-        begun = {worker for worker in living if self._get_generation(worker) > 0}
+        begun = {worker for worker in living if _get_generation(self, worker) > 0}
         return (
             tuple(worker for worker in living if worker not in begun) if generation.planned and begun else ()
         )
@@ -428,7 +428,7 @@ class Roster:
         adopted = max((report.generation for report in self.reports.values()), default=0)
         if adopted >= newest.number or adopted == 0:
             return newest
-        return self.known.by_number.get(adopted) or self._rebuild(adopted)
+        return self.known.by_number.get(adopted) or _rebuild(self, adopted)
 
     @cached_property
     def needed(self) -> frozenset[WorkerId]:
@@ -441,9 +441,9 @@ class Roster:
             needed |= {leaver.worker for leaver in newest.leaving if leaver.worker not in self.dismissed}
         if newest.planned and not self.settled:
             for worker in self.list_living(newest.workers):
-                number = self._get_generation(worker)
+                number = _get_generation(self, worker)
                 if 0 < number < newest.number:
-                    needed.update((self.known.by_number.get(number) or self._rebuild(number)).workers)
+                    needed.update((self.known.by_number.get(number) or _rebuild(self, number)).workers)
         return frozenset(needed)
 
     @cached_property
@@ -472,25 +472,27 @@ class Roster:
         report = self.reports.get(worker)
         return worker in self.held or (report is not None and report.blocks > 0)
 
-    def _get_generation(self, worker: WorkerId) -> int:
-        report = self.reports.get(worker)
-        return 0 if report is None else report.generation
 
-    def _rebuild(self, number: int) -> Generation:
-        # Every member already reports a newer generation, so no report has this one in full.
-        order = () if self.newest is None else self.newest.workers
-        workers = sorted(
-            (worker for worker, report in self.reports.items() if report.generation == number),
-            key=lambda worker: (order.index(worker) if worker in order else len(order), worker),
-        )
-        leavers = {worker for worker in workers if self.reports[worker].state == "leaving"}
-        return Generation(
-            number,
-            self.term.number,
-            tuple(self.make_member(worker) for worker in workers if worker not in leavers),
-            planned=True,
-            leaving=tuple(self.make_member(worker) for worker in workers if worker in leavers),
-        )
+def _get_generation(roster: Roster, worker: WorkerId) -> int:
+    report = roster.reports.get(worker)
+    return 0 if report is None else report.generation
+
+
+def _rebuild(roster: Roster, number: int) -> Generation:
+    # Every member already reports a newer generation, so no report has this one in full.
+    order = () if roster.newest is None else roster.newest.workers
+    workers = sorted(
+        (worker for worker, report in roster.reports.items() if report.generation == number),
+        key=lambda worker: (order.index(worker) if worker in order else len(order), worker),
+    )
+    leavers = {worker for worker in workers if roster.reports[worker].state == "leaving"}
+    return Generation(
+        number,
+        roster.term.number,
+        tuple(roster.make_member(worker) for worker in workers if worker not in leavers),
+        planned=True,
+        leaving=tuple(roster.make_member(worker) for worker in workers if worker in leavers),
+    )
 
 
 def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:

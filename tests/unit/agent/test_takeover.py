@@ -56,6 +56,12 @@ def test_the_node_of_the_silent_coordinator_goes_first() -> None:
     assert not decide("a", SILENCE_S)
 
 
+def test_a_node_without_an_order_of_the_run_takes_nothing_over() -> None:
+    view = SilenceView("b", 50.0, {"": None}, coordinator_node="b", is_new=True)
+    assert not decide_takeover(view).now
+    assert decide_takeover(replace(view, is_new=False)).now
+
+
 def test_a_node_that_was_left_out_takes_charge_only_if_nothing_is_left_of_the_run() -> None:
     view = SilenceView("b", 50.0, {"": None}, "", left_out=True, unseen_s=UNSEEN_S - 0.1)
     assert not decide_takeover(view).now
