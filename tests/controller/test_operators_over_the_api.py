@@ -54,7 +54,8 @@ def test_the_description_has_the_headers_of_exactly_the_requests_that_accept_the
     once, of_a_version = {"Idempotency-Key"}, {"Idempotency-Key", "If-Match"}
     reading = {("post", "/v1/config/diff"), ("post", "/v1/policy/check")}
     adding = {("post", path) for path in ("/v1/jobs", "/v1/config/apply", "/v1/reports", "/v1/tokens")}
-    adding.add(("delete", "/v1/tokens/{token}"))
+    adding |= {("delete", "/v1/tokens/{token}")}
+    adding |= {(method, "/v1/claims/{team}/{run}") for method in ("post", "delete")}
     for (method, path), names in headers.items():
         if path == "/v1/watch":
             assert names == {"last-event-id"}

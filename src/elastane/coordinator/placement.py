@@ -87,8 +87,8 @@ def grant_numbers(nodes: Nodes, name: NodeName) -> Nodes:
 def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
     """Return the machines of a run by name, as their agents last reported.
 
-    A machine of which this term has heard only from others stays among them until it counts as lost: the next
-    coordinator must know of it, and the agents ask it before they take over.
+    A machine that only other agents have reported to this term stays among them until it counts as lost: the
+    next coordinator must know of it, and the agents ask it before they take over.
     """
     reports, lost = roster.nodes.reports, roster.nodes.lost
     named = {node.name: node for report in reports.values() for node in report.nodes if node.name not in lost}

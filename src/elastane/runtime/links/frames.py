@@ -142,7 +142,7 @@ def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]
 
 
 def _allocate(payload_bytes: int) -> Payload:
-    """Return memory for a payload, whose contents are arbitrary; it takes memory only as bytes arrive.
+    """Return memory for a payload, with arbitrary contents; pages are taken only as bytes arrive.
 
     So a header that announces a terabyte costs nothing, or the system refuses the reservation. Zeroes would
     cost as much as receiving the bytes.
