@@ -30,7 +30,7 @@ LEAVES = split_seeds(3, 125, 50)
 LOSSES = split_seeds(10, 500, 245)
 STORMS = split_seeds(6, 375, 185)
 
-FOUND_ON_NODES = [(60, 2), (94, 2), (94, None), (98, None), (156, None)]
+FOUND_ON_NODES = [(60, 2), (94, 2), (94, None), (98, None), (156, None), (7028, None)]
 """Seeds that once broke a promise, each with a number of copies.
 
 In 60 the last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.

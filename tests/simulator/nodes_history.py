@@ -304,6 +304,9 @@ class NodesHistory(History):
             coordinator.alive = False
         for worker in node.agent.living:
             self.workers[worker].die(silent=silent)
+        # Another part may be the larger one now, and the coordinator perhaps has not decided yet.
+        for partition in self.partitions:
+            self.excused |= self._choose_excused(partition.fault)
 
     def _list_staying_nodes(self) -> list[SimNode]:
         """Return the nodes that can continue the run."""
