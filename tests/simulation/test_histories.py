@@ -30,14 +30,22 @@ LEAVES = split_seeds(3, 125, 50)
 LOSSES = split_seeds(10, 500, 245)
 STORMS = split_seeds(6, 375, 185)
 
-FOUND_ON_NODES = [(60, 2), (94, 2), (94, None), (98, None), (156, None), (7028, None)]
+FOUND_ON_NODES = [
+    (60, 2),
+    (94, 2),
+    (94, None),
+    (98, None),
+    (156, None),
+    (218, 3),
+    (218, None),
+    (7028, None),
+]
 """Seeds that once broke a promise, each with a number of copies.
 
 In 60 the last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
+In 218 several machines took charge in one second: the last one excluded members that still spoke to another
+one, and took a worker that had left for a script that had ended. In 7028 only the check was wrong.
 """
-
-OPEN_ON_NODES = [(218, None), (218, 3)]
-"""Seeds that break a promise still: a worker's end is recorded twice; healthy members are killed."""
 
 FOUND_WITH_LEAVES = [(46, 3), (111, 2), (113, 2), (114, 2)]
 """Seeds that once broke a promise, each with a number of copies.
@@ -116,8 +124,6 @@ def test_every_history_on_several_nodes_is_one_history(copies, seeds, caplog):
     # A term that waits for the claim list warns of that.
     caplog.set_level(logging.ERROR)
     for seed in seeds:
-        if (seed, copies) in OPEN_ON_NODES:
-            continue
         play(
             add_checkpoints(draw_nodes(seed, copies)),
             draw_nodes(seed + 1, copies),
@@ -139,13 +145,6 @@ def test_every_history_of_nodes_that_leave_and_join_again_is_one_history(copies,
 
 @pytest.mark.parametrize(("seed", "copies"), FOUND_ON_NODES)
 def test_histories_on_several_nodes_that_once_broke(seed, copies, caplog):
-    caplog.set_level(logging.ERROR)
-    play(add_checkpoints(draw_nodes(seed, copies)), draw_nodes(seed + 1, copies), f"--nodes --seed {seed}")
-
-
-@pytest.mark.xfail(strict=True, reason="not understood yet; mend it, and move the seed to FOUND_ON_NODES")
-@pytest.mark.parametrize(("seed", "copies"), OPEN_ON_NODES)
-def test_histories_on_several_nodes_that_break(seed, copies, caplog):
     caplog.set_level(logging.ERROR)
     play(add_checkpoints(draw_nodes(seed, copies)), draw_nodes(seed + 1, copies), f"--nodes --seed {seed}")
 

@@ -94,7 +94,7 @@ class NodeCoordinator(SimCoordinator):
         world: the parts that it can reach.
         node: the name of its node.
         own_term: its term.
-        from_node: the silent node from which it takes over; None: it restarts on the same node.
+        from_node: the node that was in charge before; None: the same one.
         silent_s: how long no agent had heard a coordinator.
     """
 
@@ -256,7 +256,7 @@ class AgentOutlet:
         self._world.kill_worker(worker)
 
     def start_coordinator(self, term: int) -> None:
-        self._world.claim_term(self._node, from_node=None, at_least=term)
+        self._world.claim_term(self._node, term)
 
     def send_agent_report(self, report: AgentReport) -> None:
         self._world.send_node_report(self._node, report)
@@ -274,7 +274,7 @@ class AgentNodeWorld(Protocol):
 
     def kill_worker(self, worker: WorkerId) -> None: ...
 
-    def claim_term(self, node: SimNode, from_node: NodeName | None, at_least: int) -> None: ...
+    def claim_term(self, node: SimNode, at_least: int) -> None: ...
 
     def send_node_report(self, node: SimNode, report: AgentReport) -> None: ...
 

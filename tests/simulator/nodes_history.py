@@ -183,9 +183,7 @@ class NodesHistory(History):
             )
         victim.die()
 
-    def claim_term(
-        self, node: SimNode, from_node: NodeName | None, at_least: int, silent_s: float = 0.0
-    ) -> None:
+    def claim_term(self, node: SimNode, at_least: int, silent_s: float = 0.0) -> None:
         """Start a coordinator on a node, which claims its term before it acts."""
         own_term = OwnTerm(self.claims, at_least)  # type: ignore[arg-type]
         node.claims_term = True
@@ -203,9 +201,19 @@ class NodesHistory(History):
                 return
             node.claims_term = False
             self.trace(lambda: f"node {node.name!r} starts the coordinator of term {own_term.number}")
-            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node, silent_s))
+            known_s = silent_s if own_term.is_next else 0.0
+            from_node = self._find_earlier_node(own_term, node)
+            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node, known_s))
 
         self.clock.schedule_after(self.clock.random.random() * START_S, attempt)
+
+    def _find_earlier_node(self, own_term: OwnTerm, own: SimNode) -> NodeName | None:
+        """Return the node that was in charge before, if it was another one."""
+        before = 0 if own_term.before is None else own_term.before.number
+        for node in self.nodes:
+            if node is not own and any(coordinator.term == before for coordinator in node.coordinators):
+                return node.name
+        return None
 
     def end_coordinator(self, coordinator: NodeCoordinator, why: str) -> None:
         """Let a coordinator end that is not in charge any more."""
@@ -265,8 +273,7 @@ class NodesHistory(History):
             is_new=node.agent.is_new,
         )
         if decide_takeover(view).now:
-            from_node = None if newest.node == node.name else newest.node
-            self.claim_term(node, from_node, newest.term + 1, silent_s)
+            self.claim_term(node, newest.term + 1, silent_s)
 
     # -- faults ------------------------------------------------------------------------------------------
 
@@ -398,7 +405,7 @@ class NodesHistory(History):
         newest.alive = False
         node = self.nodes[NAMES.index(newest.node)]
         node.claims_term = True
-        self.clock.schedule_after(absent_s, lambda: self.claim_term(node, None, newest.term + 1))
+        self.clock.schedule_after(absent_s, lambda: self.claim_term(node, newest.term + 1))
 
     def ask(self, ask: Ask) -> None:
         if (newest := self.newest) is not None:

@@ -23,7 +23,7 @@ from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, read_endp
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.machine_address import MachineAddress, publish_address
-from elastane.api.membership import NodeAddress, NodeName
+from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec
@@ -237,11 +237,12 @@ class NodeAgent(Agent):
         silent_s = min(link.silent_s, now - self._tried_s)
         if sign != self._sign:
             self._sign, self._signed_s = sign, now
+        endpoint = self._find_last_endpoint()
         view = SilenceView(
             self._run_dir.node,
             silent_s,
             answers,
-            self._find_node_in_charge(),
+            self._run_dir.node if endpoint is None else endpoint.node,
             left_out=is_left_out(claimed, self.workers.living),
             unseen_s=now - self._signed_s,
             workers=len(self.workers.living),
@@ -252,6 +253,7 @@ class NodeAgent(Agent):
         if decision.now:
             self._write_log("coordinator", f"this machine takes charge: {decision.why}")
             coordinators.silent_s = silent_s
+            coordinators.term = max(coordinators.term, 0 if endpoint is None else endpoint.term)
             coordinators.replace()
             self._charge.set()
             self._tried_s = now
@@ -272,12 +274,12 @@ class NodeAgent(Agent):
         except FileNotFoundError:
             return 0
 
-    def _find_node_in_charge(self) -> NodeName:
-        """Return the node of the last coordinator; this node if nothing says it, so that the run goes on."""
+    def _find_last_endpoint(self) -> CoordinatorEndpoint | None:
+        """Return the endpoint of the last coordinator; None if nothing says it: then the run goes on here."""
         try:
-            return read_endpoint(self._run_dir).node
+            return read_endpoint(self._run_dir)
         except (OSError, Malformed):
-            return self._run_dir.node
+            return None
 
     def _read_new_claims(self) -> tuple[HeldSlot, ...]:
         """Return what was claimed since this machine last heard the coordinator.

@@ -72,6 +72,7 @@ class OwnTerm:
     def __init__(self, claims: ClaimList, at_least: int, endpoint: CoordinatorEndpoint | None = None) -> None:
         self._claims = claims
         self._endpoint = endpoint
+        self._at_least = at_least
         self._record = self._make_record(at_least)
         self.claimed = self._warned = False
         self.before: TermClaim | None = None
@@ -84,6 +85,11 @@ class OwnTerm:
     @property
     def number(self) -> int:
         return self._record.number
+
+    @property
+    def is_next(self) -> bool:
+        """No other coordinator has claimed a term since this one was ordered."""
+        return self.number == self._at_least
 
     def claim(self) -> int:
         """Claim the next term and return its number, which is then fixed.

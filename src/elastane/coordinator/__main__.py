@@ -143,9 +143,9 @@ def _serve_term(
     elif _claim_surely(own_term, lifeline):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
         from_node = _find_earlier_node(own_term, run_dir)
-        coordinator = Coordinator(
-            run_dir, own_term.number, decisions, from_node=from_node, silent_s=order.silent_s
-        )
+        # Otherwise another machine has just taken charge too, and was not silent.
+        silent_s = order.silent_s if own_term.is_next else 0.0
+        coordinator = Coordinator(run_dir, own_term.number, decisions, from_node=from_node, silent_s=silent_s)
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
         return None

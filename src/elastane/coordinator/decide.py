@@ -28,6 +28,7 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import WorkerId
+from elastane.claims.terms import CHECK_EVERY_S
 from elastane.coordinator.actions import (
     Action,
     ClaimHeld,
@@ -183,7 +184,9 @@ def _stop_listening(turn: Turn) -> None:
     exits = {ended.worker for report in agents.values() for ended in report.exits}
     expected = {*roster.started, *roster.needed} - exits
     all_reported = bool(agents) and agents.keys() >= named and roster.reports.keys() >= expected
-    if not all_reported and turn.now - roster.term.began < LISTEN_S:
+    # The coordinator of a term that had just begun keeps its connections until it learns of this term.
+    limit_s = LISTEN_S + (CHECK_EVERY_S if roster.term.follows_new else 0.0)
+    if not all_reported and turn.now - roster.term.began < limit_s:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
     for report in agents.values():
@@ -442,8 +445,11 @@ def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
 
 def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
     """Return whether an earlier coordinator has recorded the end of a worker and acted on it."""
-    # A failure that the worker has reported to this one precedes its exit; a death or a leave follows it.
-    ends = (*DEATHS, "worker.left") if worker in roster.reports else ENDS
+    if ("worker.left", worker) in roster.events.of_workers:
+        # Even if this coordinator heard of its broken connections first, and has excluded it.
+        return True
+    # A failure that the worker has reported to this one precedes its exit; a death follows it.
+    ends = DEATHS if worker in roster.reports else ENDS
     return worker not in roster.ends.excluded and any(
         (kind, worker) in roster.events.of_workers for kind in ends
     )

@@ -180,11 +180,13 @@ def _list_missing(roster: Roster) -> tuple[NodeName, ...]:
 def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
     """Exclude all workers that no agent has reported, once each node that may run them counts as lost.
 
-    The node from which this term took over has been silent for `SILENCE_S` already: so the term began.
+    The node from which this term took over has been silent for `SILENCE_S` already: so the term began. See
+    `Term.follows_new` for the exception.
     """
     roster = turn.roster
     silent_s = turn.now - roster.term.began
-    if silent_s < SILENCE_S and any(name != roster.term.from_node for name in missing):
+    waits_for = [name for name in missing if name != roster.term.from_node or roster.term.follows_new]
+    if silent_s < SILENCE_S and waits_for:
         return
     workers = _list_unplaced(roster, turn.now)
     for name in missing:

@@ -51,8 +51,9 @@ class Term:
         node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
-        from_node: the silent node from which this term took over; None: from a process on its own node.
-        silent_s: how long no agent had heard a coordinator when this term was claimed.
+        from_node: the node that was in charge before; None: the same one.
+        silent_s: how long no agent had heard a coordinator when this term was claimed; 0: another term had
+            just begun.
     """
 
     number: int
@@ -64,6 +65,11 @@ class Term:
     waiting: tuple[Input, ...] = ()
     from_node: NodeName | None = None
     silent_s: float = 0.0
+
+    @property
+    def follows_new(self) -> bool:
+        """Another machine had taken charge just before, so that its node is not silent."""
+        return self.from_node is not None and self.silent_s == 0.0
 
 
 @dataclass(frozen=True, slots=True)

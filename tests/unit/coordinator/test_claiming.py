@@ -192,7 +192,7 @@ def test_a_generation_is_unheard_if_it_needs_no_present_worker(generations, pres
 def take_over(spread):
     """Return a function that makes a coordinator that took over from the first node."""
 
-    def begin(claimed: tuple[int, ...], *, term: int = 1):
+    def begin(claimed: tuple[int, ...], *, term: int = 1, silent_s: float = SILENCE_S):
         stage = spread(0, 100, 101)
         claim = GenerationClaim(number=2, term=term, members=claimed, nonce=make_nonce())
         roster = create_roster(
@@ -200,6 +200,7 @@ def take_over(spread):
             2,
             stage.now,
             from_node="",
+            silent_s=silent_s,
             claimed=(claim,),
             pinned=PINNED,
             events=stage.written,
@@ -220,6 +221,14 @@ def test_the_node_of_the_earlier_term_is_lost_when_listening_ends(take_over) -> 
     assert (lost.who, lost.workers) == ("the first node", (0,))
     assert list_claims(stage) == [(100, 101)]
     assert stage.roster.claiming.pending.number == 3
+
+
+def test_a_node_that_has_just_taken_charge_too_is_not_lost_at_once(take_over) -> None:
+    stage = take_over((0, 100, 101), silent_s=0.0)
+    assert stage.list_kinds("node.lost") == []
+    stage.wait(SILENCE_S)
+    hear(stage, 100, 101, nodes=("b",))
+    assert stage.list_kinds("node.lost") == ["node.lost"]
 
 
 def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_over) -> None:

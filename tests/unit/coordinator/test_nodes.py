@@ -8,18 +8,21 @@ from hypothesis import strategies as st
 
 from elastane.api.control import (
     AgentReport,
+    AskDrain,
     AskDrainNode,
     AskResize,
     AskStatus,
     CrossingBytes,
     KillWorker,
     LeaveRecorded,
+    PeerLost,
     ProcessInfo,
     SetTarget,
     WorkerExit,
 )
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
 from elastane.coordinator.actions import SendToAgent
+from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.event_summary import summarize_events
 from elastane.coordinator.placement import (
     NodeLoad,
@@ -215,6 +218,29 @@ def test_a_later_term_excludes_members_of_a_node_that_the_agents_have_forgotten(
         for worker in (0, 1):
             successor.report_worker(worker)
     assert successor.newest.workers == (0, 1)
+
+
+def test_a_worker_that_left_is_not_taken_for_a_script_that_ended(two_nodes) -> None:
+    stage, node = two_nodes
+    stage.ask(AskDrain(worker=101))
+    stage.adopt()
+    stage.report_worker(101, state="leaving")
+    node.living, node.exits = {100}, (WorkerExit(worker=101, pid=101, code=0),)
+    node.report()
+    assert stage.list_kinds("worker.left") == ["worker.left"]
+    # To the next coordinator its members report the generation that names it, and their broken connections.
+    successor = stage.start_successor(wait=False, agent=False)
+    node.stage = successor
+    successor.report_agent()
+    for worker in (0, 1, 100):
+        successor.report_worker(worker, complete=worker == 0)
+        successor.receive(PeerLost(worker=worker, peer=101))
+    successor.wait(LISTEN_S + 0.5)
+    assert 101 in successor.roster.ends.excluded
+    node.report()
+    successor.wait(1.0)
+    assert successor.roster.over is None
+    assert successor.list_kinds("worker.died") == []
 
 
 def let_other_nodes_be_lost(stage) -> None:
