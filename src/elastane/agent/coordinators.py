@@ -28,7 +28,7 @@ class Coordinators:
         first_term: number of the first term of this attempt; a resumed run has had earlier ones.
 
     Attributes:
-        silent_s: how long every agent was without a coordinator, for the next one.
+        term: the last one that is known to have begun.
     """
 
     def __init__(self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1) -> None:
@@ -37,7 +37,7 @@ class Coordinators:
         self._standby: Child | None = None
         self._serving: Child | None = None
         self.term = first_term - 1
-        self.silent_s = 0.0
+        self._silent_s = 0.0
 
     @property
     def standby_pid(self) -> int | None:
@@ -49,8 +49,14 @@ class Coordinators:
         """Whether a coordinator of this agent serves."""
         return self._serving is not None
 
-    def replace(self) -> None:
-        """Kill the coordinator that serves, because it does not answer; its successor takes over."""
+    def take_over(self, after: int, silent_s: float) -> None:
+        """Let the next coordinator follow a silent one, which is killed if it is one of these.
+
+        Args:
+            after: the term of the silent coordinator.
+            silent_s: how long it has been silent for every agent.
+        """
+        self.term, self._silent_s = max(self.term, after), silent_s
         if self._serving is not None:
             self._serving.kill()
 
@@ -105,8 +111,8 @@ class Coordinators:
     async def _serve(self, child: Child) -> int:
         self.term += 1
         self._serving = child
-        child.write_line(msgspec.json.encode(TermOrder(self.term, self.silent_s)))
-        self.silent_s = 0.0
+        child.write_line(msgspec.json.encode(TermOrder(self.term, self._silent_s)))
+        self._silent_s = 0.0
         standing_by = asyncio.create_task(self._keep_standby())
         try:
             return await child.wait()

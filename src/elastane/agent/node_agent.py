@@ -252,9 +252,7 @@ class NodeAgent(Agent):
         decision = decide_takeover(view)
         if decision.now:
             self._write_log("coordinator", f"this machine takes charge: {decision.why}")
-            coordinators.silent_s = silent_s
-            coordinators.term = max(coordinators.term, 0 if endpoint is None else endpoint.term)
-            coordinators.replace()
+            coordinators.take_over(0 if endpoint is None else endpoint.term, silent_s)
             self._charge.set()
             self._tried_s = now
 
