@@ -237,6 +237,18 @@ def test_a_lost_reply_is_settled_by_reading(kind, term, written):
     assert kind.open().read() == (HeldSlot(1, record),)
 
 
+@pytest.mark.parametrize("fault", ["lost_replies", "silent_replies"])
+@pytest.mark.parametrize("kind", ["s3", "controller"], indirect=True)
+def test_a_claim_that_a_client_library_repeats_is_the_claimants_own(kind, term, fault):
+    listed = kind.open()
+    listed.claim(1, first := term())
+    # The repeated request finds the slot held.
+    setattr(kind.server, fault, 1)
+    assert listed.claim(2, second := term(2)).holds(second)
+    assert getattr(kind.server, fault) == 0
+    assert kind.open().read() == (HeldSlot(1, first), HeldSlot(2, second))
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_a_claim_of_unknown_outcome_says_so_and_its_repetition_settles_it(kind, term, written):
     class Blind(LossyPlace):

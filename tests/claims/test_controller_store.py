@@ -3,21 +3,10 @@
 import pytest
 
 from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable
-from elastane.claims.records import HeldSlot
 from elastane.claims.urls import open_claim_list
 from elastane.client.context import Context, save_context
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-@pytest.mark.parametrize("fault", ["lost_replies", "silent_replies"])
-def test_a_claim_whose_reply_was_lost_is_the_claimants_own(controller, term, fault):
-    listed = controller.open()
-    listed.claim(1, first := term())
-    setattr(controller.server, fault, 1)
-    assert listed.claim(2, second := term(2)).holds(second)
-    assert getattr(controller.server, fault) == 0
-    assert controller.open().read() == (HeldSlot(1, first), HeldSlot(2, second))
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 507, 409, 429])

@@ -36,17 +36,6 @@ def test_the_check_leaves_no_object(s3, term):
     assert list_names(s3) == ["runs/train/1", "runs/train/2"]
 
 
-@pytest.mark.parametrize("fault", ["lost_replies", "silent_replies"])
-def test_a_write_whose_reply_was_lost_is_the_claimants_own(s3, term, fault):
-    listed = s3.open()
-    listed.claim(1, first := term())
-    # The client library repeats the request, and the repetition finds the object there.
-    setattr(s3.server, fault, 1)
-    assert listed.claim(2, second := term(2)).holds(second)
-    assert getattr(s3.server, fault) == 0
-    assert s3.open().read() == (HeldSlot(1, first), HeldSlot(2, second))
-
-
 def test_a_conflict_of_two_writes_is_tried_again(s3, term):
     listed = s3.open()
     listed.claim(1, term())
