@@ -85,7 +85,7 @@ test-fast: setup ## unit tests and the rules of the house, for the inner loop (o
 	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" \
 	  --numprocesses $(BESIDE) --dist worksteal
 
-test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (a quarter of an hour)
+test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (half an hour)
 	$(BIN)/python -m pytest -m "long and not processes" --numprocesses $(BESIDE) --dist worksteal
 	$(BIN)/python -m pytest -m "long and processes" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
 

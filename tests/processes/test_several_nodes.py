@@ -260,7 +260,7 @@ def test_workers_share_memory_within_a_machine_and_use_tcp_between_machines(stag
     assert_equals_reference(ended)
 
 
-def has_measured_crossing(answer):
+def has_measured_traffic(answer):
     workers = [row for row in answer.processes if row.role == "worker"]
     return all(row.sent_bytes is not None and row.received_bytes is not None for row in workers)
 
@@ -301,7 +301,7 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
                 lambda answer: all(get_state(answer, w) == "ready" for w in members[workers:])
             )
             await step_until_members(run, *members)
-            await run.step_until(has_measured_crossing)
+            await run.step_until(has_measured_traffic)
         finally:
             agent.kill()
             await agent.wait()
@@ -315,7 +315,7 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
     # A flat mesh would send as many times more as a node has workers.
     assert all(2 * GRADIENT_BYTES <= size <= 1.1 * 2 * GRADIENT_BYTES for size in wire.values()), wire
     # What the workers count and tell their user: with frames, votes and confirmations.
-    measured = [event.detail for event in ended.find_events("crossing.measured")]
+    measured = [event.detail for event in ended.find_events("traffic.measured")]
     assert [detail["node"] for detail in measured] == ["", "b"]
     # As planned before the run; blocks of different sizes are not spread quite evenly.
     planned = count_node_traffic(((GRADIENT_BYTES // 4, 4),), VIRTUAL_RANKS, (workers, workers), None)

@@ -80,7 +80,7 @@ def test_the_planned_traffic_between_nodes_is_that_of_the_protocol(workers, node
     history = History(
         HistoryPlan(seed=1, shape=shape, start=workers, max_workers=workers, shared=True, spread=nodes)
     )
-    crossing = {}
+    traffic = {}
     send = history.peer_network.send
 
     def count(sender, receiver, message, payload):
@@ -88,13 +88,13 @@ def test_the_planned_traffic_between_nodes_is_that_of_the_protocol(workers, node
         if isinstance(message, kinds) and history.find_node(sender) != history.find_node(receiver):
             blocks = message.units if isinstance(message, messages.Published) else message.blocks
             parts = len(message.parts) if isinstance(message, messages.PartialSumsReady) else 1
-            crossing[message.round] = crossing.get(message.round, 0) + parts * len(blocks) * BLOCK_BYTES
+            traffic[message.round] = traffic.get(message.round, 0) + parts * len(blocks) * BLOCK_BYTES
         send(sender, receiver, message, payload)
 
     history.peer_network.send = count
     assert history.play().code == 0
     planned = count_node_traffic(SECTIONS, virtual_ranks, [workers // nodes] * nodes, copies)
-    assert planned.total_bytes in crossing.values(), crossing
+    assert planned.total_bytes in traffic.values(), traffic
 
 
 def test_the_bytes_of_a_node_do_not_depend_on_its_workers():

@@ -58,7 +58,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     attempt: int = 0
 
 
-class CrossingBytes(msgspec.Struct, frozen=True):
+class TrafficBytes(msgspec.Struct, frozen=True):
     """The bytes that a worker, or all workers of a machine, exchange with other machines in a usual step."""
 
     sent: Position
@@ -87,7 +87,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         checkpoints: its parts of the last few checkpoints, oldest first.
         ending: why its script ended the run before the last step; empty: it did not.
         stopped: the run ends before the last step because the user requested it.
-        crossing: what it exchanges with other machines in a usual step of its generation; None: not measured.
+        traffic: what it exchanges with other machines in a usual step of its generation; None: not measured.
     """
 
     worker: WorkerId
@@ -107,7 +107,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     ending: str = ""
     stopped: bool = False
     node: NodeName = ""
-    crossing: CrossingBytes | None = None
+    traffic: TrafficBytes | None = None
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):

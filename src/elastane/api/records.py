@@ -22,7 +22,7 @@ OUTCOMES: Mapping[str, ExitCode] = {
 SCRIPT = "script"
 """The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""
 
-CROSSING = "crossing.measured"
+TRAFFIC = "traffic.measured"
 """The kind of the events with the bytes that a machine exchanges with others in a usual step."""
 
 AGENT = "agent"
@@ -100,7 +100,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
     ``evaluation``, ``message``, ``digest``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``crossing.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
+    ``checkpoint.restored``, ``traffic.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
     ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:

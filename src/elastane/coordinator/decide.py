@@ -41,7 +41,6 @@ from elastane.coordinator.actions import (
 from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
 from elastane.coordinator.claiming import receive_held, receive_unanswered, repeat_claim
-from elastane.coordinator.crossing import record_crossing_bytes
 from elastane.coordinator.deaths import (
     DEATHS,
     SCRIPT_LAST_WORD_S,
@@ -62,6 +61,7 @@ from elastane.coordinator.requests import answer_request, request_stop
 from elastane.coordinator.roster import Roster, list_named_nodes
 from elastane.coordinator.run_end import end_as_claimed, end_when_done, fail_run, receive_model_written
 from elastane.coordinator.step_times import add_step_report, take_complete
+from elastane.coordinator.traffic import record_traffic
 from elastane.coordinator.turn import Turn
 
 LISTEN_S = 1.0
@@ -148,7 +148,7 @@ def _advance(turn: Turn) -> None:
         dismiss_surplus,
         warn_of_unjoined,
         _record_starts,
-        record_crossing_bytes,
+        record_traffic,
     ):
         if turn.roster.over is not None or turn.roster.claiming.is_ending:
             return

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from elastane.api.control import RunOver
 from elastane.api.membership import NodeName, WorkerId
-from elastane.api.records import CROSSING, OUTCOMES, EventLine
+from elastane.api.records import OUTCOMES, TRAFFIC, EventLine
 
 DRAINED_NODE = "node"
 """The name of a detail of a ``drain.requested`` for a whole machine."""
@@ -30,7 +30,7 @@ class EventSummary:
         over: the outcome of the run, once it is written.
         checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
-        crossing_of: the last generation of which the bytes between machines are written.
+        traffic_of: the last generation of which the bytes between machines are written.
         drained: the machines that a user has asked to leave, and that are still there.
     """
 
@@ -41,7 +41,7 @@ class EventSummary:
     over: RunOver | None = None
     checkpoints: frozenset[str] = frozenset()
     checkpoint_step: int = 0
-    crossing_of: int = 0
+    traffic_of: int = 0
     drained: frozenset[NodeName] = frozenset()
 
 
@@ -59,7 +59,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     """Summarise the events of a run, in the order of its log."""
     worker_events: set[tuple[str, WorkerId]] = set()
     keys: dict[str, int | None] = {}
-    generation = started = crossing_of = 0
+    generation = started = traffic_of = 0
     over = None
     checkpoints: set[str] = set()
     checkpoint_step = 0
@@ -80,20 +80,20 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
         _update_drained(drained, event)
-        if event.kind == CROSSING:
-            crossing_of = max(crossing_of, event.generation or 0)
+        if event.kind == TRAFFIC:
+            traffic_of = max(traffic_of, event.generation or 0)
         if event.kind in OUTCOMES:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
     return EventSummary(
-        frozenset(worker_events),
-        keys,
-        generation,
-        started,
-        over,
-        frozenset(checkpoints),
-        checkpoint_step,
-        crossing_of,
-        frozenset(drained),
+        worker_events=frozenset(worker_events),
+        keys=keys,
+        generation=generation,
+        generation_started=started,
+        over=over,
+        checkpoints=frozenset(checkpoints),
+        checkpoint_step=checkpoint_step,
+        traffic_of=traffic_of,
+        drained=frozenset(drained),
     )

@@ -238,12 +238,12 @@ class WrittenEvents:
     Args:
         of_workers: the written ``worker.*`` events, by kind and worker.
         keys: the keys of written events that workers may report again, with their steps.
-        crossing_of: the last generation of which the bytes between machines are written.
+        traffic_of: the last generation of which the bytes between machines are written.
     """
 
     of_workers: WorkerEvents = frozenset()
     keys: Mapping[str, int | None] = field(default_factory=dict)
-    crossing_of: int = 0
+    traffic_of: int = 0
 
 
 @dataclass(frozen=True)
@@ -591,5 +591,5 @@ def create_roster(
             numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1,
             drained=past.drained,
         ),
-        events=WrittenEvents(past.worker_events, past.keys, past.crossing_of),
+        events=WrittenEvents(past.worker_events, past.keys, past.traffic_of),
     )

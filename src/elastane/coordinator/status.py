@@ -91,6 +91,6 @@ def _describe_worker(
         blocks=report.blocks,
         state=state,
         node=node,
-        sent_bytes=None if report.crossing is None else report.crossing.sent,
-        received_bytes=None if report.crossing is None else report.crossing.received,
+        sent_bytes=None if report.traffic is None else report.traffic.sent,
+        received_bytes=None if report.traffic is None else report.traffic.received,
     )

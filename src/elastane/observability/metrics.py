@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from elastane.api.records import CROSSING, EventLine, LedgerLine
+from elastane.api.records import TRAFFIC, EventLine, LedgerLine
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.evaluations import KIND, read_evaluation_count, read_evaluation_means
 from elastane.observability.facts import Facts, collect_facts
@@ -55,8 +55,8 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     write_s: float | None = None
 
 
-class Crossing(msgspec.Struct, frozen=True):
-    """What a machine exchanges with the others in a usual step of a generation; see `CrossingBytes`.
+class Traffic(msgspec.Struct, frozen=True):
+    """What a machine exchanges with the others in a usual step of a generation; see `TrafficBytes`.
 
     Args:
         step: of the measurement.
@@ -92,7 +92,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         events: number of events of each kind.
         checkpoints: those written or used, in order.
         attempts: costs of all attempts after the first.
-        crossings: the bytes between machines in each generation of several machines that lasted long enough.
+        traffic: the bytes between machines in each generation of several machines that lasted long enough.
     """
 
     facts: Facts
@@ -106,7 +106,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]
     attempts: tuple[AttemptCost, ...] = ()
-    crossings: tuple[Crossing, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
 
 
 def compute_metrics(run: Recorded) -> Metrics:
@@ -125,7 +125,7 @@ def compute_metrics(run: Recorded) -> Metrics:
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
         checkpoints=tuple(collect_checkpoints(run.events)),
         attempts=compute_attempt_costs(run.events, run.ledger),
-        crossings=tuple(collect_crossings(run.events)),
+        traffic=tuple(collect_traffic(run.events)),
     )
 
 
@@ -164,9 +164,9 @@ def collect_pauses(events: Sequence[EventLine]) -> list[Pause]:
     return pauses
 
 
-def collect_crossings(events: Sequence[EventLine]) -> list[Crossing]:
+def collect_traffic(events: Sequence[EventLine]) -> list[Traffic]:
     return [
-        Crossing(
+        Traffic(
             event.step or 0,
             event.generation or 0,
             str(event.detail.get("node") or ""),
@@ -175,7 +175,7 @@ def collect_crossings(events: Sequence[EventLine]) -> list[Crossing]:
             read_bytes_detail(event, "received_bytes"),
         )
         for event in events
-        if event.kind == CROSSING
+        if event.kind == TRAFFIC
     ]
 
 

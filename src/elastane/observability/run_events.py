@@ -65,7 +65,7 @@ RUN_EVENTS = {
 }
 """The kinds of events that are more than a row of a table. The card and the legend keep this order."""
 
-SELF_EXPLANATORY = ("checkpoint.", "crossing.", "run.resumed")
+SELF_EXPLANATORY = ("checkpoint.", "traffic.", "run.resumed")
 """Kinds of events, or prefixes of kinds, whose ``why`` contains the facts of their details."""
 
 

@@ -22,9 +22,9 @@ from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
-from elastane.runtime.links.crossing import CrossingMeter
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
+from elastane.runtime.links.traffic import TrafficMeter
 from elastane.runtime.payloads import ArenaIds, Payloads
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
@@ -83,7 +83,7 @@ class Reactor:
     Attributes:
         directives: the directives for the training thread.
         meter: measures this worker's part of the state.
-        crossing: measures the bytes that cross between machines; None: the process trains alone.
+        traffic: measures the bytes that cross between machines; None: the process trains alone.
         checkpoints: writes this worker's part of checkpoints; None: the run has no checkpoints.
         source: the checkpoint from which the run resumes; None: the run started from nothing.
     """
@@ -106,7 +106,7 @@ class Reactor:
         self._gradients = gradients
         self._state = state
         self._mesh = mesh
-        self.crossing = None if mesh is None else CrossingMeter(member.worker, mesh.streams)
+        self.traffic = None if mesh is None else TrafficMeter(member.worker, mesh.streams)
         self._coordinator = coordinator
         self._payloads = Payloads(gradients, state, member, self._find_arenas)
         self._events: deque[events.Event] = deque()
@@ -208,9 +208,9 @@ class Reactor:
 
     def _connect(self, generation: Generation) -> None:
         """Connect to all workers of a generation, before it begins."""
-        if self._mesh is None or self.crossing is None:
+        if self._mesh is None or self.traffic is None:
             return
-        self.crossing.place(generation)
+        self.traffic.place(generation)
         for peer in (*generation.members, *generation.leaving):
             self._addresses[peer.worker] = (peer.host, peer.port)
             if self.member.worker in generation or any(
@@ -255,8 +255,8 @@ class Reactor:
             case actions.CommitRound():
                 if self.checkpoints is not None:
                     self.checkpoints.commit()
-                if self.crossing is not None:
-                    self.crossing.end_step(self.member.works_in, action.outcome.step)
+                if self.traffic is not None:
+                    self.traffic.end_step(self.member.works_in, action.outcome.step)
                 self._payloads.forget(action.outcome.round)
                 self.directives.put(action)
             case actions.TakeSnapshot():

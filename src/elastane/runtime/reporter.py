@@ -256,7 +256,7 @@ class Reporter:
             checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
             ending=self.ending,
             stopped=self.stopped,
-            crossing=_find_crossing_bytes(self._reactor, member.works_in),
+            traffic=_find_traffic(self._reactor, member.works_in),
         )
 
     def _find_state(self) -> control.WorkerState:
@@ -326,8 +326,8 @@ def get_reporter() -> Reporter | None:
     return _reporter
 
 
-def _find_crossing_bytes(reactor: Reactor | None, generation: int) -> control.CrossingBytes | None:
-    meter = None if reactor is None else reactor.crossing
+def _find_traffic(reactor: Reactor | None, generation: int) -> control.TrafficBytes | None:
+    meter = None if reactor is None else reactor.traffic
     return None if meter is None else meter.find_bytes(generation)
 
 

@@ -12,12 +12,12 @@ from elastane.api.control import (
     AskDrainNode,
     AskResize,
     AskStatus,
-    CrossingBytes,
     KillWorker,
     LeaveRecorded,
     PeerLost,
     ProcessInfo,
     SetTarget,
+    TrafficBytes,
     WorkerExit,
 )
 from elastane.api.membership import SILENCE_S, Member, NodeAddress
@@ -132,11 +132,11 @@ def test_the_start_of_a_worker_names_its_node(two_nodes) -> None:
 def test_the_bytes_between_machines_are_recorded_once_per_generation(two_nodes) -> None:
     stage, _ = two_nodes
     for worker, sent in ((0, 10), (1, 20), (100, 30)):
-        stage.report_worker(worker, crossing=CrossingBytes(sent=sent, received=1))
-    assert stage.list_kinds("crossing.measured") == []
+        stage.report_worker(worker, traffic=TrafficBytes(sent=sent, received=1))
+    assert stage.list_kinds("traffic.measured") == []
     for sent in (40, 50):
-        stage.report_worker(101, crossing=CrossingBytes(sent=sent, received=1))
-    found = [event for event in stage.events if event.kind == "crossing.measured"]
+        stage.report_worker(101, traffic=TrafficBytes(sent=sent, received=1))
+    found = [event for event in stage.events if event.kind == "traffic.measured"]
     assert [(event.who, event.workers) for event in found] == [
         ("the first node", (0, 1)),
         ("node b", (100, 101)),
@@ -148,7 +148,7 @@ def test_the_bytes_between_machines_are_recorded_once_per_generation(two_nodes) 
     shown = {row.worker: row.sent_bytes for row in stage.ask(AskStatus()).processes if row.role == "worker"}
     assert shown == {0: 10, 1: 20, 100: 30, 101: 50}
     # The next coordinator reads the events, and does not repeat them.
-    assert summarize_events(stage.written).crossing_of == stage.newest.number
+    assert summarize_events(stage.written).traffic_of == stage.newest.number
 
 
 def test_a_smaller_run_keeps_its_first_workers(two_nodes) -> None:

@@ -9,7 +9,7 @@ from elastane.api.spec import RunSpec
 from elastane.api.training_environment import TrainingEnvironment
 from elastane.observability.card import FinishedModel, draw_card_sparkline, write_card_text
 from elastane.observability.finished import write_conclusion
-from elastane.observability.metrics import Crossing, Metrics, Pause, compute_goodput, compute_metrics
+from elastane.observability.metrics import Metrics, Pause, Traffic, compute_goodput, compute_metrics
 
 EVENTS = (
     EventLine(time=1000.0, kind="run.started"),
@@ -176,9 +176,9 @@ def test_goodput_is_the_time_in_steps_without_the_pauses():
 def test_metrics_have_the_bytes_between_machines(make_run):
     detail = {"node": "b", "sent_bytes": 70, "received_bytes": 60}
     event = EventLine(
-        time=1.0, kind="crossing.measured", step=12, generation=3, workers=(100, 101), detail=detail
+        time=1.0, kind="traffic.measured", step=12, generation=3, workers=(100, 101), detail=detail
     )
-    assert compute_metrics(make_run(events=(event,))).crossings == (Crossing(12, 3, "b", 2, 70, 60),)
+    assert compute_metrics(make_run(events=(event,))).traffic == (Traffic(12, 3, "b", 2, 70, 60),)
 
 
 def test_metrics_and_card_are_written_into_the_run_directory(make_run):

@@ -81,7 +81,7 @@ def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
         known: the processes to choose from, each with the name of its log.
 
     Raises:
-        BadInput: it is none of them.
+        BadInput: no process to choose from has this number or name.
     """
     process = f"worker-{text}" if text.isdigit() else text
     if process in known:

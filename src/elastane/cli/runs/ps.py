@@ -86,7 +86,7 @@ def print_processes(name: str, answer: Answer) -> None:
     console.print(Text(f"{name}: {', '.join(_list_facts(answer))}"))
     if answer.note:
         console.print(answer.note, markup=False)
-    for line in describe_crossing(answer.processes):
+    for line in describe_traffic(answer.processes):
         console.print(line, markup=False)
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
     nodes = ("node",) if any(row.node for row in answer.processes) else ()
@@ -105,7 +105,7 @@ def print_processes(name: str, answer: Answer) -> None:
     print_wide(console, build_table((*nodes, "role", *numbers, "state"), cells, numbers=numbers))
 
 
-def describe_crossing(processes: Iterable[ProcessInfo]) -> list[str]:
+def describe_traffic(processes: Iterable[ProcessInfo]) -> list[str]:
     """Return what each machine exchanges with the others in a usual step, once all its workers know it."""
     workers = sorted(
         (row for row in processes if row.role == "worker" and row.state in ("member", "draining")),

@@ -111,7 +111,11 @@ class PeerConnection:
             self._watch(stream, read | (selectors.EVENT_WRITE if unsent else 0))
 
     def read(self) -> tuple[bytearray, Payload] | None:
-        """Return the next message and its payload; None: not of a message yet. Errors: `FrameStream.read`."""
+        """Return the next message and its payload; None: a mark, or a part of a header.
+
+        Raises:
+            BlockingIOError, EOFError, Malformed, OSError: as `FrameStream.read`.
+        """
         read = self.stream.read()
         if read is None or read[0]:
             return read

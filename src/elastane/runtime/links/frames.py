@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 
 from elastane.api.untrusted_data import Malformed
-from elastane.runtime.links.crossing import StreamBytes
 from elastane.runtime.links.encryption import EncryptedSocket
 
 HEADER = struct.Struct("<IQ")
@@ -28,6 +27,14 @@ class FrameLimits:
 
     message: int
     payload: int
+
+
+@dataclass(slots=True)
+class StreamBytes:
+    """The bytes on one connection so far, as they are before encryption; its thread alone changes them."""
+
+    sent: int = 0
+    received: int = 0
 
 
 class FrameStream:

@@ -18,10 +18,16 @@ from elastane.api.machine_address import LOOPBACK_ONLY, MachineAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
 from elastane.runtime.links.connection import PeerConnection
-from elastane.runtime.links.crossing import StreamBytes
 from elastane.runtime.links.encryption import Encryption
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
-from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
+from elastane.runtime.links.frames import (
+    Buffer,
+    FrameLimits,
+    FrameStream,
+    Payload,
+    StreamBytes,
+    build_frame,
+)
 from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
 from elastane.runtime.links.inherited_descriptors import close_in_children
 from elastane.runtime.links.memory_mark import MemoryMark, has_mark

@@ -2,25 +2,17 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 
-from elastane.api.control import CrossingBytes
+from elastane.api.control import TrafficBytes
 from elastane.api.membership import Generation, NodeName, WorkerId
+from elastane.runtime.links.frames import StreamBytes
 
 WINDOW_STEPS = 10
 """Measured before anything is reported, so that the state that a joiner copies does not count."""
 
 
-@dataclass(slots=True)
-class StreamBytes:
-    """The bytes on one connection so far, as they are before encryption; its thread alone changes them."""
-
-    sent: int = 0
-    received: int = 0
-
-
-class CrossingMeter:
+class TrafficMeter:
     """Measures what crosses between this worker's machine and others, from one step to the next.
 
     Everything on a connection to another machine counts: gradients, values, votes and state.
@@ -36,7 +28,7 @@ class CrossingMeter:
         self._generation = 0
         self._last: tuple[int, int, int] | None = None
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW_STEPS)
-        self._measured: tuple[int, CrossingBytes] | None = None
+        self._measured: tuple[int, TrafficBytes] | None = None
 
     def place(self, generation: Generation) -> None:
         """Learn the machines of the members of a generation."""
@@ -60,14 +52,14 @@ class CrossingMeter:
         self._last = step, sent, received
         if len(self._window) == WINDOW_STEPS:
             each_sent, each_received = (round(median(some)) for some in zip(*self._window, strict=True))
-            self._measured = generation, CrossingBytes(sent=each_sent, received=each_received)
+            self._measured = generation, TrafficBytes(sent=each_sent, received=each_received)
 
     def _count(self) -> tuple[int, int]:
         own = self._nodes.get(self._worker)
         far = [stream for peer, stream in self._streams.items() if self._nodes.get(peer, own) != own]
         return sum(stream.sent for stream in far), sum(stream.received for stream in far)
 
-    def find_bytes(self, generation: int) -> CrossingBytes | None:
+    def find_bytes(self, generation: int) -> TrafficBytes | None:
         """Return the bytes of a usual step of a generation; None: not measured yet. From any thread."""
         measured = self._measured
         return measured[1] if measured is not None and measured[0] == generation else None

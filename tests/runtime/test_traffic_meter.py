@@ -1,14 +1,15 @@
 """The bytes that a worker exchanges with other machines in a step."""
 
-from elastane.api.control import CrossingBytes
+from elastane.api.control import TrafficBytes
 from elastane.api.membership import Generation, Member
-from elastane.runtime.links.crossing import WINDOW_STEPS, CrossingMeter, StreamBytes
+from elastane.runtime.links.frames import StreamBytes
+from elastane.runtime.links.traffic import WINDOW_STEPS, TrafficMeter
 
 
-def make_meter() -> tuple[CrossingMeter, dict[int, StreamBytes]]:
+def make_meter() -> tuple[TrafficMeter, dict[int, StreamBytes]]:
     """Return the meter of worker 0, with peer 1 on its machine and 100 on another."""
     streams = {1: StreamBytes(), 100: StreamBytes()}
-    meter = CrossingMeter(0, streams)
+    meter = TrafficMeter(0, streams)
     nodes = {0: "a", 1: "a", 100: "b"}
     members = tuple(Member(worker, "127.0.0.1", 1, node=node) for worker, node in nodes.items())
     meter.place(Generation(3, 1, members, planned=True))
@@ -27,7 +28,7 @@ def test_only_bytes_to_other_machines_count() -> None:
         assert meter.find_bytes(3) is None
         exchange(streams, 50, 60)
         meter.end_step(3, step)
-    assert meter.find_bytes(3) == CrossingBytes(sent=50, received=60)
+    assert meter.find_bytes(3) == TrafficBytes(sent=50, received=60)
 
 
 def test_copied_state_does_not_count() -> None:
@@ -35,7 +36,7 @@ def test_copied_state_does_not_count() -> None:
     for step in range(WINDOW_STEPS + 1):
         exchange(streams, 10**9 if step < WINDOW_STEPS // 2 else 50)
         meter.end_step(3, step)
-    assert meter.find_bytes(3) == CrossingBytes(sent=50, received=0)
+    assert meter.find_bytes(3) == TrafficBytes(sent=50, received=0)
 
 
 def test_each_generation_is_measured_anew() -> None:
@@ -55,4 +56,4 @@ def test_rounds_between_steps_belong_to_the_step_that_follows() -> None:
         meter.end_step(3, step)
         exchange(streams, 7)
         meter.end_step(3, step)
-    assert meter.find_bytes(3) == CrossingBytes(sent=57, received=0)
+    assert meter.find_bytes(3) == TrafficBytes(sent=57, received=0)
