@@ -40,7 +40,12 @@ class StandbyTrackers:
         """Wait until this machine is in charge, then keep the process until the context ends."""
         while not is_in_charge():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(LOOK_S)
-        self._keeper = TrackerKeeper(self._run_dir, self._chosen, self._say).__enter__()
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, unless it runs already."""
+        if self._keeper is None:
+            self._keeper = TrackerKeeper(self._run_dir, self._chosen, self._say).__enter__()
 
     def finish(self, grace_s: float) -> None:
         """Wait until the trackers have everything, at most this many seconds, if this machine feeds them."""

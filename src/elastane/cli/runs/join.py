@@ -259,6 +259,8 @@ def _run_to_end(
         )
         if concludes:
             write_final_event(run_dir, over)
+            # The run may end before the trackers learn that this machine took charge.
+            trackers.start()
         if not left:
             trackers.finish(choose_grace(over))
     return over, concludes
