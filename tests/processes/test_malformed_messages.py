@@ -14,6 +14,7 @@ pytestmark = pytest.mark.processes
         ("short message", "shared"),
         ("no state", "shared"),
         ("no state", "tcp"),
+        ("no reports", "tcp"),
         ("short sums", "tcp"),
     ],
 )

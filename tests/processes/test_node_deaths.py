@@ -53,6 +53,27 @@ def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_eq
     assert not machines.run_dir.endpoint.exists()
 
 
+def test_a_worker_that_joined_reports_the_steps_that_only_dead_workers_had_made(machines, play_reference):
+    machines.begin("--steps=40", "--paced-from=9", "--withhold-from=5", options=("--digest-every=1",))
+    machines.wait_for_members(FIRST, 2)
+    wait_until(lambda: machines.wait_for_answer().step == 8, "the first eight steps are made")
+    assert machines.count_steps() <= 4
+    machines.join("b")
+    machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE}")
+    machines.step_until_members("b")
+    machines.kill(FIRST)
+    machines.stop_pacing()
+    ended = machines.end("b")
+    assert ended.outcome.code == 0, ended.describe()
+    expected = play_reference(40)
+    assert ended.losses == expected.losses
+    assert len(ended.digests) == 40
+    assert ended.digests.items() >= expected.digests.items()
+    assert ended.messages == expected.messages
+    assert ended.model_digest == expected.model_digest
+    assert ended.verdict.problems == ()
+
+
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)

@@ -13,7 +13,7 @@ from elastane.api import control
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
-from elastane.runtime.links.coordinator_link import CoordinatorLink
+from elastane.runtime.links.coordinator_link import MOST_REPORTS, CoordinatorLink
 
 WAIT_S = 20
 
@@ -120,6 +120,24 @@ def test_events_acknowledged_by_a_later_step_are_not_sent_again(coordinators, li
     time.sleep(0.2)
     coordinators.disconnect()
     assert list_event_keys(coordinators.receive_until(is_report_of(3), term=2)) == ["b"]
+
+
+def test_a_joiner_reports_what_it_has_taken_over_once(coordinators, link):
+    link.take_over([build_report(1), build_report(2)], [build_event("a", 1)])
+    first = coordinators.receive_until(is_report_of(2))
+    # A second donor of the state has acknowledged less.
+    link.take_over([build_report(1), build_report(2)], [build_event("a", 1), build_event("b", 2)])
+    link.report_step(build_report(3))
+    second = coordinators.receive_until(is_report_of(3))
+    assert (list_event_keys(first), list_event_keys(second)) == (["a"], ["b"])
+    assert [report.line.step for report in second[-1].reports] == [3]
+
+
+def test_many_reports_go_in_several_messages(coordinators, link):
+    link.take_over([build_report(step) for step in range(1, 2 * MOST_REPORTS + 2)], [])
+    received = coordinators.receive_until(is_report_of(2 * MOST_REPORTS + 1))
+    sizes = [len(message.reports) for message in received if isinstance(message, control.StepReports)]
+    assert sizes == [MOST_REPORTS, MOST_REPORTS, 1]
 
 
 def test_flush_returns_after_everything_is_sent(coordinators, link):

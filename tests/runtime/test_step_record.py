@@ -37,7 +37,7 @@ def script(lines, monkeypatch, tmp_path):
         lines[max(lines)] = [dict(values), dict(files)]
 
     monkeypatch.setattr(reporter, "report_step", observe_step)
-    monkeypatch.setattr(reporter, "update_record", observe_record)
+    monkeypatch.setattr(reporter.steps, "update_record", observe_record)
     return script
 
 

@@ -35,7 +35,6 @@ class Checker:
         self.workers = workers
         self.rounds: dict[int, tuple[RoundKind, RoundOutcome]] = {}
         self.began = self.steps = began
-        self.witnesses: dict[int, set[WorkerId]] = {}
         self.finished: set[WorkerId] = set()
         self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
         self.orphaned = False
@@ -90,7 +89,6 @@ class Checker:
         if kind == "train":
             expect(outcome.step <= self.steps + 1, f"step {outcome.step} committed after step {self.steps}")
             self.steps = max(self.steps, outcome.step)
-            self.witnesses.setdefault(outcome.step, set()).add(worker)
 
     def check_application(self, worker: WorkerProcess, held: frozenset[int]) -> None:
         """Check that the state that a worker holds is that of the reference run."""
@@ -164,10 +162,6 @@ class Checker:
         for worker in living:
             held |= worker.member.held
         return set(range(self.shape.rest)) <= held
-
-    def is_ledger_excused(self, step: int) -> bool:
-        """Return whether all workers that made this step died before a coordinator learned of it."""
-        return not self.witnesses[step] & self.finished
 
     def record_dismissal(self, worker: WorkerId) -> None:
         self.finished.add(worker)

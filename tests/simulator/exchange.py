@@ -106,7 +106,7 @@ class Exchange:
         expected = get_reference(self.world.shape).sums[step][block]
         expect(total == expected, f"worker {self.worker} has a wrong sum of block {block} in step {step}")
 
-    def send_state(self, peer: WorkerId, fetch: messages.Fetch) -> None:
+    def send_state(self, peer: WorkerId, fetch: messages.Fetch, reports: bytes) -> None:
         memory = self.memory
         payload: Payload = {(-2, unit): memory.parameters[unit] for unit in fetch.values}
         for unit in fetch.states:
@@ -121,6 +121,7 @@ class Exchange:
             committed=fetch.committed,
             values=fetch.values,
             states=fetch.states,
+            reports=reports,
         )
         self.world.trace(lambda: f"worker {self.worker} serves {peer}: {message}")
         self.world.peer_network.send(self.worker, peer, message, payload)

@@ -1,5 +1,7 @@
 """A simulated worker's reports to the coordinator: its state, lost peers, unacknowledged steps."""
 
+import msgspec
+
 from elastane.api.control import CheckpointPart, PeerLost, StepReport, StepReports, WorkerReport, WorkerState
 from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
@@ -27,6 +29,7 @@ class Reporter:
         self._unacknowledged: list[StepReport] = []
         self._reported: WorkerReport | None = None
         self._began_s = 0.0
+        self._has_trained = False
 
     def repeat(self, state: WorkerState, compute_s: float) -> None:
         """Send everything again, because messages may be lost."""
@@ -41,6 +44,17 @@ class Reporter:
 
     def acknowledge(self, step: int) -> None:
         self._unacknowledged = [r for r in self._unacknowledged if r.line.step > step]
+
+    def hand_over(self) -> bytes:
+        """Return the reports of steps that no coordinator has acknowledged, for a worker that joins."""
+        return msgspec.msgpack.encode(self._unacknowledged)
+
+    def take_over(self, handed: bytes) -> None:
+        """Take over the reports of a worker that sends the state, if this one has made no step before it."""
+        if not self._has_trained:
+            known = {report.line.step for report in self._unacknowledged}
+            reports = msgspec.msgpack.decode(handed, type=list[StepReport])
+            self._unacknowledged += [report for report in reports if report.line.step not in known]
 
     def report(self, state: WorkerState, compute_s: float) -> None:
         """Report the worker's position, if it has changed.
@@ -79,6 +93,7 @@ class Reporter:
 
     def add_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
         now = self.world.clock.now
+        self._has_trained = True
         generation = 0 if self.member.generation is None else self.member.generation.number
         line = LedgerLine(
             step=outcome.step,

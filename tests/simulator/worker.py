@@ -126,6 +126,8 @@ class SimWorker(WorkerProcess):
         if self.world.share_memory(self.worker, sender) and not self._exchange.is_readable(sender, message):
             return
         self._exchange.store_payload(sender, payload)
+        if isinstance(message, messages.State) and message.reports:
+            self._reporter.take_over(message.reports)
         self.handle(events.Received(sender, message))
 
     def handle_lost_peer(self, peer: WorkerId) -> None:
@@ -178,7 +180,8 @@ class SimWorker(WorkerProcess):
                     self.worker, peer, message, self._exchange.build_payload(peer, message)
                 )
             case actions.SendState(peer, fetch):
-                self._exchange.send_state(peer, fetch)
+                reports = self._reporter.hand_over() if fetch.needs_reports else b""
+                self._exchange.send_state(peer, fetch, reports)
             case actions.LoadState(peer, state):
                 transfer = _describe_transfer(peer, state)
                 self.world.narrate(

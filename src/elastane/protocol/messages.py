@@ -223,13 +223,27 @@ class Fetch(PeerMessage, frozen=True, kw_only=True):
     states: tuple[int, ...] = ()
     released: bool = False
 
+    @property
+    def needs_reports(self) -> bool:
+        """Whether the sender may lack the report of the last step: a worker that joins has not made it."""
+        return self.released and bool(self.values)
+
 
 class State(PeerMessage, frozen=True, kw_only=True):
-    """The answer to a `Fetch`; the bytes are the payload of the frame."""
+    """The answer to a `Fetch`; the bytes are the payload of the frame.
+
+    Args:
+        committed: the round of the `Fetch`.
+        values: the units with values in the payload.
+        states: the units with optimizer state in the payload.
+        reports: the reports of steps that the coordinator may not have, for a worker that takes the values of
+            the last of these steps and has made none of them; the protocol does not read them.
+    """
 
     committed: int
     values: tuple[int, ...] = ()
     states: tuple[int, ...] = ()
+    reports: bytes = b""
 
 
 AnyPeerMessage: TypeAlias = Status | PartialSumsReady | SumsReady | Vote | Published | Current | Fetch | State

@@ -54,7 +54,7 @@ class Evaluation:
         with trainer.iterate_exclusively("an evaluation"):
             round_ = self._enter()
             yield from self._iterate_microbatches(round_)
-            trainer.take_outcome(round_.outcome)
+            trainer.take_outcome(round_.outcome, trainer.step)
         trainer.seeds.end_evaluation(trainer.step)
         self.gathered.complete(round_.outcome.sums)
         self.sums = drop_gathered(round_.outcome.sums)

@@ -55,6 +55,13 @@ class CoordinatorSink(Protocol):
     def request_report(self) -> None: ...
 
 
+class ReportKeeper(Protocol):
+    """The keeper of the reports that go from one worker to another with the state."""
+
+    def hand_over(self) -> bytes: ...
+    def take_over(self, handed: bytes) -> None: ...
+
+
 class CheckpointSink(Protocol):
     """The receiver of the reactor's requests for checkpoints."""
 
@@ -79,6 +86,7 @@ class Reactor:
         measure_norms: votes carry norms, for clipping or for a scaler.
         mesh: the connections to the peers; None: the process trains alone.
         coordinator: receives reports; None: the process trains alone.
+        reports: keeps the reports of steps; None: the process trains alone.
 
     Attributes:
         directives: the directives for the training thread.
@@ -97,6 +105,7 @@ class Reactor:
         measure_norms: bool,
         mesh: Mesh | None = None,
         coordinator: CoordinatorSink | None = None,
+        reports: ReportKeeper | None = None,
     ) -> None:
         self.member = member
         self.directives: SimpleQueue[Directive] = SimpleQueue()
@@ -107,7 +116,7 @@ class Reactor:
         self._state = state
         self._mesh = mesh
         self.traffic = None if mesh is None else TrafficMeter(member.worker, mesh.streams)
-        self._coordinator = coordinator
+        self._coordinator, self._reports = coordinator, reports
         self._payloads = Payloads(gradients, state, member, self._find_arenas)
         self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -174,15 +183,16 @@ class Reactor:
         assert self._mesh is not None, "messages come from the mesh"
         try:
             self._payloads.receive(sender, message, payload)
+            if isinstance(message, messages.State) and message.reports and self._reports is not None:
+                self._reports.take_over(message.reports)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # The process has ended, and its memory is gone; the broken connection will show that.
             return
         except (OSError, ValueError, LookupError, struct.error) as error:
             if find_exhausted_resource(error) is not None:
                 raise  # the sender lives, but this worker cannot take the message
-            # The message announces memory that does not exist: the sender is broken and counts as dead.
-            kind = type(message).__name__
-            problem = f"its {kind} refers to memory that does not exist: {escape_line(str(error))}"
+            # It announces memory that does not exist, or bytes that are none: the sender counts as dead.
+            problem = f"its {type(message).__name__} cannot be read: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
             self._mesh.disown(sender)
             return
@@ -230,6 +240,7 @@ class Reactor:
                     committed=fetch.committed,
                     values=fetch.values,
                     states=fetch.states,
+                    reports=self._hand_reports_over(fetch),
                 )
                 self._send(peer, state, self._payloads.build_state(peer, fetch.values, fetch.states))
             case actions.LoadState(peer, state):
@@ -276,6 +287,9 @@ class Reactor:
                 self.directives.put(ReactorFailure(_build_disagreement_error(why)))
             case actions.FailDivergence(why):
                 self.directives.put(ReactorFailure(_build_divergence_error(why)))
+
+    def _hand_reports_over(self, fetch: messages.Fetch) -> bytes:
+        return self._reports.hand_over() if fetch.needs_reports and self._reports is not None else b""
 
     def _take_snapshot(self, snapshot: actions.TakeSnapshot) -> None:
         assert self.checkpoints is not None, "only a run with checkpoints takes snapshots"

@@ -15,10 +15,9 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
-from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_secret
 from elastane.api.machine_address import LOOPBACK_ONLY, read_machine_address
-from elastane.api.records import Digest, EventLine, LedgerLine, Samples
+from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned, Probe
 from elastane.observability import evaluations
 from elastane.protocol import events
@@ -27,6 +26,7 @@ from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.encryption import load_encryption
 from elastane.runtime.links.mesh import Mesh
+from elastane.runtime.open_reports import OpenReports
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
@@ -50,6 +50,7 @@ class Reporter:
         finished: the script has ended.
         ending: why the script ended the run before its last step; empty if it did not.
         stopped: the user ended the run before its last step.
+        steps: the reports of steps that the coordinator may not have.
         tracking: feeds the trackers of a process that trains alone; None: it has none.
         leave_loop: ends the run of a script that has ended inside its loop; returns whether it could.
     """
@@ -68,9 +69,6 @@ class Reporter:
         self._pinned: Pinned | None = None
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
-        # Reports of steps that wait for their digest, or to which the script may still add records.
-        self._held_back: list[control.StepReport] = []
-        self._awaits_digest = self._awaits_script = False
         self.state: TrainingState | None = None
         self.checkpoint_writer: CheckpointWriter | None = None
         self.complete = self.finished = False
@@ -88,6 +86,7 @@ class Reporter:
             self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
+        self.steps = OpenReports(self._link, self._send_step)
 
     def connect(
         self,
@@ -109,6 +108,7 @@ class Reporter:
             measure_norms=measure_norms,
             mesh=self._mesh,
             coordinator=self._link,
+            reports=self.steps,
         )
         return self._reactor
 
@@ -186,49 +186,18 @@ class Reporter:
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
         )
-        self._held_back.append(report)
-        self._awaits_digest, self._awaits_script = digest_due, True
-
-    def update_record(self, values: Mapping[str, float], files: Mapping[str, WrittenFile]) -> None:
-        """Set the values and files that the script has recorded so far for the last step."""
-        if self._held_back:
-            newest = self._held_back[-1]
-            line = msgspec.structs.replace(newest.line, logged=dict(values), artifacts=dict(files))
-            self._held_back[-1] = msgspec.structs.replace(newest, line=line)
-
-    def release_step(self) -> None:
-        """Release the report of the last step: the script will record nothing more of it."""
-        self._awaits_script = False
-        self._release()
-
-    def set_digest(self, step: int, digest: Digest) -> None:
-        """Add the digest of the state after a step to its report."""
-        for i, report in enumerate(self._held_back):
-            if report.line.step == step:
-                line = msgspec.structs.replace(report.line, digest=digest)
-                self._held_back[i] = msgspec.structs.replace(report, line=line)
-        self._awaits_digest = False
-        self._release()
+        self.steps.add(report, digest_due=digest_due)
 
     def report_complete(self) -> None:
         """Report that all workers have committed the last step."""
         self.complete = True
-        self.release_all()
+        self.steps.send_all()
 
-    def release_all(self) -> None:
-        """Report all committed steps, without waiting for digests or for the script."""
-        self._awaits_digest = self._awaits_script = False
-        self._release()
-
-    def _release(self) -> None:
-        if self._awaits_digest or self._awaits_script:
-            return
-        reports, self._held_back = self._held_back, []
-        for report in reports:
-            if self._link is not None:
-                self._link.report_step(report)
-            if self.tracking is not None:
-                self.tracking.add_step(report.line)
+    def _send_step(self, report: control.StepReport) -> None:
+        if self._link is not None:
+            self._link.report_step(report)
+        if self.tracking is not None:
+            self.tracking.add_step(report.line)
 
     def _build_report(self) -> control.WorkerReport:
         member, mesh = self._member, self._mesh

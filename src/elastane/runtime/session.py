@@ -318,7 +318,7 @@ class Run:
         trainer = self._get_trainer()
         if not (self._ending and not step.begun):
             step.check_ended()
-        self._reporter.release_step()
+        self._reporter.steps.end_record()
         self._heartbeat.beat(Phase.USER)
         self._finished = step.last or bool(self._ending)
         if step.ended_epoch and not self._finished and trainer.schedule.each_epoch:

@@ -215,7 +215,7 @@ class Trainer:
 
     def _report_record(self) -> None:
         self.state.replicated.recorded = self.record.digest
-        self.reporter.update_record(self.record.values, self.record.files)
+        self.reporter.steps.update_record(self.record.values, self.record.files)
 
     @contextmanager
     def iterate_exclusively(self, name: str) -> Iterator[None]:
@@ -251,7 +251,7 @@ class Trainer:
             round_ = self.create_round("evaluate", 0, checkpoint=True)
             for _ in round_:
                 raise AssertionError("a checkpoint has no virtual ranks")
-            self.take_outcome(round_.outcome)
+            self.take_outcome(round_.outcome, self.step)
         self.heartbeat.beat(Phase.USER)
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
@@ -272,7 +272,7 @@ class Trainer:
         outcome = commit.outcome
         self.gradients.forget()
         # The digests in these votes describe the state before this step.
-        self.take_outcome(outcome)
+        self.take_outcome(outcome, outcome.step - 1)
         scale = compute_gradient_scale(outcome, scaling=self.scaling, largest_norm=self.clip_grad_norm)
         # Read before the step: a schedule changes them after it.
         rates = read_learning_rates(self.state.optimizer)
@@ -288,11 +288,11 @@ class Trainer:
         self.reactor.post(events.Applied())
         return AppliedStep(scale.norm, scale.skipped, rates)
 
-    def take_outcome(self, outcome: RoundOutcome) -> None:
-        """Take the digests that the votes of any round may carry."""
+    def take_outcome(self, outcome: RoundOutcome, step: int) -> None:
+        """Take the digests of the state after a step, which the votes of any later round may carry."""
         if len(outcome.digests.keys() - {REPLICATED_BLOCK}) == len(self.layout.blocks):
             self.digest = combine_digests(outcome.digests)
-            self.reporter.set_digest(self.step, self.digest)
+            self.reporter.steps.set_digest(step, self.digest)
 
     def settle(self) -> None:
         """Make the last round, in which all workers agree on the digest of the finished state."""
@@ -301,7 +301,7 @@ class Trainer:
             round_ = self.create_round("settle", 0)
             for _ in round_:
                 raise AssertionError("settling has no virtual ranks")
-            self.take_outcome(round_.outcome)
+            self.take_outcome(round_.outcome, self.step)
         self.state.guard.remove()
         self.gradients.forget()
         self.reporter.report_complete()

@@ -184,7 +184,7 @@ def _report_failure(text: str, *, lost: bool = False) -> int:
     # A script may fail before it joins, mostly at its imports; report that too.
     reporter = get_reporter() or Reporter(worker_settings.get_settings())
     # Report the committed steps before the failure.
-    reporter.release_all()
+    reporter.steps.send_all()
     reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(FLUSH_S)
     return 1

@@ -10,6 +10,7 @@ later one. The worker creates the file ``held`` and waits until the test creates
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+from elastane.api import control
 from elastane.api.checkpoints import parse_checkpoint_age
 from elastane.protocol import actions, events, messages
 from elastane.runtime import worker, worker_settings
@@ -25,6 +27,7 @@ from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.links import connection
+from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -58,6 +61,28 @@ def pace(first: int) -> None:
             wait_for(f"gate-{training.step + 1}", "gates")
 
     _around(Trainer, "take_script_changes", before=wait)
+
+
+def withhold_reports(first: int) -> None:
+    """Let the first machine report neither the steps from ``first`` on nor their events."""
+    own = worker_settings.get_settings()
+    if own.run_dir is None or own.run_dir.node:
+        return
+
+    send = CoordinatorLink.send
+
+    def withhold_step(link: CoordinatorLink, report: control.StepReport) -> None:
+        if report.line.step >= first:
+            link._sent = sys.maxsize
+
+    def withhold_event(link: CoordinatorLink, message: control.FromWorker) -> None:
+        if isinstance(message, control.WorkerEvent) and message.event.step >= first:
+            link._unconfirmed.append((message.event.step, message))
+        else:
+            send(link, message)
+
+    _around(CoordinatorLink, "report_step", before=withhold_step)
+    CoordinatorLink.send = withhold_event
 
 
 def wait_if_worker(number: int, name: str) -> None:

@@ -8,6 +8,7 @@ from sys import argv
 from elastane.protocol.messages import PartialSumsReady, State, SumsReady, Vote
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.mesh import Mesh
+from elastane.runtime.state.payload import pack_state
 
 SENDER, FROM_ROUND = 1, 6
 kind = argv.pop(1)
@@ -30,6 +31,9 @@ def send_malformed(mesh, peer, message, payload=None):
             return send(mesh, peer, State(generation=generation, committed=1), [b"short"])
         case "no state":
             return send(mesh, peer, State(generation=generation, committed=1), [bytes(16)])
+        case "no reports":
+            state = State(generation=generation, committed=1, reports=b"junk")
+            return send(mesh, peer, state, pack_state({}, {}))
         case "unknown block":
             part = ((0, 1),)
             return send(

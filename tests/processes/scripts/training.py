@@ -33,6 +33,7 @@ parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the
 parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optimizer state is wrong")
 parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
+parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
 parser.add_argument("--record-sent-sums", action="store_true")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
@@ -40,6 +41,8 @@ options = parser.parse_args()
 faults.record_work()
 if options.record_sent_sums:
     faults.record_sent_sums()
+if options.withhold_from is not None:
+    faults.withhold_reports(options.withhold_from)
 if options.renew_bytes is not None:
     faults.renew_keys(options.renew_bytes)
 for fault in options.fault:

@@ -6,9 +6,10 @@ Training steps never wait for it. While the coordinator is down, reports wait he
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Connection: TypeAlias = "ClientConnection | ThreadedConnection"
 REPORT_S = 0.5
 FLUSH_S = 0.05
+MOST_REPORTS = 256
+"""The most reports of steps in one message, whose size is limited."""
 RETRY_S = 0.05
 CONNECT_TIMEOUT_S = 5.0
 
@@ -105,6 +108,28 @@ class CoordinatorLink:
         if not isinstance(message, control.WorkerEvent):
             # The coordinator only records an event, so the event can wait for the next message.
             self._wake.set()
+
+    def list_unacknowledged(self) -> tuple[list[control.StepReport], list[control.WorkerEvent]]:
+        """Return the steps, and the events, that no coordinator has acknowledged, oldest first."""
+        with self._lock:
+            events = [event for _, event in self._unconfirmed]
+            waiting = [message for message in self._outgoing if isinstance(message, control.WorkerEvent)]
+            return list(self._steps), events + waiting
+
+    def take_over(self, steps: Iterable[control.StepReport], events: Iterable[control.WorkerEvent]) -> None:
+        """Report the steps and events of another worker, before the first ones of this worker."""
+        with self._lock:
+            new = [report for report in steps if report.line.step > self._reported]
+            self._steps.extend(new)
+            self._reported = new[-1].line.step if new else self._reported
+            known = {event.key for _, event in self._unconfirmed}
+            known |= {message.key for message in self._outgoing if isinstance(message, control.WorkerEvent)}
+            self._outgoing += [
+                msgspec.structs.replace(event, worker=self._worker)
+                for event in events
+                if event.key not in known
+            ]
+        self._wake.set()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is sent and every step acknowledged; return False after the timeout."""
@@ -188,7 +213,7 @@ class CoordinatorLink:
                 messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
                 outgoing, reported = list(self._outgoing), self._reported
                 messages += outgoing
-                unsent = [report for report in self._steps if report.line.step > self._sent]
+                unsent = [report for report in self._steps if report.line.step > self._sent][:MOST_REPORTS]
                 if unsent:
                     messages.append(control.StepReports(worker=self._worker, reports=tuple(unsent)))
                 lost_peers = set(self._lost)
