@@ -1,6 +1,6 @@
 """The Trainer of Elastane beside that of transformers: the same arguments, one process, one thread.
 
-    python benchmarks/transformers_trainer.py [--pairs 7] [--steps 24]
+    python benchmarks/transformers_trainer.py [--pairs 7] [--steps 24] [--samples 4]
 
 It trains a small Llama with each of them in turn, compares all losses and weights bit for bit, and prints the
 ratio of their speeds: median, lowest and highest of all pairs. A ratio above 1 means that Elastane is faster.
@@ -23,6 +23,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, Trainin
 
 from spread import format_spread
 
+LENGTH = 128
+"""The tokens of a sample."""
 WARM = 4
 """Steps before the measurement: they allocate memory, and a run rehearses its first microbatch."""
 
@@ -49,7 +51,7 @@ class StepTimes(TrainerCallback):
 
 
 def train(
-    trainer_class: Any, steps: int, accumulation: int
+    trainer_class: Any, steps: int, accumulation: int, batch_size: int
 ) -> tuple[tuple[float, float], list[float], list[torch.Tensor]]:
     """Return the medians of a step, the losses and the weights of one training."""
     torch.set_num_threads(1)
@@ -65,13 +67,13 @@ def train(
     )
     model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(0, config.vocab_size, (256, 128), generator=generator)
+    tokens = torch.randint(0, config.vocab_size, (256, LENGTH), generator=generator)
     samples = [{"input_ids": row, "labels": row} for row in tokens]
     times = StepTimes()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=4,
+            per_device_train_batch_size=batch_size,
             gradient_accumulation_steps=accumulation,
             max_steps=steps,
             learning_rate=1e-3,
@@ -88,19 +90,20 @@ def train(
     return times.compute_medians(), losses, [tensor.clone() for tensor in trainer.model.state_dict().values()]
 
 
-def compare(pairs: int, steps: int, accumulation: int) -> dict[str, Any]:
+def compare(pairs: int, steps: int, accumulation: int, batch_size: int) -> dict[str, Any]:
     """Train pairs, in alternating order, and return the comparison."""
     classes = (transformers.Trainer, elastane.integrations.transformers.Trainer)
     times: list[tuple[tuple[float, float], tuple[float, float]]] = []
     is_equal = True
     for number in range(pairs):
         order = (0, 1) if number % 2 == 0 else (1, 0)
-        found = {which: train(classes[which], steps, accumulation) for which in order}
+        found = {which: train(classes[which], steps, accumulation, batch_size) for which in order}
         is_equal = is_equal and found[0][1] == found[1][1]
         is_equal = is_equal and all(map(torch.equal, found[0][2], found[1][2]))
         times.append((found[0][0], found[1][0]))
     return {
         "accumulation": accumulation,
+        "tokens_of_a_microbatch": batch_size * LENGTH,
         "pairs": pairs,
         "losses_and_weights_equal": is_equal,
         **{
@@ -120,13 +123,17 @@ def main() -> None:
     )
     parser.add_argument("--pairs", type=int, default=7, help="trainings with each of the two")
     parser.add_argument("--steps", type=int, default=24, help="steps of a training")
+    parser.add_argument("--samples", type=int, default=4, help=f"samples of a microbatch, of {LENGTH} tokens")
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = [compare(options.pairs, options.steps, accumulation) for accumulation in (1, 2)]
+    rows = [compare(options.pairs, options.steps, accumulation, options.samples) for accumulation in (1, 2)]
     for row in rows:
         equal = "equal, bit for bit" if row["losses_and_weights_equal"] else "DIFFERENT"
-        print(f"accumulation {row['accumulation']}, {row['pairs']} pairs: losses and weights {equal}")
+        print(
+            f"accumulation {row['accumulation']}, {row['tokens_of_a_microbatch']} tokens per microbatch, "
+            f"{row['pairs']} pairs: losses and weights {equal}"
+        )
         for name in ("time", "processor_time"):
             found = row[name]
             theirs, ours = (format_spread(found[who], "s", digits=3) for who in ("theirs_s", "ours_s"))
