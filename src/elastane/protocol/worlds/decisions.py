@@ -357,13 +357,13 @@ def _stop_world(turn: _Turn, cause: StopCause, why: str, *, grace_s: float | Non
     if not isinstance(phase, Running):
         return
     grace_s = turn.world.rules.grace_s if grace_s is None else min(grace_s, turn.world.rules.grace_s)
+    turn.actions.append(AnnounceStop())
     turn.record("stop.announced", why=why, detail={"grace_s": grace_s})
     deadline_s = turn.now_s + grace_s
     turn.update(
         phase=Stopping(cause, why, turn.now_s, deadline_s, phase.living, turn.now_s - phase.began_s),
         stopped_s=turn.now_s,
     )
-    turn.actions.append(AnnounceStop())
 
 
 def _leave_world(turn: _Turn) -> None:

@@ -48,12 +48,14 @@ class Handover:
         self._directory = directory
         self._latest: Commit | None = None
         self._stop_announced = threading.Event()
+        # The main thread sets this at once; the thread that sets the event may have to wait for it.
+        self._signalled = False
         self._written = threading.Event()
 
     @property
     def stop_announced(self) -> bool:
         """Whether this process has to end, because the number of processes changes."""
-        return self._stop_announced.is_set()
+        return self._signalled or self._stop_announced.is_set()
 
     def wait_for_stop(self, most_s: float) -> bool:
         """Wait until the stop is announced; return whether it was."""
@@ -119,7 +121,7 @@ class Handover:
             return
         woken, wake = os.pipe()
         os.set_blocking(wake, False)
-        before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        before = signal.signal(signal.SIGTERM, self._note_signal)
         wakeup_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         thread = threading.Thread(target=self._serve, args=(woken,), name="elastane-handover", daemon=True)
         thread.start()
@@ -130,6 +132,10 @@ class Handover:
             signal.signal(signal.SIGTERM, before)
             os.close(wake)
             thread.join()
+
+    def _note_signal(self, _number: int, _frame: object) -> None:
+        # Not the event: the main thread may hold its lock.
+        self._signalled = True
 
     def _serve(self, woken: int) -> None:
         with os.fdopen(woken, "rb", buffering=0) as signals:
