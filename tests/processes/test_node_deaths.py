@@ -74,6 +74,26 @@ def test_a_worker_that_joined_reports_the_steps_that_only_dead_workers_had_made(
     assert ended.verdict.problems == ()
 
 
+def test_other_machines_take_part_again_when_every_copy_of_the_state_is_lost(
+    machines, assert_attempts_equal_reference
+):
+    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
+    machines.wait_for_members(FIRST, 2)
+    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
+    machines.join("b")
+    machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE}")
+    machines.step_until_members("b")
+    rows = machines.wait_for_answer().processes
+    machines.signal([row.pid for row in rows if row.role == "worker"], signal.SIGKILL)
+    machines.wait_for("node.joined", "node b", times=2)
+    machines.stop_pacing()
+    ended = machines.end(FIRST)
+    assert_attempts_equal_reference(ended)
+    (resumed,) = ended.find_events("run.resumed")
+    assert resumed.why.split(":")[0] == "every copy of the state was lost"
+    assert machines.wait("b") == 0
+
+
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)

@@ -244,19 +244,26 @@ def _hold_name(run_dir: RunDir) -> Iterator[None]:
 def _run_to_end(
     run_dir: RunDir, record: RunRecord, address: MachineAddress, slots: int, say: Callable[[str], None]
 ) -> tuple[RunOver, bool]:
-    """Take part to the end, and feed the trackers of the run once this machine is in charge.
+    """Take part in every attempt to the end, and feed the trackers of the run once this machine is in charge.
 
     Returns:
         The outcome, and whether this machine has to write the results of the run.
     """
     from elastane.attempts.final_event import write_final_event
+    from elastane.attempts.next_attempt import wait_for_next_attempt
     from elastane.attempts.standby_trackers import StandbyTrackers
     from elastane.attempts.supervision import choose_grace
 
+    following: RunRecord | None = record
     with StandbyTrackers(RunDir(run_dir.root), record.spec.log, say) as trackers:
-        over, concludes, left = asyncio.run(
-            _take_part(run_dir, record, address, slots, trackers=trackers, say=say)
-        )
+        while following is not None:
+            record, following = following, None
+            over, concludes, left = asyncio.run(
+                _take_part(run_dir, record, address, slots, trackers=trackers, say=say)
+            )
+            if over.lost and not (concludes or left):
+                say(f"{over.why}; waiting for the machine that began the run to resume it")
+                following = wait_for_next_attempt(run_dir, record)
         if concludes:
             write_final_event(run_dir, over)
             # The run may end before the trackers learn that this machine took charge.

@@ -1,0 +1,50 @@
+"""The wait of a joined machine for the next attempt of a run whose state was lost.
+
+The machine that began the run resumes it from its newest checkpoint. The others wait: if their command
+ended, the scheduler that started it would give the devices of their machine away.
+"""
+
+import time
+
+from elastane.api.endpoint import read_endpoint
+from elastane.api.errors import ElastaneError
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.api.untrusted_data import Malformed
+from elastane.observability.run_files import is_locked, read_record
+
+LOOK_S = 0.5
+UNLOCKED_S = 5.0
+"""How long the run directory may be unlocked. The program that began the run locks it for all attempts."""
+
+
+def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
+    """Wait until the next attempt of a run has begun.
+
+    Args:
+        run_dir: of the run.
+        last: the record of the attempt that has ended.
+
+    Returns:
+        The record of the next attempt; None: nobody resumes the run.
+    """
+    locked_s = time.monotonic()
+    while time.monotonic() - locked_s < UNLOCKED_S:
+        if is_locked(run_dir.lock):
+            locked_s = time.monotonic()
+        if (record := _read_next(run_dir, last)) is not None:
+            return record
+        time.sleep(LOOK_S)
+    return None
+
+
+def _read_next(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
+    """Return the record of the next attempt once its coordinator answers; None: not yet."""
+    try:
+        record = read_record(run_dir)
+        if record.resumed is None or record.resumed == last.resumed:
+            return None
+        return record if read_endpoint(run_dir).term >= record.resumed.first_term else None
+    except (OSError, ElastaneError, Malformed):
+        # The files change now, or the file system is away.
+        return None
