@@ -1,4 +1,4 @@
-"""The wait of a joined machine for the next attempt of a run whose state was lost.
+"""The wait of a joined machine for the next attempt of a run that has lost its state.
 
 The machine that began the run resumes it from its newest checkpoint. The others wait: if their command
 ended, the scheduler that started it would give the devices of their machine away.
@@ -26,7 +26,7 @@ def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
         last: the record of the attempt that has ended.
 
     Returns:
-        The record of the next attempt; None: nobody resumes the run.
+        The record of the next attempt; None: no program resumes the run.
     """
     locked_s = time.monotonic()
     while time.monotonic() - locked_s < UNLOCKED_S:
