@@ -11,9 +11,11 @@ from websockets.sync.server import serve
 
 from elastane.api import control
 from elastane.api.endpoint import CoordinatorEndpoint
-from elastane.api.records import EventLine, LedgerLine, Samples
+from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.runtime.links.coordinator_link import MOST_REPORTS, CoordinatorLink
+
+from .step_reports import build_report
 
 WAIT_S = 20
 
@@ -75,15 +77,6 @@ def link(coordinators):
 def build_event(key: str, step: int) -> control.WorkerEvent:
     event = EventLine(time=1.0, kind="message", step=step)
     return control.WorkerEvent(worker=0, key=key, event=event)
-
-
-def build_report(step: int) -> control.StepReport:
-    samples = Samples(epoch=0, start=0, stop=1, count=1, checksum="")
-    line = LedgerLine(
-        step=step, generation=1, workers={0: ((0, 1),)}, samples=samples, loss=1.0, loss_hex=1.0.hex(),
-        time=1.0, seconds={},
-    )  # fmt: skip
-    return control.StepReport(worker=0, line=line, step_s=0.1, healthy=True)
 
 
 def list_event_keys(messages) -> list[str]:

@@ -4,9 +4,12 @@ import msgspec
 import pytest
 
 from elastane.api import control
-from elastane.api.records import Digest, EventLine, LedgerLine, Samples
+from elastane.api.records import Digest, EventLine
 from elastane.api.untrusted_data import Malformed
-from elastane.runtime.open_reports import MOST_HANDED_STEPS, OpenReports
+from elastane.runtime import open_reports
+from elastane.runtime.open_reports import MOST_HANDED, OpenReports
+
+from .step_reports import build_report
 
 DIGEST = Digest("a", "b", ("c",), ("d",))
 
@@ -28,18 +31,9 @@ class Link:
         self.events += events
 
 
-def open_reports(*events):
+def make_reports(*events):
     link = Link(*events)
     return OpenReports(link, link.report_step), link
-
-
-def build_report(step):
-    samples = Samples(epoch=0, start=0, stop=1, count=1, checksum="")
-    line = LedgerLine(
-        step=step, generation=1, workers={0: ((0, 1),)}, samples=samples, loss=1.0, loss_hex=1.0.hex(),
-        time=1.0, seconds={},
-    )  # fmt: skip
-    return control.StepReport(worker=0, line=line, step_s=0.1, healthy=True)
 
 
 def list_steps(link):
@@ -53,7 +47,7 @@ def train(reports, *steps, digest_due=False):
 
 
 def test_a_report_waits_for_the_script_and_for_its_digest():
-    reports, link = open_reports()
+    reports, link = make_reports()
     reports.add(build_report(1), digest_due=True)
     reports.update_record({"norm": 2.0}, {})
     reports.end_record()
@@ -65,8 +59,8 @@ def test_a_report_waits_for_the_script_and_for_its_digest():
 
 def test_a_joiner_reports_the_steps_and_events_of_the_worker_that_sends_it_the_state():
     event = control.WorkerEvent(worker=0, key="a", event=EventLine(time=1.0, kind="message", step=2))
-    donor, sent = open_reports(event)
-    joiner, link = open_reports()
+    donor, sent = make_reports(event)
+    joiner, link = make_reports()
     train(donor, 1, 2)
     joiner.take_over(donor.hand_over())
     assert (link.steps, link.events) == (sent.steps, [event])
@@ -75,8 +69,8 @@ def test_a_joiner_reports_the_steps_and_events_of_the_worker_that_sends_it_the_s
 
 
 def test_a_joiner_adds_the_digest_that_its_first_votes_bring():
-    donor, _ = open_reports()
-    joiner, link = open_reports()
+    donor, _ = make_reports()
+    joiner, link = make_reports()
     train(donor, 1)
     train(donor, 2, digest_due=True)
     joiner.take_over(donor.hand_over())
@@ -88,8 +82,8 @@ def test_a_joiner_adds_the_digest_that_its_first_votes_bring():
 
 
 def test_a_worker_that_has_made_steps_takes_nothing_over():
-    donor, _ = open_reports()
-    member, link = open_reports()
+    donor, _ = make_reports()
+    member, link = make_reports()
     train(donor, 1, 2)
     train(member, 2)
     member.take_over(donor.hand_over())
@@ -97,17 +91,24 @@ def test_a_worker_that_has_made_steps_takes_nothing_over():
 
 
 def test_a_joiner_takes_over_a_limited_number_of_steps_without_a_gap():
-    donor, _ = open_reports()
-    joiner, link = open_reports()
-    train(donor, *range(1, MOST_HANDED_STEPS + 10))
-    train(donor, MOST_HANDED_STEPS + 10, digest_due=True)
+    donor, _ = make_reports()
+    joiner, link = make_reports()
+    train(donor, *range(1, MOST_HANDED + 10))
+    train(donor, MOST_HANDED + 10, digest_due=True)
     joiner.take_over(donor.hand_over())
-    assert list_steps(link) == list(range(1, MOST_HANDED_STEPS + 1))
+    assert list_steps(link) == list(range(1, MOST_HANDED + 1))
+
+
+def test_reports_that_no_message_can_carry_stay_with_their_worker(monkeypatch):
+    donor, _ = make_reports()
+    train(donor, 1, 2)
+    monkeypatch.setattr(open_reports, "MOST_HANDED_BYTES", len(donor.hand_over()) - 1)
+    assert donor.hand_over() == b""
 
 
 @pytest.mark.parametrize("handed", [b"", b"junk", msgspec.msgpack.encode({"steps": [1]})])
 def test_bytes_that_are_no_reports_are_refused(handed):
-    joiner, link = open_reports()
+    joiner, link = make_reports()
     with pytest.raises(Malformed):
         joiner.take_over(handed)
     assert link.steps == []

@@ -19,11 +19,13 @@ from elastane.api.untrusted_data import Decoder
 from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import LIMITS
 
-MOST_HANDED_STEPS = 512
-"""The most reports of steps that a joiner takes over, oldest first: one message has room for them.
+MOST_HANDED = 512
+"""The most reports of steps, and the most events, that a joiner takes over, oldest first.
 
-There are more only if the coordinator cannot write its ledger for long.
+There are more only if the coordinator cannot write its files for long.
 """
+MOST_HANDED_BYTES = LIMITS.message // 2
+"""Larger reports stay with their worker: its peers take a worker with too long a message for broken."""
 
 
 class HandedReports(msgspec.Struct, frozen=True):
@@ -105,9 +107,13 @@ class OpenReports:
             return b""
         steps, events = self._link.list_unacknowledged()
         steps += self._waiting
-        handed = tuple(steps[:MOST_HANDED_STEPS])
-        awaits_digest = self._awaits_digest and len(handed) == len(steps)
-        return _encode(HandedReports(handed, tuple(events), awaits_digest))
+        handed = HandedReports(
+            tuple(steps[:MOST_HANDED]),
+            tuple(events[:MOST_HANDED]),
+            awaits_digest=self._awaits_digest and len(steps) <= MOST_HANDED,
+        )
+        encoded = _encode(handed)
+        return encoded if len(encoded) <= MOST_HANDED_BYTES else b""
 
     def take_over(self, handed: bytes) -> None:
         """Take over the open reports of a worker that sends the state, if this one has not trained before it.

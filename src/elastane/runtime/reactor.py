@@ -191,7 +191,7 @@ class Reactor:
         except (OSError, ValueError, LookupError, struct.error) as error:
             if find_exhausted_resource(error) is not None:
                 raise  # the sender lives, but this worker cannot take the message
-            # It announces memory that does not exist, or bytes that are none: the sender counts as dead.
+            # A worker sends no such message unless it is broken, so it counts as dead.
             problem = f"its {type(message).__name__} cannot be read: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
             self._mesh.disown(sender)

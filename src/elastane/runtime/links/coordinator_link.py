@@ -112,9 +112,7 @@ class CoordinatorLink:
     def list_unacknowledged(self) -> tuple[list[control.StepReport], list[control.WorkerEvent]]:
         """Return the steps, and the events, that no coordinator has acknowledged, oldest first."""
         with self._lock:
-            events = [event for _, event in self._unconfirmed]
-            waiting = [message for message in self._outgoing if isinstance(message, control.WorkerEvent)]
-            return list(self._steps), events + waiting
+            return list(self._steps), self._list_events()
 
     def take_over(self, steps: Iterable[control.StepReport], events: Iterable[control.WorkerEvent]) -> None:
         """Report the steps and events of another worker, before the first ones of this worker."""
@@ -122,14 +120,17 @@ class CoordinatorLink:
             new = [report for report in steps if report.line.step > self._reported]
             self._steps.extend(new)
             self._reported = new[-1].line.step if new else self._reported
-            known = {event.key for _, event in self._unconfirmed}
-            known |= {message.key for message in self._outgoing if isinstance(message, control.WorkerEvent)}
+            known = {event.key for event in self._list_events()}
             self._outgoing += [
                 msgspec.structs.replace(event, worker=self._worker)
                 for event in events
                 if event.key not in known
             ]
         self._wake.set()
+
+    def _list_events(self) -> list[control.WorkerEvent]:
+        waiting = [message for message in self._outgoing if isinstance(message, control.WorkerEvent)]
+        return [event for _, event in self._unconfirmed] + waiting
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is sent and every step acknowledged; return False after the timeout."""
