@@ -35,15 +35,25 @@ def check_each_sample_once_per_epoch(ended: EndedScript) -> None:
     assert count_samples(ended) == [once, once, once], ended.describe()
 
 
+def list_commits(run: LiveScript) -> set[str]:
+    return {path.name for path in (run.run_dir.root / "horovod").glob("commit-*.pt")}
+
+
+async def wait_for_signal(run: LiveScript, commits: set[str]) -> None:
+    """Wait until a held process has got SIGTERM; it writes its last commit then, none of ``commits``."""
+    await run.wait_until(lambda: bool(list_commits(run) - commits))
+
+
 def test_commits_and_samples_pass_from_one_size_to_the_next(stage, tmp_path):
     async def resize(run: LiveScript) -> None:
         await run.wait_for_note("batch 0-3")
         await run.resize(1)
-        await run.wait_for_event("stop.announced")
+        await wait_for_signal(run, set())
         run.release("hold-0-3")
         await run.wait_for_note("batch 1-5")
+        commits = list_commits(run)
         await run.resize(2)
-        await run.wait_for_event("stop.announced", 2)
+        await wait_for_signal(run, commits)
         run.release("hold-1-5")
 
     holds = ("hold-0-3", "hold-1-5")
@@ -83,7 +93,7 @@ def test_a_host_discovery_script_sets_the_size_of_a_run(stage, tmp_path):
         with FollowedHosts(run.run_dir, spec, remarks.append):
             await run.wait_for_note("batch 0-3")
             hosts.write_text("localhost:2\nelsewhere:8\n")
-            await run.wait_for_event("stop.announced")
+            await wait_for_signal(run, set())
             run.release("hold-0-3")
             await run.wait_for_note("batch 1-2")
             hosts.write_text("this is no host\n")
