@@ -13,6 +13,12 @@ from elastane.claims.terms import SUPERSEDED_CODE, TermOrder
 
 WITHIN_S = 10
 GRACE_S = 2.0
+STANDBY_AFTER_S = 1.0
+"""How long a term has lasted when the next standby is started.
+
+Its imports and the work of the new coordinator then delay different steps. A coordinator that dies within
+this time has a successor that must import first: 0.2 s of processor time, in which training goes on.
+"""
 
 
 class Coordinators:
@@ -113,7 +119,7 @@ class Coordinators:
         self._serving = child
         child.write_line(msgspec.json.encode(TermOrder(self.term, self._silent_s)))
         self._silent_s = 0.0
-        standing_by = asyncio.create_task(self._keep_standby())
+        standing_by = asyncio.create_task(self._keep_standby(STANDBY_AFTER_S))
         try:
             return await child.wait()
         except asyncio.CancelledError:
@@ -126,8 +132,9 @@ class Coordinators:
             child.kill()
             child.close()
 
-    async def _keep_standby(self) -> None:
+    async def _keep_standby(self, after_s: float = 0.0) -> None:
         """Keep a standby running; stop trying for this term once standbys have died too often."""
+        await asyncio.sleep(after_s)
         deaths = Deaths(WITHIN_S)
         while not deaths.too_many:
             try:

@@ -6,6 +6,9 @@ accepts no message. It has already imported all its modules by then, which takes
 
 import argparse
 import asyncio
+
+# `asyncio.to_thread` would import it in the first moments of a term.
+import concurrent.futures.thread  # noqa: F401
 import logging
 import os
 import select

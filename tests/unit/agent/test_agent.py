@@ -212,6 +212,22 @@ def test_the_standby_takes_over_and_another_standby_starts(play_run) -> None:
     assert running.list_kinds().count("coordinator.died") == 1
 
 
+def test_a_coordinator_that_dies_before_its_standby_starts_has_a_successor(play_run, monkeypatch) -> None:
+    monkeypatch.setattr(coordinators, "STANDBY_AFTER_S", 1000.0)
+
+    async def story(running) -> None:
+        answer = await running.wait_until(lambda answer: find_members(answer) == {0})
+        assert find_standby(answer) is None
+        os.kill(find_pid(answer, "coordinator"), signal.SIGKILL)
+        answer = await running.wait_until(lambda answer: answer.term == 2 and find_members(answer) == {0})
+        assert find_standby(answer) is None
+        running.agent.stop()
+
+    over, running = play_run(story, start=1)
+    assert over.code == 130
+    assert "worker.died" not in running.list_kinds()
+
+
 def test_a_dead_standby_is_replaced_in_the_same_term(play_run) -> None:
     async def story(running) -> None:
         answer = await running.wait_until(find_standby)
