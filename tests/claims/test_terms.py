@@ -30,6 +30,21 @@ def test_each_term_is_higher_and_ends_the_one_before(new_term, path):
     assert list_numbers(path) == [1, 2]
 
 
+def test_a_term_is_known_to_be_in_charge_only_while_the_list_shows_it(new_term, path):
+    first, second = new_term(), new_term()
+    assert not first.is_in_charge()
+    first.claim()
+    assert first.is_in_charge()
+    away = path.with_name("away")
+    path.rename(away)
+    assert not first.is_in_charge()
+    away.rename(path)
+    assert first.is_in_charge()
+    second.claim()
+    assert not first.is_in_charge()
+    assert second.is_in_charge()
+
+
 def test_a_number_of_the_agent_is_never_undercut(new_term, path):
     assert new_term(5).claim() == 5
     assert new_term(3).claim() == 6

@@ -47,6 +47,15 @@ class DecisionClaims:
         self._claims, self._own_term, self._first_term = claims, own_term, first_term
         self._record: Decision | None = None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the list is a service, which should not be read many times a second."""
+        return "://" in self._claims.where
+
+    def is_in_charge(self) -> bool:
+        """Return whether the list answers, and holds the term of this process and no later one."""
+        return self._own_term.is_in_charge()
+
     def read(self) -> tuple[tuple[GenerationClaim, ...], OutcomeClaim | None]:
         """Return the claimed generations, in order, and the outcome; wait for the list as long as it takes.
 

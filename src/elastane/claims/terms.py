@@ -131,6 +131,16 @@ class OwnTerm:
             return None
         return None if other is None else Superseded(self.number, other, self._claims.where)
 
+    def is_in_charge(self) -> bool:
+        """Return whether the list answers, and holds this term and no later one."""
+        try:
+            held = self._claims.read()
+        except ElastaneError:
+            return False
+        return (
+            any(one.holds(self._record) for one in held) and find_superseding_term(held, self._record) is None
+        )
+
     def _claim_next(self, held: tuple[HeldSlot, ...]) -> tuple[HeldSlot, ...]:
         """Claim the slot after the held ones; return them with its holder."""
         # An earlier claim of unknown outcome may hold a slot.

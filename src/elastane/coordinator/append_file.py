@@ -70,11 +70,6 @@ class AppendFile:
         self._end = cut_torn_line(self._fd)
 
     @property
-    def size(self) -> int:
-        """The size of all written lines in bytes."""
-        return self._end
-
-    @property
     def last_line(self) -> bytes | None:
         """The last line without its newline; None if the file is empty."""
         return read_line_before(self._fd, self._end)

@@ -8,11 +8,8 @@ import msgspec
 
 from elastane.api.control import StepReport
 from elastane.api.records import LedgerLine
-from elastane.coordinator.append_file import AppendFile, OpenFile, open_copy_to_append, open_to_append
-from elastane.observability.line_files import find_end_of_lines
+from elastane.coordinator.append_file import AppendFile, OpenFile, open_to_append
 from elastane.observability.run_files import decode_ledger_line
-
-MOST_LEFT_BYTES = 1 << 22
 
 
 class Ledger:
@@ -22,8 +19,6 @@ class Ledger:
         path: the path of the file; writing continues after the last whole line in it.
         open_file: opens the file; see `elastane.coordinator.append_file.AppendFile`.
         write: writes like `os.write`.
-        left: a descriptor of the file that an earlier coordinator on another machine may still write, if
-            ``open_file`` has put a copy in its place. Lines that no worker reports here come from it.
     """
 
     def __init__(
@@ -31,15 +26,12 @@ class Ledger:
         path: Path,
         open_file: OpenFile = open_to_append,
         write: Callable[[int, bytes], int] = os.write,
-        *,
-        left: int | None = None,
     ) -> None:
         self._file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
         last = self._file.last_line
         self.last = None if last is None else decode_ledger_line(last)
         self._taken = 0 if self.last is None else self.last.step
-        self._left, self._left_end = left, self._file.size
 
     @property
     def step(self) -> int:
@@ -57,24 +49,10 @@ class Ledger:
 
     def flush(self) -> OSError | None:
         """Write every step that follows the last one; return the error if the disk refuses one, else None."""
-        if self._early and self._taken + 1 not in self._early:
-            self._take_left_lines()
         while (line := self._early.pop(self._taken + 1, None)) is not None:
             self._file.append(msgspec.json.encode(line))
             self._taken, self.last = line.step, line
         return self._file.flush()
-
-    def _take_left_lines(self) -> None:
-        """Take the lines that the earlier coordinator has written, and acknowledged, since it was left."""
-        if self._left is None:
-            return
-        size = os.fstat(self._left).st_size
-        end = find_end_of_lines(self._left, min(size, self._left_end + MOST_LEFT_BYTES), self._left_end)
-        for content in os.pread(self._left, end - self._left_end, self._left_end).splitlines():
-            line = decode_ledger_line(content)
-            if line.step > self._taken:
-                self._early.setdefault(line.step, line)
-        self._left_end = end
 
     def sync(self, step: int) -> bool:
         """Wait until every line up to this step survives a power failure; return False if one cannot."""
@@ -82,19 +60,6 @@ class Ledger:
 
     def close(self) -> None:
         self._file.close()
-
-
-def copy_ledger(path: Path) -> Ledger:
-    """Return a ledger that continues a copy under the same name; see `open_copy_to_append`.
-
-    Raises:
-        OSError: the file cannot be copied.
-    """
-    try:
-        left = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return Ledger(path)
-    return Ledger(path, open_copy_to_append, left=left)
 
 
 def _merge(one: LedgerLine, other: LedgerLine) -> LedgerLine:

@@ -86,8 +86,8 @@ def end_when_done(turn: Turn) -> None:
         if turn.now - since >= LATE_REPORTS_S:
             fail_run(
                 turn,
-                f"the ledger ends at step {roster.progress.recorded} of {roster.progress.step}: the disk "
-                "refused the later lines; look for ledger.stalled in `elastane events`",
+                f"the ledger ends at step {roster.progress.recorded} of {roster.progress.step}: no worker "
+                "reports the next one, or the disk refused it; then `elastane events` shows ledger.stalled",
             )
         return
     if not is_last_checkpoint_settled(turn, since):

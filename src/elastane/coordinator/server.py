@@ -19,6 +19,7 @@ from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
 from elastane.claims.decisions import DecisionClaims
+from elastane.claims.terms import CHECK_EVERY_S
 from elastane.coordinator.actions import (
     Action,
     Claimable,
@@ -32,13 +33,13 @@ from elastane.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.coordinator.append_file import AppendFile, open_copy_to_append
+from elastane.coordinator.append_file import AppendFile, open_copy_to_append, open_to_append
 from elastane.coordinator.awake_clock import AwakeClock
 from elastane.coordinator.claiming import claim_slot
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
-from elastane.coordinator.ledger import Ledger, copy_ledger
+from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
@@ -78,12 +79,9 @@ class Coordinator:
         self._pinned_on_disk = True
         self._stalled = False
         self._durable_step: int | None = None
-        if from_node is None:
-            self._ledger = Ledger(run_dir.ledger)
-            self._events = AppendFile(run_dir.events)
-        else:
-            self._ledger = copy_ledger(run_dir.ledger)
-            self._events = AppendFile(run_dir.events, open_copy_to_append)
+        open_file = open_to_append if from_node is None else open_copy_to_append
+        self._ledger = Ledger(run_dir.ledger, open_file)
+        self._events = AppendFile(run_dir.events, open_file)
         self._secret = read_secret(run_dir)
         self._connections = Connections()
         self._reported: dict[WorkerId, int] = {}
@@ -216,12 +214,13 @@ class Coordinator:
         self._send(worker, Acknowledge(step=min(self._reported.get(worker, 0), written)))
 
     async def _keep_synced(self) -> None:
-        """Flush the files of a run on several machines to the disk, and acknowledge steps only then.
+        """Acknowledge the steps of a run on several machines, once every later coordinator knows them.
 
         This machine may lose its power while the others continue, and then nothing else has those steps.
         """
+        every_s = CHECK_EVERY_S if self._claims.is_remote else SYNC_EVERY_S
         while True:
-            await asyncio.sleep(SYNC_EVERY_S)
+            await asyncio.sleep(every_s)
             step = self._ledger.step
             # In a thread: a slow disk must not delay the run.
             if step != self._durable_step and await asyncio.to_thread(self._sync, step):
@@ -230,7 +229,12 @@ class Coordinator:
                     self._acknowledge(worker)
 
     def _sync(self, step: int) -> bool:
-        return self._ledger.sync(step) and self._events.sync() is None
+        """Return whether every later coordinator knows the steps up to this one, with their events.
+
+        A later one claims its term before it copies the files. So it copies all that this one has synced
+        before a check that finds no later term.
+        """
+        return self._ledger.sync(step) and self._events.sync() is None and self._claims.is_in_charge()
 
     def _flush(self) -> None:
         """Write all waiting lines; lines that the disk refuses stay in order for the next call."""

@@ -8,7 +8,8 @@ import pytest
 
 from elastane.api.control import StepReport
 from elastane.api.records import LedgerLine
-from elastane.coordinator.ledger import Ledger, copy_ledger
+from elastane.coordinator.append_file import open_copy_to_append
+from elastane.coordinator.ledger import Ledger
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_stale_writer_on_another_machine_loses_the_file(path, reports) -> None
     stale = Ledger(path)
     stale.take(reports(1, 2))
     stale.flush()
-    ledger = copy_ledger(path)
+    ledger = Ledger(path, open_copy_to_append)
     assert (ledger.step, read_steps(path)) == (2, [1, 2])
     stale.take(reports(3, seconds=9.0))
     stale.flush()
@@ -112,24 +113,8 @@ def test_a_stale_writer_on_another_machine_loses_the_file(path, reports) -> None
     assert read_steps(path) == [1, 2, 3]
 
 
-def test_lines_that_a_stale_writer_has_acknowledged_are_taken_from_it(path, reports) -> None:
-    stale = Ledger(path)
-    stale.take(reports(1, 2))
-    stale.flush()
-    ledger = copy_ledger(path)
-    # It has acknowledged them, so no worker reports them again.
-    stale.take(reports(3, 4))
-    stale.flush()
-    ledger.take(reports(5))
-    ledger.flush()
-    assert (ledger.step, read_steps(path)) == (5, [1, 2, 3, 4, 5])
-    ledger.take(reports(7))
-    ledger.flush()
-    assert ledger.step == 5
-
-
 def test_a_ledger_that_does_not_exist_yet_needs_no_copy(path, reports) -> None:
-    ledger = copy_ledger(path)
+    ledger = Ledger(path, open_copy_to_append)
     ledger.take(reports(1))
     ledger.flush()
     assert read_steps(path) == [1]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -25,6 +26,10 @@ from elastane.api.control import (
     decode_to_worker,
     encode,
 )
+from elastane.api.coordinator_connection import open_connection
+from elastane.api.endpoint import read_endpoint
+from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
+from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.claims.history import find_newest_term
@@ -39,11 +44,11 @@ WAIT_S = 20
 class Served:
     """A run directory and its listening socket, with one coordinator after the other."""
 
-    def __init__(self, root) -> None:
+    def __init__(self, root, listen: str = "") -> None:
         self.run_dir = RunDir(root)
         self.run_dir.logs.mkdir()
         (self.run_dir.root / CLAIMS).mkdir()
-        spec = RunSpec(name="n", script="train.py")
+        spec = RunSpec(name="n", script="train.py", listen=listen)
         self.run_dir.run.write_bytes(
             msgspec.json.encode(RunRecord(spec=spec, created="2026-01-01T00:00:00Z"))
         )
@@ -253,6 +258,52 @@ def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None
     assert served.process.poll() is None
     served.process.terminate()
     assert b"term 2 begins without a claim" in served.process.stderr.read()
+
+
+@pytest.fixture
+def spread(tmp_path):
+    """Return a run on several machines; its coordinator has begun when the endpoint is published."""
+    spread = Served(tmp_path, listen="127.0.0.1")
+    create_certificate(spread.run_dir)
+    publish_address(spread.run_dir, LOOPBACK_ONLY)
+    spread.start()
+    until = time.monotonic() + WAIT_S
+    while not spread.run_dir.endpoint.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    yield spread
+    spread.kill()
+    spread.listening.close()
+    for fd in {spread.lifeline, spread.agent_end}:
+        os.close(fd)
+
+
+def list_acknowledged(worker) -> list[int]:
+    """Return the acknowledged steps until the end of the connection."""
+    steps = []
+    with suppress(ConnectionClosed):
+        while True:
+            steps.append(receive(worker, Acknowledge).step)
+    return steps
+
+
+def test_a_superseded_coordinator_acknowledges_no_step_that_its_successor_may_not_know(spread, line) -> None:
+    def report(step: int) -> bytes:
+        made = StepReport(worker=0, line=line(step), step_s=0.1, healthy=False)
+        return encode(StepReports(worker=0, reports=(made,)))
+
+    endpoint = read_endpoint(spread.run_dir)
+    with open_connection(endpoint, SECRET, largest_bytes=1 << 20, timeout_s=WAIT_S) as worker:
+        worker.send(encode_ready_report(), text=True)
+        worker.send(report(1), text=True)
+        while receive(worker, Acknowledge).step < 1:
+            pass
+        # Another machine takes charge, and copies the ledger.
+        OwnTerm(open_claim_list(str(spread.run_dir.root / CLAIMS)), at_least=2).claim()
+        worker.send(report(2), text=True)
+        steps = list_acknowledged(worker)
+    assert set(steps) <= {1}
+    assert spread.process.wait(WAIT_S) == SUPERSEDED_CODE
 
 
 def test_the_coordinator_ends_with_its_agent(served) -> None:
