@@ -76,6 +76,7 @@ class OwnTerm:
         self._record = self._make_record(at_least)
         self.claimed = self._warned = False
         self.before: TermClaim | None = None
+        self._checked_slot = 1
 
     @property
     def record(self) -> TermClaim:
@@ -133,13 +134,17 @@ class OwnTerm:
 
     def is_in_charge(self) -> bool:
         """Return whether the list answers, and holds this term and no later one."""
+        if not self.claimed:
+            return False
         try:
-            held = self._claims.read()
+            # A later term has a later slot than all that were read before.
+            held = self._claims.read(self._checked_slot)
         except ElastaneError:
             return False
-        return (
-            any(one.holds(self._record) for one in held) and find_superseding_term(held, self._record) is None
-        )
+        if find_superseding_term(held, self._record) is not None:
+            return False
+        self._checked_slot = max((one.slot for one in held), default=self._checked_slot)
+        return True
 
     def _claim_next(self, held: tuple[HeldSlot, ...]) -> tuple[HeldSlot, ...]:
         """Claim the slot after the held ones; return them with its holder."""
