@@ -13,10 +13,10 @@ import warnings
 from itertools import pairwise
 from statistics import median, quantiles
 
-WIDTH, SAMPLES, BATCH, ACCUMULATED = 512, 2048, 32, 4
+SAMPLES, BATCH, ACCUMULATED = 2048, 32, 4
 
 
-def train(strategy: str, epochs: int) -> float:
+def train(strategy: str, epochs: int, width: int) -> float:
     """Train and return the time of a step, in seconds: the fastest tenth, without the first epoch.
 
     Other load on the machine makes some steps slower and none faster.
@@ -34,7 +34,7 @@ def train(strategy: str, epochs: int) -> float:
         def __init__(self) -> None:
             super().__init__()
             self.layers = nn.Sequential(
-                nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10)
+                nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
             )
             self.times: tuple[float, ...] = ()
 
@@ -50,7 +50,7 @@ def train(strategy: str, epochs: int) -> float:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
-    data = TensorDataset(torch.randn(SAMPLES, WIDTH), torch.randint(10, (SAMPLES,)))
+    data = TensorDataset(torch.randn(SAMPLES, width), torch.randint(10, (SAMPLES,)))
     module = Wide()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,9 +70,10 @@ def train(strategy: str, epochs: int) -> float:
     return quantiles((after - before for before, after in pairwise(times)), n=10)[0]
 
 
-def measure(strategy: str, epochs: int) -> float:
+def measure(strategy: str, epochs: int, width: int) -> float:
     """Return the time of a step in a process of its own."""
-    command = [sys.executable, __file__, "--strategy", strategy, "--epochs", str(epochs)]
+    command = [sys.executable, __file__, "--strategy", strategy]
+    command += ["--epochs", str(epochs), "--width", str(width)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(output.split()[-1])
 
@@ -81,13 +82,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--width", type=int, default=512, help="of each of the two hidden layers")
     parser.add_argument("--strategy", help="measure this one only, and print seconds")
     options = parser.parse_args()
     if options.strategy:
-        print(train(options.strategy, options.epochs))
+        print(train(options.strategy, options.epochs, options.width))
         return
     pairs = [
-        (measure("elastane", options.epochs), measure("auto", options.epochs))
+        (
+            measure("elastane", options.epochs, options.width),
+            measure("auto", options.epochs, options.width),
+        )
         for _ in range(options.repetitions)
     ]
     speeds = sorted(theirs / ours for ours, theirs in pairs)

@@ -119,10 +119,10 @@ async def drain_first_of_three(run) -> None:
     await run.resize(3)
     for joiner in (1, 2):
         await run.wait_for_event("worker.ready", f"worker {joiner}")
-    await run.step_until(lambda answer: find_members(answer) == {0, 1, 2})
+    await run.step_until(lambda answer: find_members(answer) == {0, 1, 2}, patience_s=0.3)
     answer = await run.ask(AskDrain(worker=0))
     assert answer.ok, answer.why
-    await run.step_until(lambda answer: get_state(answer, 0) == "")
+    await run.step_until(lambda answer: get_state(answer, 0) == "", patience_s=0.3)
     run.stop_pacing()
 
 

@@ -35,8 +35,6 @@ SCRIPTS = Path(__file__).with_name("scripts")
 WAIT_S = 120
 SHORT_S = 2
 POLL_S = 0.02
-LAST_STEPS, LAST_STEPS_S = 4, 2.0
-"""Before each of the last steps, `LiveRun.step_until` waits so long for its condition."""
 VIRTUAL_RANKS = 8
 
 
@@ -94,15 +92,20 @@ class LiveRun:
         """Create a file in the run directory that workers wait for."""
         (self.run_dir.root / name).touch()
 
-    async def step_until(self, done: Callable[[Answer], bool]) -> Answer:
-        """Let a paced run make one step after the other until its status fulfils ``done``."""
+    async def step_until(self, done: Callable[[Answer], bool], *, patience_s: float = 0.0) -> Answer:
+        """Let a paced run make one step after the other until its status fulfils ``done``.
+
+        Args:
+            done: the condition.
+            patience_s: how long it waits for the condition after each step. On a busy machine the condition
+                may take longer than the few steps of a short run. A worker that waits long counts as hung.
+        """
         answer = await self.wait_until(lambda answer: answer.step > 0)
         while not done(answer):
             assert answer.step < answer.steps, "the run made its last step before the condition held"
-            if answer.steps - answer.step <= LAST_STEPS:
-                # On a busy machine, what the condition waits for may take longer than a few steps.
+            if patience_s:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_STEPS_S):
+                    async with asyncio.timeout(patience_s):
                         return await self.wait_until(done)
             self.touch(f"gate-{answer.step + 1}")
             following = answer.step + 1
