@@ -151,6 +151,8 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
 
 
 @pytest.mark.long
+# Ten deaths alone take two and a half minutes.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("series", range(5))
 def test_the_machine_in_charge_dies_ten_times(series, machines, assert_equals_reference):
     """Together fifty deaths of the coordinator's machine, each with other workers and another age."""
