@@ -113,7 +113,7 @@ class NodeCoordinator(SimCoordinator):
         self._waiting: list[Input] = []
         self.term = own_term.number
         world.files.term = max(world.files.term, self.term)
-        self._durable_step = world.files.step
+        self._durable_step = 0
         outlet = CoordinatorOutlet(world, self.term)
         super().__init__(outlet, self.term, world.skews.get(node, 0.0))
         outlet.coordinator = self

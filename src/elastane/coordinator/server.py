@@ -86,7 +86,9 @@ class Coordinator:
         self._connections = Connections()
         self._reported: dict[WorkerId, int] = {}
         if self._record.spec.listen:
-            self._durable_step = self._ledger.step
+            # Also the lines of the files that this one begins with: a later coordinator may have copied them
+            # before the last ones were written.
+            self._durable_step = 0
         self._claims = claims
         self._clock = AwakeClock()
         self._roster = self._create_roster(term)

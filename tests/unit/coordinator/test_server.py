@@ -27,7 +27,7 @@ from elastane.api.control import (
     encode,
 )
 from elastane.api.coordinator_connection import open_connection
-from elastane.api.endpoint import read_endpoint
+from elastane.api.endpoint import build_endpoint
 from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
 from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import CLAIMS, RunDir
@@ -95,16 +95,19 @@ class Served:
         self.process.stdin.close()
         self.process.stderr.close()
 
+    def close(self) -> None:
+        self.kill()
+        self.listening.close()
+        for fd in {self.lifeline, self.agent_end}:
+            os.close(fd)
+
 
 @pytest.fixture
 def served(tmp_path):
     served = Served(tmp_path)
     served.start()
     yield served
-    served.kill()
-    served.listening.close()
-    for fd in {served.lifeline, served.agent_end}:
-        os.close(fd)
+    served.close()
 
 
 def receive(worker, kind):
@@ -262,20 +265,15 @@ def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None
 
 @pytest.fixture
 def spread(tmp_path):
-    """Return a run on several machines; its coordinator has begun when the endpoint is published."""
+    """Return a run on several machines, with the endpoint of its coordinator."""
     spread = Served(tmp_path, listen="127.0.0.1")
-    create_certificate(spread.run_dir)
+    certificate = create_certificate(spread.run_dir)
     publish_address(spread.run_dir, LOOPBACK_ONLY)
+    port = spread.listening.getsockname()[1]
+    spread.endpoint = build_endpoint(spread.run_dir, LOOPBACK_ONLY, port, certificate)
     spread.start()
-    until = time.monotonic() + WAIT_S
-    while not spread.run_dir.endpoint.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
     yield spread
-    spread.kill()
-    spread.listening.close()
-    for fd in {spread.lifeline, spread.agent_end}:
-        os.close(fd)
+    spread.close()
 
 
 def list_acknowledged(worker) -> list[int]:
@@ -292,8 +290,7 @@ def test_a_superseded_coordinator_acknowledges_no_step_that_its_successor_may_no
         made = StepReport(worker=0, line=line(step), step_s=0.1, healthy=False)
         return encode(StepReports(worker=0, reports=(made,)))
 
-    endpoint = read_endpoint(spread.run_dir)
-    with open_connection(endpoint, SECRET, largest_bytes=1 << 20, timeout_s=WAIT_S) as worker:
+    with open_connection(spread.endpoint, SECRET, largest_bytes=1 << 20, timeout_s=WAIT_S) as worker:
         worker.send(encode_ready_report(), text=True)
         worker.send(report(1), text=True)
         while receive(worker, Acknowledge).step < 1:
@@ -320,10 +317,7 @@ def standby(tmp_path):
     served = Served(tmp_path)
     served.start(serving=False)
     yield served
-    served.kill()
-    served.listening.close()
-    for fd in {served.lifeline, served.agent_end}:
-        os.close(fd)
+    served.close()
 
 
 def test_a_standby_opens_no_file_and_accepts_no_message_before_its_term(standby) -> None:
