@@ -56,7 +56,8 @@ def train(strategy: str, epochs: int, width: int) -> float:
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(
             strategy=strategy,
-            accelerator="cpu",
+            accelerator="auto",
+            devices=1,
             max_epochs=epochs,
             accumulate_grad_batches=ACCUMULATED,
             logger=False,

@@ -18,6 +18,8 @@ from elastane.recipes.optimization import build_learning_rate_schedule, build_op
 from elastane.recipes.recipe import Recipe
 from torch.utils.data import DataLoader
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 class PlainLoop:
     """The training of a recipe in a plain loop, step by step."""
@@ -25,7 +27,7 @@ class PlainLoop:
     def __init__(self, recipe: Recipe, data: RecipeData, tokenizer: Any) -> None:
         samples: Any = data.train
         self._recipe = recipe
-        self._model = build_model(recipe, tokenizer)
+        self._model = build_model(recipe, tokenizer).to(DEVICE)
         self._optimizer = build_optimizer(self._model, recipe.training)
         # Every contestant is measured with a plain loop beside it, so this one trains as long as both.
         steps = 2 * recipe.training.steps
@@ -39,7 +41,9 @@ class PlainLoop:
         """Make one step of as many microbatches as the recipe has."""
         ranks = self._recipe.batch.virtual_ranks
         for _ in range(ranks):
-            loss, tokens = causal_loss_sum(self._model, self._load())
+            batch = self._load()
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=self._recipe.training.autocast):
+                loss, tokens = causal_loss_sum(self._model, batch)
             (loss / (tokens * ranks)).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._recipe.training.clip_grad_norm)
         self._optimizer.step()
@@ -52,6 +56,13 @@ class PlainLoop:
             self._batches = iter(self._loader)
             batch = next(self._batches)
         return batch
+
+
+def read_clock() -> float:
+    """Return the time in seconds, when the GPU, if there is one, has done all that it was given."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 class PairedTimes:
@@ -69,15 +80,15 @@ class PairedTimes:
 
     def end_step(self) -> None:
         """Note the end of a contestant's step, and make the plain step."""
-        ended_s = time.perf_counter()
+        ended_s = read_clock()
         if self._plain is None:
             self._plain = self._build()
             self._plain.step()
         else:
-            began_s = time.perf_counter()
+            began_s = read_clock()
             self._plain.step()
-            self.pairs.append((ended_s - self._began_s, time.perf_counter() - began_s))
-        self._began_s = time.perf_counter()
+            self.pairs.append((ended_s - self._began_s, read_clock() - began_s))
+        self._began_s = read_clock()
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(self.pairs))

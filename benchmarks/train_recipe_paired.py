@@ -24,7 +24,7 @@ from elastane.runtime.state.optimizer_guard import OptimizerGuard
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from paired_steps import PairedTimes, PlainLoop
+from paired_steps import DEVICE, PairedTimes, PlainLoop
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     if kind == "recipe":
         train_with_script(named, times)
     elif kind == "trainer":
-        train_with_trainer(recipe, build_model(recipe, tokenizer), data, times)
+        train_with_trainer(recipe, build_model(recipe, tokenizer).to(DEVICE), data, times)
     else:
         loop = PlainLoop(recipe, data, tokenizer)
         for _ in range(recipe.training.steps):
@@ -92,7 +92,8 @@ def train_with_trainer(recipe: Recipe, model: nn.Module, data: Any, times: Paire
         max_grad_norm=recipe.training.clip_grad_norm,
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
+        bf16=recipe.training.autocast,
         disable_tqdm=True,
         remove_unused_columns=False,
     )

@@ -19,10 +19,12 @@ from typing import Any
 import elastane.integrations.transformers
 import torch
 import transformers
+from elastane.runtime.state.devices import pin_kernels, pin_libraries
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from spread import format_spread
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTH = 128
 """The tokens of a sample."""
 WARM = 4
@@ -80,7 +82,7 @@ def train(
             logging_steps=1,
             save_strategy="no",
             report_to="none",
-            use_cpu=True,
+            use_cpu=DEVICE.type == "cpu",
             disable_tqdm=True,
         )
         trainer = trainer_class(model=model, args=arguments, train_dataset=samples, callbacks=[times])
@@ -127,6 +129,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    # Both compute with the same kernels, those of a run.
+    pin_libraries()
+    pin_kernels(DEVICE)
     rows = [compare(options.pairs, options.steps, accumulation, options.samples) for accumulation in (1, 2)]
     for row in rows:
         equal = "equal, bit for bit" if row["losses_and_weights_equal"] else "DIFFERENT"

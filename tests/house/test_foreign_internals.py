@@ -92,6 +92,7 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_C": ("torch", lambda: torch),
     "_current_graph_task_id": ("torch", lambda: torch._C),
     "_foreach_mul_": ("torch", lambda: torch),
+    "_foreach_norm": ("torch", lambda: torch),
     "_opt_called": ("torch", make_stepped_optimizer),
     "_scale": ("torch", make_used_scaler),
     "_per_optimizer_states": ("torch", make_used_scaler),

@@ -254,10 +254,20 @@ def test_a_plan_says_if_no_number_of_workers_fits():
     assert not any("fits" in sentence for sentence in sentences["5GB"])
 
 
-def test_a_gpu_has_no_partial_sums_and_its_host_has_no_activations():
-    size = plan(load("llama-tiny"), "1").sizes[0]
+def test_a_gpu_has_the_partial_sums_if_its_memory_suffices_for_them():
+    size = plan(load("llama-tiny"), "1:1GB").sizes[0]
     trained = size.parameters_bytes
-    assert size.gpu_bytes == trained + trained + size.largest_bytes + 2 * trained + size.activations_bytes
+    assert size.gpu_bytes == size.memory_bytes
+    # The final sum of the step, and a mirror of the parameters.
+    assert size.host_bytes == 2 * trained
+
+
+def test_a_small_gpu_has_no_partial_sums():
+    size = plan(load("llama-tiny"), "1:10MB").sizes[0]
+    trained = size.parameters_bytes
+    largest = size.gpu_gradients_bytes - trained
+    assert 0 < largest < trained
+    assert size.gpu_bytes == trained + trained + largest + 2 * trained + size.activations_bytes
     assert size.host_bytes == size.gradients_bytes + trained
 
 

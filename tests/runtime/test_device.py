@@ -1,6 +1,7 @@
 """Training on a CUDA device in one process; ``tests/processes/test_devices.py`` has whole runs on it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,13 +9,15 @@ from torch import nn, optim
 from torch.nn import functional
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state import devices
+from elastane.runtime.state import devices, slot_memory
 from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import Mirrored
+from elastane.runtime.state.slot_memory import DeviceSlots, StagedSlots
+from elastane.runtime.state_meter import compute_squared_norms
 
 from .lessons import Lesson, assert_alike, assert_same_bits, train_elastic, train_plain
-from .test_gradients import Worker, sum_alone
+from .test_gradients import Worker, find_parts, sum_alone
 from .test_models import MODELS, build_batch_norm_model, build_mlp
 from .test_optimizers import compute_digests, join, large, make_lesson, train_on
 
@@ -88,27 +91,6 @@ def test_mixed_precision_trains_to_the_same_bits_sharded():
     assert_same_bits(train_elastic(lesson).model, train_elastic(lesson, copies=2).model)
 
 
-def test_gradients_from_the_device_sum_to_the_same_bits_as_those_from_the_cpu():
-    worker = Worker(4)
-    worker.gradients._copier = copier = GradientCopier(torch.device("cuda"))
-    inner = worker.gradients.begin_leaf
-
-    def begin_leaf(*args):
-        inner(*args)
-        leaf = worker.gradients._leaf
-        add, held = leaf.add, {}
-        leaf.add = lambda number, gradient: (
-            add(number, None)
-            if gradient is None
-            else copier.copy(held.setdefault(number, gradient.to("cuda")), lambda host: add(number, host))
-        )
-
-    worker.gradients.begin_leaf = begin_leaf
-    worker.compute(list(range(4)))
-    for sums, expected in zip(worker.gradients.slots.sums, sum_alone(4), strict=True):
-        assert torch.equal(sums, expected)
-
-
 def test_a_gradient_is_delivered_as_it_was_computed_while_the_device_is_busy():
     copier, delivered = GradientCopier(torch.device("cuda")), []
     busy = torch.randn(2048, 2048, device="cuda")
@@ -119,6 +101,82 @@ def test_a_gradient_is_delivered_as_it_was_computed_while_the_device_is_busy():
     copier.wait()
     assert all(tensor.is_pinned() for tensor in delivered)
     assert [tensor.unique().tolist() for tensor in delivered] == [[float(value)] for value in range(20)]
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_gradients_added_on_the_host_give_the_same_bits(monkeypatch, copies):
+    lesson = move_to_device(Lesson(build_mlp))
+    expected = train_elastic(lesson, copies=copies)
+    assert isinstance(expected.run._trainer.state.placement.slots, DeviceSlots)
+    monkeypatch.setattr(slot_memory, "MEMORY_FACTOR", 1 << 50)
+    staged = train_elastic(lesson, copies=copies)
+    assert isinstance(staged.run._trainer.state.placement.slots, StagedSlots)
+    assert staged.losses == expected.losses
+    assert_same_bits(staged.model, expected.model)
+    assert staged.run.digest == expected.run.digest
+
+
+class DeviceWorker(Worker):
+    """The worker of ``test_gradients.py`` with its partial sums on the GPU."""
+
+    device = "cuda"
+    make_memory = staticmethod(lambda layout: DeviceSlots(layout, devices.SideStream(layout.device)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_sums_on_the_device_have_the_bits_of_those_on_the_cpu(size):
+    worker = DeviceWorker(size)
+    worker.compute(list(range(size)))
+    for block in range(len(worker.layout.blocks)):
+        worker.gradients.slots.reduce(block, find_parts([worker], block, worker))
+    for sums, expected in zip(worker.gradients.slots.sums, sum_alone(size), strict=True):
+        assert torch.equal(sums, expected)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_blocks_are_on_the_host_when_they_are_announced_while_the_device_is_busy(streams):
+    worker = DeviceWorker(2)
+    slots, layout = worker.gradients.slots, worker.layout
+    trained = [block for block in range(len(layout.blocks)) if not layout.is_buffers(block)]
+    seen = {}
+
+    def keep(blocks):
+        seen.update({b: layout.view_block(slots.sums, b).clone() for b in blocks if b in trained})
+
+    busy = torch.randn(2048, 2048, device="cuda")
+    side = torch.cuda.Stream()
+    for rank in range(2):
+        worker.gradients.begin_leaf(rank, keep if rank else None)
+        with torch.cuda.stream(side if streams == 2 else torch.cuda.current_stream()):
+            for number, parameter in enumerate(layout.parameters):
+                for _ in range(20):
+                    busy = torch.tanh(busy @ busy)
+                gradient = torch.full(parameter.shape, 1.0 + number, device="cuda") + 0 * busy[0, 0]
+                worker.gradients._touched.add(number)
+                slots.memory.deliver(gradient, partial(worker.gradients._leaf.add, number))
+        extents = layout.buffer_extents
+        worker.gradients.end_leaf(
+            [torch.zeros(e.shape, dtype=layout.sections[e.section].dtype) for e in extents]
+        )
+    assert sorted(seen) == trained
+    for number, extent in enumerate(layout.extents):
+        assert extent.view_flat(slots.sums).unique().tolist() == [2.0 + 2 * number]
+    assert all(torch.equal(seen[b], layout.view_block(slots.sums, b)) for b in trained)
+
+
+def test_squared_norms_do_not_depend_on_the_other_blocks():
+    generator = torch.Generator("cuda").manual_seed(0)
+    blocks = [
+        torch.randn(length, device="cuda", generator=generator)
+        for length in (1 << 20, 5000, 1 << 20, 1, 77_777)
+    ]
+    together = compute_squared_norms(blocks)
+    assert together == [compute_squared_norms([block])[0] for block in blocks]
+    assert together[1:3] == compute_squared_norms(blocks[1:3])
+    expected = [block.double().square().sum().item() for block in blocks]
+    assert together == pytest.approx(expected, rel=1e-12)
+    blocks[1][7] = float("inf")
+    assert compute_squared_norms(blocks)[1] == float("inf")
 
 
 def test_parameters_on_two_devices_are_refused():

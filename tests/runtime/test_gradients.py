@@ -8,17 +8,28 @@ from torch import nn
 
 from elastane.protocol.shares import assign_shares
 from elastane.protocol.tree import cover, expand_spans
+from elastane.runtime.state.devices import SideStream
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.slot_memory import DeviceSlots, HostSlots, StagedSlots
+
+MEMORIES = {
+    "host": HostSlots,
+    "device": lambda layout: DeviceSlots(layout, SideStream(layout.device)),
+    "staged": lambda layout: StagedSlots(layout, SideStream(layout.device)),
+}
 
 
 class Worker:
     """The gradients of one worker without training: random numbers seeded by the virtual rank."""
 
+    device = "cpu"
+    make_memory = staticmethod(MEMORIES["host"])
+
     def __init__(self, size: int, *, exact: bool = True) -> None:
-        model = nn.Sequential(nn.Linear(5, 7000), nn.BatchNorm1d(3))
+        model = nn.Sequential(nn.Linear(5, 7000), nn.BatchNorm1d(3)).to(self.device)
         self.layout = ModelLayout(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        self.gradients = Gradients(self.layout, exact=exact)
+        self.gradients = Gradients(self.layout, exact=exact, memory=self.make_memory(self.layout))
         self.gradients.begin_round(size)
         self.announced: list[int] = []
 
@@ -33,7 +44,7 @@ class Worker:
             for number, parameter in order[: len(order) - (rank % 3 == 2)]:
                 gradient = torch.randn(parameter.shape, generator=generator)
                 self.gradients._touched.add(number)
-                self.gradients._leaf.add(number, gradient)
+                self.gradients._leaf.add(number, gradient.to(self.device))
             buffers = [torch.zeros(p.shape, dtype=self._dtype(p)) + rank for p in self.layout.buffer_extents]
             self.gradients.end_leaf(buffers)
 
@@ -42,6 +53,14 @@ class Worker:
 
     def list_parts(self) -> list[tuple[tuple, int]]:
         return [(part.spans, part.slot) for part in self.gradients.slots.list_parts()]
+
+
+@pytest.fixture(autouse=True, params=MEMORIES, scope="module")
+def memory(request):
+    """Add gradients in each kind of memory; a device is other memory of the CPU here."""
+    Worker.make_memory = staticmethod(MEMORIES[request.param])
+    yield
+    Worker.make_memory = staticmethod(MEMORIES["host"])
 
 
 def find_parts(workers: list["Worker"], block: int, writable: "Worker | None") -> list[tuple]:
@@ -124,7 +143,7 @@ def test_adding_a_pair_in_portions_gives_the_same_bits():
     expected = target + (one + other)
     gradients.slots.add_pair(target, one, other)
     assert torch.equal(target, expected)
-    assert gradients.slots._scratch[target.dtype].numel() < target.numel() / 2
+    assert gradients.slots._scratch[target.dtype, target.device].numel() < target.numel() / 2
 
 
 class Aliased(nn.Module):

@@ -8,11 +8,12 @@ from torch import optim
 
 from elastane.api.errors import BadInput
 from elastane.runtime import assembly
-from elastane.runtime.state import devices, gpu_assignment
+from elastane.runtime.state import devices, gpu_assignment, placement
 from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.state.placement import InPlace, Mirrored, choose_placement
+from elastane.runtime.state.slot_memory import DeviceSlots, StagedSlots, are_added_on_device
 
 from .lessons import Lesson, assert_same_bits, prepare_lesson, train_elastic
 from .test_models import (
@@ -38,13 +39,14 @@ from .test_optimizers import (
 )
 
 
-@pytest.fixture
-def mirrored(monkeypatch):
+@pytest.fixture(params=[DeviceSlots, StagedSlots], ids=["added there", "added on the host"])
+def mirrored(request, monkeypatch):
     """Return a function that trains as `elastic` does, with a mirrored model."""
 
     def train(lesson, how=train_elastic, **wishes):
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "choose_placement", Mirrored)
+            patch.setattr(placement, "choose_slots", request.param)
             return how(lesson, **wishes)
 
     return train
@@ -224,6 +226,12 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
     model[1].running_mean = model[1].running_mean.to("meta")
     with pytest.raises(BadInput, match=r"buffer 1.running_mean is on meta"):
         ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_device_adds_gradients_if_it_has_the_memory_for_all_partial_sums():
+    # AdamW's moments, nine slots and a waiting gradient of a model with 1 billion fp32 parameters.
+    assert are_added_on_device(4 << 30, 96 << 30)
+    assert not are_added_on_device(4 << 30, 95 << 30)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,14 @@ import math
 import pytest
 import torch
 
-from elastane.runtime.state_meter import ROW, compute_squared_norm
+from elastane.runtime.state_meter import ROW, compute_squared_norms
 
 LENGTHS = (0, 1, ROW - 1, ROW, ROW + 1, 5 * ROW + 7, 300 * ROW)
 PRECISION = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-6, torch.float16: 1e-6}
+
+
+def compute_squared_norm(elements: torch.Tensor) -> float:
+    return compute_squared_norms([elements])[0]
 
 
 def draw(length: int, dtype: torch.dtype) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from elastane.recipes.losses import causal_loss_sum, preference_margins, sequence_log_probs
+from elastane.recipes.losses import causal_loss_sum, move_batch, preference_margins, sequence_log_probs
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.reference import ReferenceModel
 from elastane.runtime.evaluation import Evaluation
@@ -43,7 +43,7 @@ def measure_loss(run: Run, model: nn.Module, data: Any, recipe: Recipe) -> float
     model.eval()
     score = open_evaluation(run, data, recipe)
     for batch in score:
-        loss, tokens = causal_loss_sum(model, move_batch(batch, model))
+        loss, tokens = causal_loss_sum(model, batch)
         score.add(loss=loss, tokens=tokens)
     model.train()
     return score.sums["loss"] / max(score.sums["tokens"], 1)
@@ -75,12 +75,6 @@ def open_evaluation(run: Run, data: Any, recipe: Recipe) -> Evaluation:
     samples, most = data.held_out, recipe.evaluation.samples
     kept = samples if len(samples) <= most else Subset(samples, range(most))
     return run.evaluate(kept, microbatch=recipe.batch.microbatch, collate=data.collate)
-
-
-def move_batch(batch: dict[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a batch on the device of the model."""
-    device = next(model.parameters()).device
-    return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def format_perplexity(step: int, loss: float) -> str:

@@ -29,16 +29,29 @@ def causal_loss_sum(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, int]:
 
     Args:
         model: a causal language model of `transformers`, perhaps inside an adapter of `peft`.
-        batch: has ``input_ids``, ``targets`` and perhaps ``attention_mask``.
+        batch: has ``input_ids``, ``targets`` and perhaps ``attention_mask``; best on the host, where the
+            targets can be counted without waiting for a GPU.
     """
+    weight = int((batch["targets"] != IGNORED).sum())
+    batch = move_batch(batch, model)
     coefficient = find_router_coefficient(model) if model.training else 0.0
     outputs = _compute_outputs(model, batch, output_router_logits=True) if coefficient else None
     outputs = outputs or _compute_outputs(model, batch)
     loss_sum = _cross_entropy(outputs.logits, batch["targets"], "sum")
-    weight = int((batch["targets"] != IGNORED).sum())
     if coefficient:
         loss_sum = loss_sum + weight * coefficient * outputs.aux_loss.to(loss_sum.device)
     return loss_sum, weight
+
+
+def move_batch(batch: Batch, model: nn.Module) -> Batch:
+    """Return a batch on the device of the model; the copy to a GPU does not wait for its kernels."""
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        return batch
+    return {
+        name: (tensor if tensor.is_cuda else tensor.pin_memory()).to(device, non_blocking=True)
+        for name, tensor in batch.items()
+    }
 
 
 def find_router_coefficient(model: nn.Module) -> float:

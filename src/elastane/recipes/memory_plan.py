@@ -10,6 +10,7 @@ import sys
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.protocol.tree import cover
 from elastane.recipes.activations import count_flops, estimate_activations
 from elastane.recipes.model_measures import ModelMeasures, measure_model
 from elastane.recipes.recipe import Recipe
@@ -23,6 +24,7 @@ from elastane.recipes.traffic import (
     divide_ranks,
 )
 from elastane.runtime.json_answer import print_answer
+from elastane.runtime.state.slot_memory import are_added_on_device
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 MOMENTS = 2
@@ -33,9 +35,10 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
     """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
 
     Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
-    a microbatch; with a GPU, the partial sums are on its host. Traffic follows from the protocol. The time of
-    a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the busiest worker in its node /
-    bandwidth + traffic of the busiest node / its link``; a real step overlaps these parts.
+    a microbatch; a GPU that lacks the memory for partial sums has them on its host. Traffic follows from the
+    protocol. The time of a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the
+    busiest worker in its node / bandwidth + traffic of the busiest node / its link``; a real step overlaps
+    these parts.
 
     Raises:
         BadInput: the recipe allows no number of workers that the devices suffice for.
@@ -90,6 +93,11 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     # Of two sibling microbatches, the gradients of the first wait for those of the second.
     waiting = trained_bytes if largest > 1 else measures.largest_bytes
     slots = max(count_slots(share, ranks) for share in shares)
+    parts = max(len(cover(range(*share), ranks)) for share in shares)
+    gradients_bytes = slots * trained_bytes + waiting
+    added_there = devices.memory_bytes is None or are_added_on_device(
+        trained_bytes, devices.memory_bytes - 2 * measures.parameters_bytes
+    )
     is_copied = recipe.task == "preference" and recipe.lora is None
     compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
     sending_s = largest_bytes / request.bandwidth_bytes_per_s
@@ -98,11 +106,11 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
         workers=workers,
         microbatches=largest,
         parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1),
-        gradients_bytes=slots * trained_bytes + waiting,
+        gradients_bytes=gradients_bytes,
         optimizer_bytes=MOMENTS * count_held_bytes(measures.sections, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),
-        sums_bytes=trained_bytes,
-        largest_bytes=measures.largest_bytes,
+        gpu_gradients_bytes=gradients_bytes if added_there else trained_bytes + measures.largest_bytes,
+        host_bytes=parts * trained_bytes + trained_bytes if added_there else gradients_bytes + trained_bytes,
         fits=None,
         traffic_bytes=between.total_bytes + sum(inside[count].total_bytes for count in on_nodes),
         largest_traffic_bytes=largest_bytes,

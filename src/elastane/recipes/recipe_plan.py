@@ -77,8 +77,8 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         gradients_bytes: partial sums, and the gradients of the pass that runs.
         optimizer_bytes: the moments of AdamW in the blocks that a worker holds.
         activations_bytes: of one microbatch, with its logits.
-        sums_bytes: the complete sums of gradients, which a GPU has beside those of its host.
-        largest_bytes: the largest gradient, which waits on a GPU for its copy to the host.
+        gpu_gradients_bytes: the same on a GPU: without partial sums, if it lacks the memory for them.
+        host_bytes: beside a GPU: partial sums, and the mirror of the trained parameters.
         fits: the memory of a GPU suffices; None: it was not given.
         traffic_bytes: of a step, between all workers.
         largest_traffic_bytes: the most that one worker exchanges in a step with the others of its node.
@@ -94,8 +94,8 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     gradients_bytes: int
     optimizer_bytes: int
     activations_bytes: int
-    sums_bytes: int
-    largest_bytes: int
+    gpu_gradients_bytes: int
+    host_bytes: int
     fits: bool | None
     traffic_bytes: int
     largest_traffic_bytes: int
@@ -112,13 +112,8 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_bytes(self) -> int:
         """The memory on the GPU of a worker that has one."""
-        gradients = self.sums_bytes + self.largest_bytes
+        gradients = self.gpu_gradients_bytes
         return self.parameters_bytes + gradients + self.optimizer_bytes + self.activations_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        """The memory beside a GPU: the partial sums, and the mirror of the trained parameters."""
-        return self.gradients_bytes + self.sums_bytes
 
 
 class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
@@ -258,7 +253,7 @@ def describe_plan(plan: RecipePlan) -> list[str]:
         f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
         f"Worker: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two workers.",
         "Memory: of one worker, without Python and its libraries.",
-        "GPU: the partial sums of gradients and a mirror of the trained weights are on its host.",
+        "GPU: its host has a mirror of the trained weights, and partial sums for other workers.",
     ]
     if plan.nodes.count > 1:
         each = plan.devices.count // plan.nodes.count

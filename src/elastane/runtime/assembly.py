@@ -80,7 +80,7 @@ def build_parts(
     if exact:
         devices.pin_kernels(layout.device)
     placement = choose_placement(layout)
-    gradients = Gradients(layout, exact=exact, copier=placement.copier)
+    gradients = Gradients(layout, exact=exact, memory=placement.slots)
     is_scaled = scaler is not None and scaler.is_enabled()
     scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
     state = TrainingState(

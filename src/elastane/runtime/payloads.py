@@ -177,7 +177,8 @@ class Payloads:
         for worker, partial_sums in parts.items():
             if worker == self._member.worker:
                 slots = self._gradients.slots
-                tensors = [layout.view_block(slots.find_sections(part.slot), block) for part in partial_sums]
+                own = [slots.memory.find_own_sections(part.slot) for part in partial_sums]
+                tensors = [layout.view_block(sections, block) for sections in own]
             elif (arenas := self._arenas[worker]) is not None:
                 slots_there = [self._peer_arenas.map_sections(arenas[0], part.slot) for part in partial_sums]
                 tensors = [layout.view_block(slot, block) for slot in slots_there]

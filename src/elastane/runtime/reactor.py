@@ -145,7 +145,7 @@ class Reactor:
                 self._busy.release()
 
     def _has_no_peers(self) -> bool:
-        """Return whether this worker is the only one; a generation that begins meanwhile may not show yet."""
+        """Return whether this worker is alone; another thread may not see yet that a generation begins."""
         generation = self.member.generation
         return self._mesh is None or (generation is not None and len(generation.members) == 1)
 
@@ -310,10 +310,13 @@ class Reactor:
 
     def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins after it is entered"
+        alone = self._has_no_peers()
         if begin.round != self._payloads.round:
             self._payloads.round = begin.round
-            self._gradients.begin_round(self._entered.size)
+            self._gradients.begin_round(self._entered.size, alone=alone)
             self._state.buffers.restore()
+        elif not alone:
+            self._gradients.slots.share()
 
     def _send(self, peer: int, message: messages.AnyPeerMessage, payload: list[Buffer] | None) -> None:
         assert self._mesh is not None, "nothing is sent alone"

@@ -9,7 +9,7 @@ from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.training_state import TrainingState
 
 ROW = 1024
-"""The number of elements in a row of `compute_squared_norm`."""
+"""The number of elements in a row of `_square_rows`."""
 
 
 class StateMeter:
@@ -36,17 +36,18 @@ class StateMeter:
             norms: the blocks of which to return norms.
             digests: the blocks of which to return digests.
         """
-        layout = self._gradients.layout
-        squares: dict[int, float] = {}
-        if self._measure_norms:
-            for block in norms:
-                if not layout.is_buffers(block):
-                    sums = layout.view_block(self._gradients.slots.sums, block)
-                    squares[block] = compute_squared_norm(sums)
+        squares = self._square_sums(norms) if self._measure_norms else {}
         pairs = {block: self._digest(block) for block in digests}
         if digests and (replicated := self._state.replicated.digest()) != ("", ""):
             pairs[REPLICATED_BLOCK] = replicated
         return events.Measured(ticket, squares, pairs, self._state.replicated.digest_parts())
+
+    def _square_sums(self, blocks: tuple[int, ...]) -> dict[int, float]:
+        slots = self._gradients.slots
+        trained = [block for block in blocks if not slots.layout.is_buffers(block)]
+        with slots.memory.use_side_stream():
+            squares = compute_squared_norms([slots.memory.find_sum(block) for block in trained])
+        return dict(zip(trained, squares, strict=True))
 
     def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
         """Return whether the blocks and the replicated state equal those that all members agreed on last."""
@@ -61,12 +62,23 @@ class StateMeter:
         return values, states if self._member.keeps_state_of(block) else ""
 
 
-def compute_squared_norm(elements: torch.Tensor) -> float:
-    """Return the sum of the squares of a 1-D tensor.
+def compute_squared_norms(tensors: list[torch.Tensor]) -> list[float]:
+    """Return the sum of the squares of each 1-D tensor; its bits do not depend on the other tensors.
 
-    Rows are summed in their own type, but at least in float32, and the rows' sums in float64. That is four
-    times as fast as float64 throughout, and more exact than one sum in float32.
+    On a GPU one kernel computes all in float64. On the CPU rows are summed in their own type, but at least
+    in float32, and the rows' sums in float64. That is four times as fast there as float64 throughout, and
+    more exact than one sum in float32.
     """
+    if not tensors:
+        return []
+    if tensors[0].is_cuda:
+        # A chunk of a tensor is a thread block, and a tensor's chunks are summed in their own order.
+        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # noqa: SLF001 - it has no public name
+        return [norm * norm for norm in torch.stack(norms).tolist()]
+    return [_square_rows(elements) for elements in tensors]
+
+
+def _square_rows(elements: torch.Tensor) -> float:
     kind = torch.promote_types(elements.dtype, torch.float32)
     whole = elements.numel() - elements.numel() % ROW
     rows = torch.linalg.vector_norm(elements[:whole].view(-1, ROW), dim=1, dtype=kind)

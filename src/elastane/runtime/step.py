@@ -23,6 +23,7 @@ from elastane.runtime.losses import (
     check_weight,
     explain_second_pass,
 )
+from elastane.runtime.state.devices import LateNumber
 from elastane.runtime.state.run_keep import do_nothing
 from elastane.runtime.step_record import check_unused_names, compute_means, weigh_values
 from elastane.runtime.step_rehearsal import StepRehearsal
@@ -234,34 +235,49 @@ class TrainingStep:
         leaf, self._pending_leaf = self._pending_leaf, None
         if leaf is None:
             raise build_no_microbatch_error()
-        value = float(loss.detach())
+        late_value = LateNumber(loss)
+        count = self._source.count_samples(self._number)
+        by_samples = weight is None and count is None
+        if by_samples:
+            # The number of samples in a stream's step is known when all are loaded: divide by it then.
+            self._run_backward(loss * leaf.samples)
+        elif weight is None and not summed:
+            assert count is not None, "decided above"
+            self._run_backward(loss, share=leaf.samples / count)
+        else:
+            self._run_backward(loss)
+        # Read it after the backward pass is queued, so that a GPU computes while the host waits.
+        value = late_value.read()
         if not math.isfinite(value):
             raise RunFailed(
                 f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
                 means="the step was not committed, so the model is that of the step before",
                 do="check the learning rate and this microbatch; the same seed gives the same step again",
             )
-        scaling = self._trainer.scaling
-        count = self._source.count_samples(self._number)
-        if weight is None and count is None:
-            # The number of samples in a stream's step is known when all are loaded: divide by it then.
-            loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
-        scaled = loss if scaling is None else scaling.scale_loss(loss)
+        if by_samples:
+            value, weight = value * leaf.samples, leaf.samples
         if summed:
             assert count is not None, "checked before"
-            self._trainer.gradients.backward(scaled)
             # The step's loss is the mean over samples of what its leaves carry.
             term = value * count / leaf.samples
             self._computed_leaf = msgspec.structs.replace(leaf, loss=term, weight=float(leaf.samples))
         elif weight is None:
-            assert count is not None, "decided above"
-            share = leaf.samples / count
-            self._trainer.gradients.backward(scaled, torch.full_like(scaled, share))
             self._computed_leaf = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
-            self._trainer.gradients.backward(scaled)
             mean = value / weight if weight else 0.0
             self._computed_leaf = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+
+    def _run_backward(self, loss: torch.Tensor, share: float | None = None) -> None:
+        """Run the backward pass of a loss, scaled if the run scales losses.
+
+        Args:
+            loss: of the current microbatch.
+            share: the gradient of the loss; None: 1.
+        """
+        scaling = self._trainer.scaling
+        scaled = loss if scaling is None else scaling.scale_loss(loss)
+        gradient = None if share is None else torch.full_like(scaled, share)
+        self._trainer.gradients.backward(scaled, gradient)
 
     def count(self, measure: Callable[[Any], float | torch.Tensor]) -> float:
         """Return the sum of a measure over all microbatches of the step, before they are computed.

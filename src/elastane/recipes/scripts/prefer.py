@@ -10,8 +10,8 @@ import torch
 
 import elastane
 from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.evaluation import format_preference, measure_preference, move_batch
-from elastane.recipes.losses import preference_loss_sum
+from elastane.recipes.evaluation import format_preference, measure_preference
+from elastane.recipes.losses import move_batch, preference_loss_sum
 from elastane.recipes.models import build_model
 from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
 from elastane.recipes.recipe_files import read_recipe

@@ -10,7 +10,7 @@ import torch
 
 import elastane
 from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.evaluation import format_perplexity, measure_loss, move_batch
+from elastane.recipes.evaluation import format_perplexity, measure_loss
 from elastane.recipes.losses import causal_loss_sum
 from elastane.recipes.models import build_model
 from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
@@ -43,9 +43,8 @@ def main() -> None:
         collate=data.collate,
     ):
         for microbatch in step:
-            batch = move_batch(microbatch, model)
             with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
-                loss, tokens = causal_loss_sum(model, batch)
+                loss, tokens = causal_loss_sum(model, microbatch)
             # The step divides by the number of tokens in the whole global batch.
             step.backward(loss, weight=tokens)
 

@@ -1,6 +1,10 @@
 """The settings that make the kernels of a device give the same bits every time."""
 
+import logging
 import os
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 
@@ -8,6 +12,8 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED_WORKSPACE = ":4096:8"
 """Workspaces of a fixed size. Without them cuBLAS chooses kernels by the stream that they run on (cuBLAS,
 "Results reproducibility")."""
+
+logger = logging.getLogger(__name__)
 
 
 def pin_libraries() -> None:
@@ -54,3 +60,77 @@ def open_cuda_stream(device: torch.device) -> torch.cuda.Stream | None:
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class SideStream:
+    """The stream on which the reactor thread uses tensors of the model's device.
+
+    On the stream of the training thread a peer's copy would wait for a whole backward pass.
+
+    Args:
+        device: of the model; on the CPU there are no streams.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = open_cuda_stream(device)
+        self._computed: torch.cuda.Event | None = None
+
+    def mark_computed(self) -> None:
+        """Let later uses wait for all that the training thread, which calls this, has queued so far."""
+        if self._stream is not None:
+            self._computed = torch.cuda.current_stream(self._device).record_event()
+
+    def use(self) -> AbstractContextManager[object]:
+        """Return the context of one use."""
+        if self._stream is None:
+            return nullcontext()
+        if self._computed is not None:
+            self._stream.wait_event(self._computed)
+        return torch.cuda.stream(self._stream)
+
+    def join(self) -> None:
+        """Let what the training thread, which calls this, queues next wait for all uses so far."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+class LateNumber:
+    """A number on a device that the host reads without waiting for kernels that were queued after it.
+
+    Args:
+        number: a tensor of one element.
+    """
+
+    def __init__(self, number: torch.Tensor) -> None:
+        self._number = number.detach().to("cpu", non_blocking=True)
+        self._arrived = torch.cuda.current_stream(number.device).record_event() if number.is_cuda else None
+
+    def read(self) -> float:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return float(self._number)
+
+
+def register_host_memory(owner: object, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
+    """Register shared memory with CUDA, so that copies between it and the GPU need no staging.
+
+    If CUDA refuses it, copies are slower and just as correct.
+
+    Args:
+        owner: keeps the memory; the registration ends with it.
+        tensors: views of the memory.
+        device: of the copies.
+    """
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    for tensor in tensors:
+        address = tensor.data_ptr()
+        status = runtime.cudaHostRegister(address, tensor.nbytes, 0)
+        if status == runtime.cudaError.success:
+            # Otherwise memory that is mapped at this address later could not be registered.
+            weakref.finalize(owner, runtime.cudaHostUnregister, address).atexit = False
+            continue
+        logger.warning("CUDA cannot register %d bytes of host memory: %s", tensor.nbytes, status)
+        with suppress(RuntimeError):
+            # The error stays until the launch of a kernel reports it.
+            torch.zeros(1, device=device)

@@ -22,6 +22,7 @@ from elastane.protocol.tree import (
 )
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.shared_memory import Arena
+from elastane.runtime.state.slot_memory import Announce, FinalBlocks, HostSlots
 
 PORTION = 1 << 22
 """A number of elements; larger gradients are added in portions of this size."""
@@ -33,31 +34,39 @@ class GradientSlots:
     Args:
         layout: the layout of the model.
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
+        memory: the memory in which gradients are added.
 
     Attributes:
-        lock: held while a slot is written; the training thread (or the copier's) adds gradients while the
-            reactor thread stores sums that peers have completed.
+        lock: held while a slot is written; the training thread adds gradients while the reactor thread stores
+            sums that peers have completed.
         complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
-        arenas: the memory of each slot.
+        arenas: the memory of each slot that peers read.
         node_arenas: the memory of each merged part of this worker's node; only the blocks that this worker
             leads take memory.
     """
 
-    def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
+    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool) -> None:
         self.layout = layout
+        self.memory = memory
         self.exact = exact
         self.lock = threading.RLock()
         self.complete_blocks: set[int] = set()
-        self.arenas: list[Arena] = [Arena("slot-0", layout.sections)]
+        self.arenas: list[Arena] = []
         self.node_arenas: list[Arena] = []
         self._nodes: dict[Span, int] = {}
         self._size = 0
         self._views: list[list[torch.Tensor]] = []
-        self._scratch: dict[torch.dtype, torch.Tensor] = {}
+        self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._open_slot()
+
+    def _open_slot(self) -> None:
+        arena = Arena(f"slot-{len(self.arenas)}", self.layout.sections)
+        self.arenas.append(arena)
+        self.memory.open_slot(arena)
 
     @property
     def sums(self) -> tuple[torch.Tensor, ...]:
-        """The sections of slot 0."""
+        """The sections of slot 0 that peers read."""
         return self.arenas[0].tensors
 
     @property
@@ -73,15 +82,22 @@ class GradientSlots:
         for tensor in self.sums:
             tensor.zero_()
 
-    def begin_round(self, size: int) -> None:
+    def begin_round(self, size: int, *, alone: bool) -> None:
         """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
             size: the number of virtual ranks of the round.
+            alone: no other worker takes part, so none reads partial sums.
         """
         self.complete_blocks.clear()
         self._nodes.clear()
         self._size = size
+        self.memory.begin_round(alone=alone)
+
+    def share(self) -> None:
+        """Let peers read the partial sums of a round that this worker began alone."""
+        with self.lock:
+            self.memory.share(self._nodes.values(), self.complete_blocks)
 
     def list_parts(self) -> tuple[PartialSum, ...]:
         """Return the partial sums of this worker, as it announces them to the owners of the blocks."""
@@ -137,13 +153,13 @@ class GradientSlots:
         used = set(self._nodes.values())
         slot = next(number for number in range(len(used) + 1) if number not in used)
         while slot >= len(self.arenas):
-            self.arenas.append(Arena(f"slot-{slot}", self.layout.sections))
+            self._open_slot()
         return slot
 
     def view_parameters(self, slot: int) -> list[torch.Tensor]:
         """Return the memory of each parameter in a slot, with the parameter's shape."""
         while len(self._views) <= slot:
-            tensors = self.arenas[len(self._views)].tensors
+            tensors = self.memory.tensors[len(self._views)]
             self._views.append([extent.view(tensors) for extent in self.layout.extents])
         return self._views[slot]
 
@@ -164,15 +180,29 @@ class GradientSlots:
         if left is None:
             target.add_(0)
             return
-        scratch = self._scratch.get(target.dtype)
+        kind = target.dtype, target.device
+        scratch = self._scratch.get(kind)
         if scratch is None:
             largest = max(parameter.numel() for parameter in self.layout.parameters)
-            scratch = self._scratch[target.dtype] = torch.empty(min(PORTION, largest), dtype=target.dtype)
+            scratch = torch.empty(min(PORTION, largest), dtype=target.dtype, device=target.device)
+            self._scratch[kind] = scratch
         for begin in range(0, target.numel(), scratch.numel()):
             portion = slice(begin, begin + scratch.numel())
             sums = target[portion]
             pair_sums = scratch[: sums.numel()]
             sums.add_(torch.add(left[portion], 0 if right is None else right[portion], out=pair_sums))
+
+    def announce(self, blocks: tuple[int, ...], announce: Announce) -> None:
+        """Announce final blocks as soon as peers can read them; the caller holds the lock."""
+        slots = tuple(sorted(self._nodes.values()))
+        self.memory.publish(FinalBlocks(slots, blocks, self.complete_blocks, announce))
+
+    def end_leaf(self) -> None:
+        """Wait until the final blocks of a virtual rank are announced."""
+        self.memory.synchronize()
+        with self.lock:
+            self.memory.release()
+        self.memory.wait()
 
     # -- sums (reactor thread) -----------------------------------------------------------------------------
 
@@ -187,7 +217,8 @@ class GradientSlots:
         plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
         partial_sums = [part[1] for part in parts]
         writable = [part[2] for part in parts]
-        with self.lock:
+        with self.lock, self.memory.use_side_stream():
+            self.memory.settle(block)
             for merge in plan:
                 target, source = partial_sums[merge.target], partial_sums[merge.source]
                 if writable[merge.target]:
@@ -198,7 +229,8 @@ class GradientSlots:
                 partial_sums[merge.target] = source.add_(target) if in_place else target + source
                 writable[merge.target] = True
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
-            sums = self.layout.view_block(self.sums, block)
+            complete = self.memory.tensors[0] if self.memory.private else self.sums
+            sums = self.layout.view_block(complete, block)
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
             self.complete_blocks.add(block)
@@ -241,5 +273,6 @@ class GradientSlots:
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""
         with self.lock:
+            self.memory.settle(block)
             self.layout.view_block(self.sums, block).copy_(sums)
             self.complete_blocks.add(block)

@@ -15,10 +15,10 @@ import xxhash
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.consumed_gradient import ConsumedGradient
-from elastane.runtime.state.gradient_copier import GradientCopier
 from elastane.runtime.state.gradient_slots import GradientSlots
-from elastane.runtime.state.leaf_writer import Announce, LeafWriter, WaitingLeaf
+from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.slot_memory import Announce, HostSlots
 from elastane.runtime.state.tensor_bytes import raw_bytes
 
 
@@ -28,16 +28,15 @@ class Gradients:
     Args:
         layout: the layout of the model.
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
-        copier: copies gradients to the host; None: they are on the host already.
+        memory: the memory in which gradients are added; None: the arenas that peers read.
 
     Attributes:
         slots: the slots with the partial sums.
     """
 
-    def __init__(self, layout: ModelLayout, *, exact: bool, copier: GradientCopier | None = None) -> None:
+    def __init__(self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None) -> None:
         self.layout = layout
-        self._copier = copier
-        self.slots = GradientSlots(layout, exact=exact)
+        self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact)
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         self._touched: set[int] = set()
@@ -92,13 +91,14 @@ class Gradients:
         for parameter, consumed in zip(self.layout.parameters, self._consumed, strict=True):
             parameter.grad = consumed
 
-    def begin_round(self, size: int) -> None:
+    def begin_round(self, size: int, *, alone: bool = False) -> None:
         """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
             size: the number of virtual ranks of the round.
+            alone: no other worker takes part.
         """
-        self.slots.begin_round(size)
+        self.slots.begin_round(size, alone=alone)
         self._waiting = None
 
     # -- one virtual rank ----------------------------------------------------------------------------------
@@ -113,6 +113,7 @@ class Gradients:
         """
         self._touched.clear()
         self.forget()
+        self.slots.memory.begin_leaf()
         waiting, self._waiting = self._waiting, None
         if self.slots.has_sibling(rank, following):
             self._leaf = self._waiting = WaitingLeaf()
@@ -144,12 +145,12 @@ class Gradients:
                 if number in self._touched:
                     raise _build_late_gradient_error(self.layout.extents[number].name)
                 self._deliver(number)
-        if self._copier is not None:
-            self._copier.wait()
+        self.slots.memory.wait_for_gradients()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
             leaf.add(number, None)
         leaf.finish(list(buffers))
+        self.slots.end_leaf()
         self._leaf = None
         return untouched
 
@@ -188,10 +189,7 @@ class Gradients:
         assert self._leaf is not None, "only a virtual rank's gradients are delivered"
         # Sums are dense even for sparse gradients: a block is one slice of memory.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
-        if self._copier is None:
-            self._leaf.add(number, dense)
-        else:
-            self._copier.copy(dense, partial(self._leaf.add, number))
+        self.slots.memory.deliver(dense, partial(self._leaf.add, number))
 
 
 def _read_current_pass() -> int:

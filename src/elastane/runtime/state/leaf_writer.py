@@ -5,16 +5,11 @@ writer adds both while it writes them into a slot, their own or that of the pair
 memory instead of two or three.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import torch
 
 from elastane.runtime.state.gradient_slots import GradientSlots
 from elastane.runtime.state.model_layout import Extent, Piece
-
-Announce: TypeAlias = Callable[[tuple[int, ...]], None]
-"""Receives the numbers of blocks that have final partial sums."""
+from elastane.runtime.state.slot_memory import Announce
 
 
 class WaitingLeaf:
@@ -49,7 +44,7 @@ class LeafWriter:
         slot, self._adding, self._merges = slots.assign(rank, with_sibling=waiting is not None)
         self._announce = announce
         self._waiting = waiting
-        self._tensors = slots.arenas[slot].tensors
+        self._tensors = slots.memory.tensors[slot]
         self._views = slots.view_parameters(slot)
         self._missing = [len(pieces) for pieces in self._layout.pieces]
 
@@ -124,15 +119,15 @@ class LeafWriter:
                 self._merge(block)
                 complete.append(block)
         if complete and self._announce is not None:
-            self._announce(tuple(complete))
+            self._slots.announce(tuple(complete), self._announce)
 
     def _merge(self, block: int) -> None:
         if block in self._slots.complete_blocks:
             return
-        arenas = self._slots.arenas
+        tensors = self._slots.memory.tensors
         for target, source in self._merges:
-            into = self._layout.view_block(arenas[target].tensors, block)
-            into.add_(self._layout.view_block(arenas[source].tensors, block))
+            into = self._layout.view_block(tensors[target], block)
+            into.add_(self._layout.view_block(tensors[source], block))
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         """Add the changes that the forward passes made to the buffers, and merge slots."""
@@ -149,4 +144,4 @@ class LeafWriter:
             for block in merged:
                 self._merge(block)
             if self._announce is not None and of_buffers:
-                self._announce(tuple(of_buffers))
+                slots.announce(tuple(of_buffers), self._announce)

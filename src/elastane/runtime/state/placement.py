@@ -2,13 +2,13 @@
 
 Sums, votes, digests and all exchange between workers use host memory: arenas that peers on this machine read.
 On the CPU the model trains in the arena itself (`InPlace`). On a GPU it trains in device memory and the
-arena is a mirror (`Mirrored`). Gradients are copied to the host as they are computed, and complete sums to
-the device before the optimizer runs. Values are copied to the device when a peer has computed them, and to
-the host before a peer reads them.
+arena is a mirror (`Mirrored`). Partial sums are copied to the host (`slot_memory`), and complete sums to
+the device before the optimizer runs. Values are copied to the device when a peer has computed them, and
+to the host before a peer reads them.
 
 The protocol orders reads and writes by events that the two threads of a worker post. That order holds on a
-device too, because every call here that takes part in it returns only when its copies are complete. Streams
-only keep these copies from waiting behind unrelated kernels.
+device too: every copy to the host is complete when the call returns, and the reactor thread's stream waits
+for the optimizer's kernels before it uses anything.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +17,11 @@ from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.state.devices import open_cuda_stream
-from elastane.runtime.state.gradient_copier import GradientCopier
+from elastane.runtime.state.devices import SideStream, register_host_memory
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.shared_memory import Arena
+from elastane.runtime.state.slot_memory import HostSlots, Sections, allocate_on_device, choose_slots
 
-Sections: TypeAlias = tuple[torch.Tensor, ...]
 View: TypeAlias = Callable[[Sections], torch.Tensor]
 
 
@@ -32,13 +31,13 @@ class InPlace:
     Attributes:
         arena: the memory that peers read: all parameters, and the committed values of all buffers.
         values: the sections on which the model and the optimizer work.
-        copier: None, because gradients are on the host already.
+        slots: the memory in which gradients are added.
     """
 
     def __init__(self, layout: ModelLayout) -> None:
         self.arena = Arena("values", layout.sections)
         self.values: Sections = self.arena.tensors
-        self.copier: GradientCopier | None = None
+        self.slots = HostSlots(layout)
 
     def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
         """Return the complete sums in memory that the optimizer can read."""
@@ -82,47 +81,38 @@ class Mirrored:
     def __init__(self, layout: ModelLayout) -> None:
         self._layout = layout
         self.arena = Arena("values", layout.sections)
-        self.values: Sections = self._allocate_on_device(self.arena.tensors)
-        self.copier: GradientCopier | None = GradientCopier(layout.device)
-        self._sums: Sections | None = None
+        self.values: Sections = allocate_on_device(layout, self.arena)
         # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
-        self._side_stream = open_cuda_stream(layout.device)
+        self._side_stream = SideStream(layout.device)
+        self.slots = choose_slots(layout, self._side_stream)
+        if layout.device.type == "cuda":
+            trained = self.arena.tensors[: layout.parameter_sections]
+            register_host_memory(self.arena, trained, layout.device)
 
-    def _allocate_on_device(self, host: Sections) -> Sections:
-        """Allocate the sections of parameters on the device; sections of buffers stay on the host."""
-        trained = self._layout.parameter_sections
-        return (*(torch.zeros_like(s, device=self._layout.device) for s in host[:trained]), *host[trained:])
-
-    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - the slots know them
         """Return the complete sums in memory that the optimizer can read.
 
         Args:
             sums: sections on the host.
             blocks: the blocks that the optimizer needs.
         """
-        on_device = self.allocate_sums(sums)
-        for block in self._select_trained(blocks):
-            self._layout.view_block(on_device, block).copy_(
-                self._layout.view_block(sums, block), non_blocking=True
-            )
-        return on_device
+        return self.slots.place_sums(self._select_trained(blocks))
 
-    def allocate_sums(self, sums: Sections) -> Sections:
-        """Return the memory that `place_sums` would return; it is zeros until that is called."""
-        if self._sums is None:
-            self._sums = self._allocate_on_device(sums)
-        return self._sums
+    def allocate_sums(self, sums: Sections) -> Sections:  # noqa: ARG002 - the slots have them
+        """Return the memory that `place_sums` would return; it is zeros before the first round."""
+        return self.slots.sums
 
     def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return copies on the host; the copies are complete on return."""
         copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
-        self.synchronize()
+        if copies:
+            self.synchronize()
         return copies
 
     def mark_computed(self, blocks: Iterable[int]) -> None:
-        """Wait for the optimizer's kernels, and note that these blocks have new values."""
-        self.synchronize()
+        """Note that the optimizer has computed new values of these blocks; its kernels may still run."""
+        self._side_stream.mark_computed()
         self._stale |= self._select_trained(blocks)
 
     def update_arena(self, blocks: Iterable[int]) -> None:
@@ -142,11 +132,8 @@ class Mirrored:
             torch.cuda.current_stream(self._layout.device).synchronize()
 
     def use_side_stream(self) -> AbstractContextManager[object]:
-        """Return the context in which the reactor thread uses tensors of the model's device.
-
-        The context has its own stream; on another one, a peer's copy would wait for a whole backward pass.
-        """
-        return nullcontext() if self._side_stream is None else torch.cuda.stream(self._side_stream)
+        """Return the context in which the reactor thread uses tensors of the model's device."""
+        return self._side_stream.use()
 
     def _select_trained(self, blocks: Iterable[int]) -> set[int]:
         return {block for block in blocks if not self._layout.is_buffers(block)}

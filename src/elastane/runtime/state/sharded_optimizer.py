@@ -15,8 +15,8 @@ from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.model_layout import Extent, ModelLayout, Piece
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
-from elastane.runtime.state.placement import Sections
 from elastane.runtime.state.shared_optimizer_state import RefusedState
+from elastane.runtime.state.slot_memory import Sections
 from elastane.runtime.state.tensor_bytes import flatten_dense
 
 
@@ -70,10 +70,22 @@ class ShardedOptimizer:
             {**group, "params": pieces}
             for group, pieces in zip(self._user_optimizer.param_groups, groups, strict=True)
         ]
+        if isinstance(self._optimizer, optim.Adagrad):
+            self._begin_state(self._optimizer)
         self._optimizer.step()
         for pieces in groups:
             for values in pieces:
                 values.grad = None
+
+    @staticmethod
+    def _begin_state(optimizer: optim.Adagrad) -> None:
+        """Begin the state of new pieces; before torch 2.12 Adagrad does so in its constructor alone."""
+        start = optimizer.defaults["initial_accumulator_value"]
+        for group in optimizer.param_groups:
+            for values in group["params"]:
+                if not optimizer.state[values]:
+                    fresh = optim.Adagrad([values], initial_accumulator_value=start, fused=group["fused"])
+                    optimizer.state[values] = fresh.state[values]
 
     def skip(self, held: frozenset[int]) -> None:
         """Skip a step after an overflow; free the state of blocks that the worker has given away."""

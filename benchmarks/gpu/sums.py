@@ -1,0 +1,116 @@
+"""Compare sums of gradients on a GPU with those on the CPU: equal bits, and how fast each is.
+
+Equal bits: a tree of eight addends of any exponent, with subnormal numbers, signed zeros and infinities.
+Speed: an addition in place on the GPU and on one thread of the CPU, and the copies between them, with memory
+that is pageable, pinned, and a memfd that is registered with CUDA.
+"""
+
+import argparse
+import mmap
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+ADDENDS = 8
+REPETITIONS = 5
+
+
+def make_addends(elements: int, dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+    """Return numbers of any bits but NaN: all exponents, subnormal numbers, signed zeros, infinities."""
+    generator = torch.Generator().manual_seed(seed)
+    width = dtype.itemsize * 8
+    integers = {16: torch.int16, 32: torch.int32, 64: torch.int64}[width]
+    addends = []
+    for _ in range(ADDENDS):
+        # Eight bits at a time: randint has no full range of int64.
+        raw = torch.randint(0, 256, (elements * width // 8,), generator=generator, dtype=torch.uint8)
+        bits = raw.view(integers).view(dtype)
+        addends.append(torch.where(bits.isnan(), torch.zeros((), dtype=dtype), bits))
+    return addends
+
+
+def sum_tree(addends: list[torch.Tensor]) -> torch.Tensor:
+    """Return the sum in the order of a binary tree."""
+    level = [addend.clone() for addend in addends]
+    while len(level) > 1:
+        level = [left.add_(right) for left, right in zip(level[::2], level[1::2], strict=True)]
+    return level[0]
+
+
+def compare_bits() -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        different = 0
+        for seed in range(4):
+            addends = make_addends(1 << 20, dtype, seed)
+            on_cpu = sum_tree(addends)
+            on_gpu = sum_tree([addend.cuda() for addend in addends]).cpu()
+            # inf - inf is NaN on both; the bits of a NaN carry no meaning.
+            both_nan = on_cpu.isnan() & on_gpu.isnan()
+            integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+            differs = (on_cpu.view(integers) != on_gpu.view(integers)) & ~both_nan
+            different += int(differs.sum())
+        print(f"tree of {ADDENDS}, {dtype}: {different} of {4 << 20} sums differ between CPU and GPU")
+
+
+def time_s(function: Callable[[], object]) -> float:
+    """Return the median seconds of a call with all work on the GPU done."""
+    function()
+    torch.cuda.synchronize()
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)
+
+
+def make_memfd(nbytes: int) -> torch.Tensor:
+    descriptor = os.memfd_create("sums")
+    os.ftruncate(descriptor, nbytes)
+    return torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.float32).zero_()
+
+
+def measure_rates(mib: int) -> None:
+    nbytes = mib << 20
+    elements = nbytes // 4
+    device = torch.randn(elements, device="cuda")
+    other = torch.randn(elements, device="cuda")
+    host, second = torch.randn(elements), torch.randn(elements)
+    pinned = torch.randn(elements).pin_memory()
+    shared, registered = make_memfd(nbytes), make_memfd(nbytes)
+    began = time.perf_counter()
+    status = torch.cuda.cudart().cudaHostRegister(registered.data_ptr(), nbytes, 0)
+    registered_s = time.perf_counter() - began
+    rows: list[tuple[str, int, Callable[[], object]]] = [
+        ("add in place on the GPU (3 moves)", 3, lambda: device.add_(other)),
+        ("add in place on one CPU thread (3 moves)", 3, lambda: host.add_(second)),
+        ("GPU to pageable memory", 1, lambda: host.copy_(device)),
+        ("GPU to pinned memory", 1, lambda: pinned.copy_(device, non_blocking=True)),
+        ("GPU to a memfd", 1, lambda: shared.copy_(device)),
+        ("GPU to a registered memfd", 1, lambda: registered.copy_(device, non_blocking=True)),
+        ("pageable memory to the GPU", 1, lambda: device.copy_(host)),
+        ("pinned memory to the GPU", 1, lambda: device.copy_(pinned, non_blocking=True)),
+        ("a memfd to the GPU", 1, lambda: device.copy_(shared)),
+        ("a registered memfd to the GPU", 1, lambda: device.copy_(registered, non_blocking=True)),
+    ]
+    print(f"{mib} MiB; cudaHostRegister: {status}, {1e3 * registered_s:.0f} ms")
+    for name, moves, function in rows:
+        print(f"  {name}: {moves * nbytes / time_s(function) / 1e9:.1f} GB/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=512)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(torch.cuda.get_device_name(), torch.__version__)
+    compare_bits()
+    measure_rates(options.mib)
+
+
+if __name__ == "__main__":
+    main()
