@@ -3,9 +3,10 @@
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from elastane.api.atomic_file import open_replacement
 from elastane.observability.line_files import cut_torn_line, read_line_before
@@ -38,8 +39,13 @@ def open_copy_to_append(path: Path) -> int:
     """
     if not path.exists():
         return open_to_append(path)
-    with path.open("rb") as old, open_replacement(path, durable=True, mode=0o644) as copy:
-        shutil.copyfileobj(old, copy)
+    with path.open("rb") as old:
+        return _open_copy(path, old)
+
+
+def _open_copy(path: Path, content: BinaryIO) -> int:
+    with open_replacement(path, durable=True, mode=0o644) as copy:
+        shutil.copyfileobj(content, copy)
         # The name may belong to the copy of a later coordinator a moment after this one has it.
         fd = os.open(f"/proc/self/fd/{copy.fileno()}", os.O_RDWR | os.O_CLOEXEC)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -64,7 +70,10 @@ class AppendFile:
         open_file: OpenFile = open_to_append,
         write: Callable[[int, bytes], int] = os.write,
     ) -> None:
+        self._path = path
         self._fd = open_file(path)
+        # Held while the file is written or exchanged.
+        self._lock = threading.Lock()
         self._write = write
         self._waiting: list[bytes] = []
         self._end = cut_torn_line(self._fd)
@@ -85,22 +94,48 @@ class AppendFile:
 
     def flush(self) -> OSError | None:
         """Write all waiting lines; return the error if the disk refuses one, else None."""
-        while self._waiting:
-            line = self._waiting[0]
-            try:
-                self._put(line)
-            except OSError as error:
-                # A full disk may have accepted half of the line.
-                os.ftruncate(self._fd, self._end)
-                return error
-            self._end += len(line)
-            del self._waiting[0]
+        with self._lock:
+            while self._waiting:
+                line = self._waiting[0]
+                try:
+                    self._put(line)
+                except OSError as error:
+                    # A full disk may have accepted half of the line.
+                    os.ftruncate(self._fd, self._end)
+                    return error
+                self._end += len(line)
+                del self._waiting[0]
         return None
 
     def sync(self) -> OSError | None:
         """Wait until the written lines are on the disk; return the error if that fails."""
         try:
             os.fsync(self._fd)
+        except OSError as error:
+            return error
+        return None
+
+    def has_name(self) -> bool:
+        """Return whether the path leads to this file.
+
+        A coordinator of an earlier term that was stopped before it moved its copy there may do so at any time
+        later.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def take_name_back(self) -> OSError | None:
+        """Put this file where its path leads; return the error if that fails."""
+        try:
+            with self._lock, open(f"/proc/self/fd/{self._fd}", "rb") as content:  # noqa: PTH123 - has no name
+                named = _open_copy(self._path, content)
+                os.close(self._fd)
+                self._fd = named
         except OSError as error:
             return error
         return None

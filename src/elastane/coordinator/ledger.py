@@ -19,6 +19,9 @@ class Ledger:
         path: the path of the file; writing continues after the last whole line in it.
         open_file: opens the file; see `elastane.coordinator.append_file.AppendFile`.
         write: writes like `os.write`.
+
+    Attributes:
+        file: the file itself.
     """
 
     def __init__(
@@ -27,16 +30,16 @@ class Ledger:
         open_file: OpenFile = open_to_append,
         write: Callable[[int, bytes], int] = os.write,
     ) -> None:
-        self._file = AppendFile(path, open_file, write)
+        self.file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
-        last = self._file.last_line
+        last = self.file.last_line
         self.last = None if last is None else decode_ledger_line(last)
         self._taken = 0 if self.last is None else self.last.step
 
     @property
     def step(self) -> int:
         """The highest step that is on disk together with all earlier steps."""
-        return self._taken - self._file.waiting
+        return self._taken - self.file.waiting
 
     def take(self, reports: Iterable[StepReport]) -> None:
         """Take reports in any order; repeated ones can only raise ``seconds``, until the line is written."""
@@ -50,16 +53,16 @@ class Ledger:
     def flush(self) -> OSError | None:
         """Write every step that follows the last one; return the error if the disk refuses one, else None."""
         while (line := self._early.pop(self._taken + 1, None)) is not None:
-            self._file.append(msgspec.json.encode(line))
+            self.file.append(msgspec.json.encode(line))
             self._taken, self.last = line.step, line
-        return self._file.flush()
+        return self.file.flush()
 
     def sync(self, step: int) -> bool:
         """Wait until every line up to this step survives a power failure; return False if one cannot."""
-        return self.step >= step and self._file.sync() is None
+        return self.step >= step and self.file.sync() is None
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
 def _merge(one: LedgerLine, other: LedgerLine) -> LedgerLine:

@@ -225,7 +225,7 @@ class Coordinator:
             await asyncio.sleep(every_s)
             step = self._ledger.step
             # In a thread: a slow disk must not delay the run.
-            if step != self._durable_step and await asyncio.to_thread(self._sync, step):
+            if await asyncio.to_thread(self._sync, step) and step != self._durable_step:
                 self._durable_step = step
                 for worker in self._connections.workers:
                     self._acknowledge(worker)
@@ -234,9 +234,20 @@ class Coordinator:
         """Return whether every later coordinator knows the steps up to this one, with their events.
 
         A later one claims its term before it copies the files. So it copies all that this one has synced
-        before a check that finds no later term.
+        before a check that finds no later term. An earlier one that was stopped may move its copies there
+        much later; they make way again.
         """
-        return self._ledger.sync(step) and self._events.sync() is None and self._claims.is_in_charge()
+        is_new = step != self._durable_step
+        if is_new and not (self._ledger.sync(step) and self._events.sync() is None):
+            return False
+        # Before the check of the list: a later coordinator has a claim there before it moves its copies.
+        try:
+            strangers = [file for file in (self._ledger.file, self._events) if not file.has_name()]
+        except OSError:
+            return False  # the file system is away, as in a sync that fails
+        if not (is_new or strangers) or not self._claims.is_in_charge():
+            return False
+        return all(file.take_name_back() is None for file in strangers)
 
     def _flush(self) -> None:
         """Write all waiting lines; lines that the disk refuses stay in order for the next call."""

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 
 import msgspec
 import pytest
@@ -111,6 +112,46 @@ def test_a_stale_writer_on_another_machine_loses_the_file(path, reports) -> None
     assert ledger.last is not None
     assert ledger.last.seconds == {"step": 0.1}
     assert read_steps(path) == [1, 2, 3]
+
+
+def test_a_ledger_comes_back_to_its_name(path, reports) -> None:
+    """A coordinator of an earlier term that was stopped may move its copy there much later."""
+    Ledger(path).close()
+    ledger = Ledger(path, open_copy_to_append)
+    ledger.take(reports(1))
+    ledger.flush()
+    stale = path.with_name("stale")
+    shutil.copy(path, stale)
+    ledger.take(reports(2))
+    ledger.flush()
+    assert ledger.file.has_name()
+    stale.rename(path)
+    assert (read_steps(path), ledger.file.has_name()) == ([1], False)
+    ledger.take(reports(3))
+    ledger.flush()
+    assert ledger.file.take_name_back() is None
+    assert read_steps(path) == [1, 2, 3]
+    ledger.take(reports(4))
+    assert (ledger.flush(), ledger.sync(4)) == (None, True)
+    assert read_steps(path) == [1, 2, 3, 4]
+    path.unlink()
+    assert not ledger.file.has_name()
+    assert ledger.file.take_name_back() is None
+    assert (read_steps(path), ledger.file.has_name()) == ([1, 2, 3, 4], True)
+    ledger.close()
+
+
+def test_a_ledger_that_cannot_have_its_name_says_so(path, reports) -> None:
+    ledger = Ledger(path)
+    ledger.take(reports(1))
+    ledger.flush()
+    path.unlink()
+    path.mkdir()
+    assert isinstance(ledger.file.take_name_back(), OSError)
+    path.rmdir()
+    assert ledger.file.take_name_back() is None
+    assert read_steps(path) == [1]
+    ledger.close()
 
 
 def test_a_ledger_that_does_not_exist_yet_needs_no_copy(path, reports) -> None:

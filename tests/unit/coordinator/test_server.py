@@ -1,6 +1,7 @@
 """A real coordinator process over real websockets, with workers that the test plays."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -301,6 +302,23 @@ def test_a_superseded_coordinator_acknowledges_no_step_that_its_successor_may_no
         steps = list_acknowledged(worker)
     assert set(steps) <= {1}
     assert spread.process.wait(WAIT_S) == SUPERSEDED_CODE
+
+
+def test_a_stale_copy_does_not_keep_the_name_of_the_ledger(spread, line) -> None:
+    """A coordinator of an earlier term that was stopped may move its copies there much later."""
+    with open_connection(spread.endpoint, SECRET, largest_bytes=1 << 20, timeout_s=WAIT_S) as worker:
+        worker.send(encode_ready_report(), text=True)
+        for step in (1, 2):
+            for path in (spread.run_dir.ledger, spread.run_dir.events):
+                shutil.copy(path, path.with_name("stale"))
+                path.with_name("stale").rename(path)
+            made = StepReport(worker=0, line=line(step), step_s=0.1, healthy=False)
+            worker.send(encode(StepReports(worker=0, reports=(made,))), text=True)
+            while receive(worker, Acknowledge).step < step:
+                pass
+            run = read_run(spread.run_dir)
+            assert [one.step for one in run.ledger] == list(range(1, step + 1))
+            assert run.events[0].kind == "run.started"
 
 
 def test_the_coordinator_ends_with_its_agent(served) -> None:
