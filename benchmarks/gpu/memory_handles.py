@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 import torch
-from cuda.bindings import driver
+from cuda.bindings import driver  # type: ignore[import-not-found]
 
 SEED = 7
 KILL_AFTER_S = 0.002
