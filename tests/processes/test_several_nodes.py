@@ -151,7 +151,10 @@ def test_workers_and_the_coordinator_die_in_a_run_on_three_machines(stage, asser
         async with join(stage, run, "b", 1), join(stage, run, "c", 1):
             kill(await step_until_four(run, without=set()), "worker", 100)
             kill(await step_until_four(run, without={100}), "coordinator")
-            await run.wait_until(lambda answer: answer.term == 2 and len(find_members(answer)) == 4)
+            # The successor may know the last joiner as a member only after another step.
+            await run.step_until(
+                lambda answer: answer.term == 2 and len(find_members(answer)) == 4, patience_s=0.3
+            )
             kill(await step_until_four(run, without={100}), "worker", 1)
             await step_until_four(run, without={1, 100})
             run.stop_pacing()
