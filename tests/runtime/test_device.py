@@ -1,5 +1,6 @@
 """Training on a CUDA device in one process; ``tests/processes/test_devices.py`` has whole runs on it."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from elastane.runtime.state.placement import Mirrored
 from elastane.runtime.state.slot_memory import DeviceSlots, StagedSlots
 from elastane.runtime.state_meter import compute_squared_norms
 
-from .lessons import Lesson, assert_alike, assert_same_bits, train_elastic, train_plain
+from .lessons import Lesson, assert_alike, assert_same_bits, prepare_lesson, train_elastic, train_plain
 from .test_gradients import Worker, find_parts, sum_alone
 from .test_models import MODELS, build_batch_norm_model, build_mlp
 from .test_optimizers import compute_digests, join, large, make_lesson, train_on
@@ -162,6 +163,23 @@ def test_blocks_are_on_the_host_when_they_are_announced_while_the_device_is_busy
     for number, extent in enumerate(layout.extents):
         assert extent.view_flat(slots.sums).unique().tolist() == [2.0 + 2 * number]
     assert all(torch.equal(seen[b], layout.view_block(slots.sums, b)) for b in trained)
+
+
+def test_another_thread_reads_values_after_the_kernels_that_compute_them():
+    state = prepare_lesson(move_to_device(Lesson(build_mlp))).run._trainer.state
+    trained = state.layout.parameter_sections
+    busy = torch.randn(2048, 2048, device="cuda")
+    for value in range(1, 6):
+        with torch.no_grad():
+            for section in state.placement.values[:trained]:
+                for _ in range(20):
+                    busy = torch.tanh(busy @ busy)
+                section.fill_(value).add_(0 * busy[0, 0])
+        state.placement.mark_computed(range(len(state.layout.blocks)))
+        reactor = threading.Thread(target=state.update_arena, args=(range(state.shards.units),))
+        reactor.start()
+        reactor.join()
+        assert [section.unique().tolist() for section in state.arena.tensors[:trained]] == [[value]] * trained
 
 
 def test_squared_norms_do_not_depend_on_the_other_blocks():

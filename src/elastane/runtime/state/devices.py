@@ -74,19 +74,19 @@ class SideStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = open_cuda_stream(device)
-        self._computed: torch.cuda.Event | None = None
+        self._writes: torch.cuda.Event | None = None
 
-    def mark_computed(self) -> None:
+    def mark_writes(self) -> None:
         """Let later uses wait for all that the training thread, which calls this, has queued so far."""
         if self._stream is not None:
-            self._computed = torch.cuda.current_stream(self._device).record_event()
+            self._writes = torch.cuda.current_stream(self._device).record_event()
 
     def use(self) -> AbstractContextManager[object]:
         """Return the context of one use."""
         if self._stream is None:
             return nullcontext()
-        if self._computed is not None:
-            self._stream.wait_event(self._computed)
+        if self._writes is not None:
+            self._stream.wait_event(self._writes)
         return torch.cuda.stream(self._stream)
 
     def join(self) -> None:

@@ -60,6 +60,9 @@ class InPlace:
     def update_model(self, view: View) -> None:
         """Copy new values from the arena to the model; ``view`` selects the values."""
 
+    def mark_writes(self) -> None:
+        """Let the reactor thread wait for the changes that this thread has queued on the device."""
+
     def synchronize(self) -> None:
         """Wait until the device has completed the work that this thread has queued."""
 
@@ -112,7 +115,7 @@ class Mirrored:
 
     def mark_computed(self, blocks: Iterable[int]) -> None:
         """Note that the optimizer has computed new values of these blocks; its kernels may still run."""
-        self._side_stream.mark_computed()
+        self.mark_writes()
         self._stale |= self._select_trained(blocks)
 
     def update_arena(self, blocks: Iterable[int]) -> None:
@@ -125,6 +128,10 @@ class Mirrored:
     def update_model(self, view: View) -> None:
         """Copy new values from the arena to the model; ``view`` selects the values."""
         view(self.values).copy_(view(self.arena.tensors))
+
+    def mark_writes(self) -> None:
+        """Let the reactor thread wait for the changes that this thread has queued on the device."""
+        self._side_stream.mark_writes()
 
     def synchronize(self) -> None:
         """Wait until the device has completed the work that this thread has queued."""

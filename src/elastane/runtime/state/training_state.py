@@ -120,6 +120,8 @@ class TrainingState:
                 buffer.copy_(copied)
             self.buffers.restore()
             self.replicated.load(described, tensors)
+            # The round has begun, so the reactor thread may be reading.
+            self.placement.synchronize()
 
         return restore
 
@@ -147,6 +149,7 @@ class TrainingState:
         if not first:
             self.replicated.untrained.changed.update(self.replicated.untrained.find_changed(caches=True))
         self.replicated.untrained.remember()
+        self.placement.mark_writes()
 
     def open_to_script(self) -> None:
         """Show the script the state after the step; its changes from now on are between two steps.
@@ -207,6 +210,7 @@ class TrainingState:
         if isinstance(self.shards, WholeOptimizer):
             with self.guard.allow_steps():
                 self.shards.rehearse(self.placement.values, self.placement.allocate_sums(spare))
+            self.placement.mark_writes()
 
     # -- a committed step ----------------------------------------------------------------------------------
 
