@@ -14,6 +14,7 @@ from elastane.recipes.traffic import (
     divide_ranks,
 )
 from elastane.runtime.state.gradient_slots import GradientSlots
+from elastane.runtime.state.slot_memory import HostSlots
 from tests.simulator.exchange import Exchange
 from tests.simulator.faults import HistoryPlan, build_layout
 from tests.simulator.history import History
@@ -120,8 +121,8 @@ class EmptyLayout:
 def test_the_planned_partial_sums_are_the_slots_of_a_worker(virtual_ranks):
     for workers in range(1, virtual_ranks + 1):
         for start, stop in divide_ranks(virtual_ranks, workers):
-            slots = GradientSlots(EmptyLayout(), exact=True)
-            slots.begin_round(virtual_ranks)
+            slots = GradientSlots(EmptyLayout(), HostSlots(EmptyLayout()), exact=True)
+            slots.begin_round(virtual_ranks, alone=workers == 1)
             rank = start
             while rank < stop:
                 pair = slots.has_sibling(rank, rank + 1 if rank + 1 < stop else None)
