@@ -84,6 +84,29 @@ def test_a_joining_worker_receives_the_state_that_the_script_left():
     assert joiner.run._trainer.state.replicated.digest() == state.replicated.digest()
 
 
+def test_a_joining_worker_receives_attributes_as_they_are_between_microbatches():
+    """A microbatch may change one for a while, as an adapter that is disabled for a reference model."""
+    donor, joiner = prepare_lesson(Lesson(Targeted)), prepare_lesson(Lesson(Targeted))
+    model, state, packed = donor.model, donor.run._trainer.state, {}
+    model.scale, model.history = 0.5, torch.tensor([1.0, 2.0])
+    for step in donor.run.steps(make_samples(), global_batch=8, microbatch=4, until="3 steps"):
+        for batch in step:
+            model.scale, model.disabled, model.body[1].p = 0.0, True, 0.0
+            # The last one of a step is not that of the rehearsal.
+            packed[step.number] = pack(state, range(state.units), range(state.units))
+            model.scale, model.body[1].p = 0.5 * step.number, 0.5
+            del model.disabled
+            step.backward(compute_mean_loss(model, batch)[0])
+        model.scale = 0.5 * (step.number + 1)
+        model.history.mul_(2)
+    assert list(packed) == [1, 2, 3]
+    for number, sent in packed.items():
+        joiner.run._trainer.state.unpack(sent)
+        assert not hasattr(joiner.model, "disabled")
+        assert (joiner.model.scale, joiner.model.body[1].p) == (0.5 * number, 0.5)
+        assert joiner.model.history.tolist() == [2.0 ** (number - 1), 2.0**number]
+
+
 def test_the_digest_of_a_run_covers_frozen_parameters():
     def digest(change):
         learned = prepare_lesson(Lesson(Targeted))

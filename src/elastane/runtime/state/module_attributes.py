@@ -1,12 +1,15 @@
 """Numbers and tensors in plain attributes of modules, which no state dict contains."""
 
+import weakref
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 SCALARS = (bool, int, float, str, type(None))
+KINDS = (*SCALARS, torch.Tensor)
 OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 
 Key: TypeAlias = tuple[str, str]
@@ -19,14 +22,29 @@ class ModuleAttributes:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._values = {key: _copy(value) for key, value in _list_attributes(model)}
+        self._marks = [(vars(module), _mark_attributes(vars(module))) for module in model.modules()]
 
-    def restore(self) -> None:
-        """Restore all attributes, and remove those that were added since."""
+    def refresh(self) -> "ModuleAttributes":
+        """Return the attributes as they are now: this object if none has changed.
+
+        The model has the same modules as before. Only the training thread may call this.
+        """
+        same = all(_have_marks(attributes, marks) for attributes, marks in self._marks)
+        return self if same else ModuleAttributes(self._model)
+
+    def restore(self, *, but: AbstractSet[Key] = frozenset()) -> None:
+        """Restore all attributes, and remove those that were added since.
+
+        Args:
+            but: the attributes that stay as they are.
+        """
         modules = dict(self._model.named_modules())
         current = dict(_list_attributes(self._model))
-        for path, name in current.keys() - self._values.keys():
+        for path, name in current.keys() - self._values.keys() - but:
             delattr(modules[path], name)
         for (path, name), value in self._values.items():
+            if (path, name) in but:
+                continue
             if (path, name) not in current or not _are_equal(current[path, name], value):
                 setattr(modules[path], name, value)
 
@@ -52,9 +70,45 @@ def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
     return [
         ((path, name), value)
         for path, module in model.named_modules()
+        for name, value in _select(vars(module))
+    ]
+
+
+def _mark_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mark of each attribute: its value, or a weak reference to a tensor with its version."""
+    return {
+        name: (weakref.ref(value), value._version) if isinstance(value, torch.Tensor) else value  # noqa: SLF001
+        for name, value in _select(attributes)
+    }
+
+
+def _have_marks(attributes: Mapping[str, Any], marks: Mapping[str, Any]) -> bool:
+    """Return whether the attributes are those that have these marks; an equal number may count as another."""
+    found = 0
+    for name, value in attributes.items():
+        if name in OF_MODULES or not isinstance(value, KINDS):
+            continue
+        mark = marks.get(name, OF_MODULES)
+        if value is not mark and not _is_marked_tensor(value, mark):
+            return False
+        found += 1
+    return found == len(marks)
+
+
+def _is_marked_tensor(value: Any, mark: Any) -> bool:
+    if not (isinstance(value, torch.Tensor) and isinstance(mark, tuple)):
+        return False
+    reference, version = mark
+    return reference() is value and version == value._version  # noqa: SLF001
+
+
+def _select(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the numbers, strings and tensors that no module of torch has of its own."""
+    return [
+        (name, value)
         # A copy of the items: the reactor may read while a forward pass adds an attribute to the module.
-        for name, value in list(vars(module).items())
-        if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
+        for name, value in list(attributes.items())
+        if name not in OF_MODULES and isinstance(value, KINDS)
     ]
 
 

@@ -70,7 +70,7 @@ class ReplicatedState:
         self._flags = self._read_flags()
         self._groups_before = ""
         # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
-        self._attributes = ModuleAttributes(model)
+        self._attributes = self._attributes_before = ModuleAttributes(model)
         self._excluded: frozenset[Key] = frozenset()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -126,7 +126,8 @@ class ReplicatedState:
             ) from error
 
     def _find_changed_attributes(self) -> dict[Key, Any]:
-        changed = ModuleAttributes(self._model).find_changed(since=self._attributes)
+        # As between two microbatches, like the flags: a running one may disable an adapter for a while.
+        changed = self._attributes_before.find_changed(since=self._attributes)
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -148,11 +149,13 @@ class ReplicatedState:
             parameter.requires_grad_(flag == "1")
         for module, flag in zip(self._modules, described["training"], strict=False):
             module.training = flag == "1"
-        self.remember_flags()
         attributes = {
             (path, name): join_tensors(value, tensors) for path, name, value in described["attributes"]
         }
+        # Others have the values of run.prepare there, although this script may have set them since.
+        self._attributes.restore(but=self._excluded)
         set_attributes(self._model, attributes)
+        self.remember_flags()
         self.untrained.load(join_tensors(described[UNTRAINED], tensors))
         self._shared.load(described["optimizer"], tensors)
         prefix = "keep/"
@@ -193,9 +196,10 @@ class ReplicatedState:
         self._excluded = frozenset(attributes)
 
     def remember_flags(self) -> None:
-        """Remember the present flags and hyperparameters as those of the step."""
+        """Remember the present flags, hyperparameters and attributes of modules as those of the step."""
         self._flags = self._read_flags()
         self._groups_before = self._describe_groups()
+        self._attributes_before = self._attributes_before.refresh()
 
     def restore_flags(self) -> None:
         """Restore the flags of the step, some of which a microbatch may have switched.
