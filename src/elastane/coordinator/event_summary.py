@@ -55,6 +55,14 @@ def _update_drained(drained: set[NodeName], event: EventLine) -> None:
         drained.clear()
 
 
+def find_last_step(event: EventLine) -> int | None:
+    """Return the step until which workers may report the event again; None: as long as the run lasts.
+
+    A worker that joins late may find a mistake in the script of which another one has warned long before.
+    """
+    return None if event.kind == "warning" else event.step
+
+
 def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     """Summarise the events of a run, in the order of its log."""
     worker_events: set[tuple[str, WorkerId]] = set()
@@ -75,7 +83,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         if event.kind.startswith("worker."):
             worker_events.update((event.kind, worker) for worker in event.workers)
         if event.key:
-            keys[event.key] = event.step
+            keys[event.key] = find_last_step(event)
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)

@@ -27,6 +27,7 @@ from elastane.api.control import (
 from elastane.api.membership import NodeAddress
 from elastane.api.records import EventLine
 from elastane.api.spec import Probe
+from elastane.coordinator.event_summary import summarize_events
 
 
 def make_loss(worker: int, peer: int) -> PeerLost:
@@ -796,6 +797,21 @@ def test_keys_that_all_workers_have_reported_are_forgotten(training) -> None:
     assert len(stage.roster.events.keys) <= 2
     stage.receive(WorkerEvent(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
     assert len(stage.list_kinds("message")) == 54
+
+
+def test_a_late_joiner_repeats_no_warning(training) -> None:
+    """It finds a mistake in the script at its own first step."""
+    stage = training(2, step=5)
+    for step in range(6, 20):
+        stage.report_step(step, 0, 1)
+        for worker in (0, 1):
+            message = EventLine(time=1.0, kind="message", step=step)
+            stage.receive(WorkerEvent(worker=worker, key=f"print-{step}-1", event=message))
+            if step in (6, 19):
+                warning = EventLine(time=1.0, kind="warning", step=step)
+                stage.receive(WorkerEvent(worker=worker, key="callback-Counter", event=warning))
+    assert len(stage.list_kinds("warning")) == 1
+    assert summarize_events(stage.events).keys["callback-Counter"] is None
 
 
 def test_keys_that_one_worker_has_not_reported_are_remembered(training) -> None:
