@@ -51,7 +51,7 @@ from elastane.coordinator.deaths import (
     record_death,
     record_overdue_deaths,
 )
-from elastane.coordinator.event_summary import find_last_step
+from elastane.coordinator.event_summary import find_key_step
 from elastane.coordinator.exhaustion import count_exhausted
 from elastane.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
 from elastane.coordinator.join_warning import warn_of_unjoined
@@ -371,7 +371,7 @@ def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
         return
     # Workers will not report events of earlier steps any more.
     keys = {known: at for known, at in roster.events.keys.items() if at is None or at >= reported}
-    keys[key] = find_last_step(message.event)
+    keys[key] = find_key_step(message.event)
     turn.roster = replace(roster, events=replace(roster.events, keys=keys))
     turn.actions.append(WriteEvent(msgspec.structs.replace(message.event, key=key)))
 

@@ -55,7 +55,7 @@ def _update_drained(drained: set[NodeName], event: EventLine) -> None:
         drained.clear()
 
 
-def find_last_step(event: EventLine) -> int | None:
+def find_key_step(event: EventLine) -> int | None:
     """Return the step until which workers may report the event again; None: as long as the run lasts.
 
     A worker that joins late may find a mistake in the script of which another one has warned long before.
@@ -83,7 +83,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         if event.kind.startswith("worker."):
             worker_events.update((event.kind, worker) for worker in event.workers)
         if event.key:
-            keys[event.key] = find_last_step(event)
+            keys[event.key] = find_key_step(event)
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
