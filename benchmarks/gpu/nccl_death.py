@@ -9,6 +9,7 @@ import os
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,17 +32,7 @@ def run_rank(rank: int, world: int, folder: str) -> None:
     )
     torch.cuda.set_device(0)
     began = time.perf_counter()
-    dist.init_process_group(
-        "nccl",
-        init_method=f"file://{folder}/first",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=60),
-        device_id=torch.device("cuda", 0),
-    )
-    values = torch.ones(1 << 20, device="cuda")
-    dist.all_reduce(values)
-    torch.cuda.synchronize()
+    values = begin_group(f"{folder}/first", rank, world)
     report(rank, f"first communicator of {world} with its first all-reduce", began)
     began = time.perf_counter()
     second = dist.new_group(list(range(world)))
@@ -54,34 +45,32 @@ def run_rank(rank: int, world: int, folder: str) -> None:
     if rank == world - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(DEATH_S)
-    try:
+    # It waits for the dead rank, unless NCCL has noticed the death; a stream with it never ends by itself.
+    with suppress(dist.DistBackendError):
         dist.all_reduce(values)
-    except dist.DistBackendError as error:
-        report(
-            rank,
-            f"the all-reduce with a dead rank raised {str(error).splitlines()[-1]!r}",
-            time.perf_counter(),
-        )
     began = time.perf_counter()
-    # The last all-reduce waits for the dead rank; a stream with it never ends by itself.
     dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - the only way to ncclCommAbort
     report(rank, "abort after the death", began)
-    if rank >= world - 1:
-        return
     began = time.perf_counter()
+    begin_group(f"{folder}/again", rank, world - 1)
+    report(rank, f"new communicator of the {world - 1} survivors with its first all-reduce", began)
+    os._exit(0)
+
+
+def begin_group(store: str, rank: int, world: int) -> torch.Tensor:
+    """Make the default group and its communicator, by a first all-reduce; return the tensor."""
     dist.init_process_group(
         "nccl",
-        init_method=f"file://{folder}/again",
+        init_method=f"file://{store}",
         rank=rank,
-        world_size=world - 1,
+        world_size=world,
         timeout=timedelta(seconds=60),
         device_id=torch.device("cuda", 0),
     )
     values = torch.ones(1 << 20, device="cuda")
     dist.all_reduce(values)
     torch.cuda.synchronize()
-    report(rank, f"new communicator of the {world - 1} survivors with its first all-reduce", began)
-    os._exit(0)
+    return values
 
 
 def report(rank: int, what: str, began: float) -> None:

@@ -197,13 +197,6 @@ class GradientSlots:
         slots = tuple(sorted(self._nodes.values()))
         self.memory.publish(FinalBlocks(slots, blocks, self.complete_blocks, announce))
 
-    def end_leaf(self) -> None:
-        """Wait until the final blocks of a virtual rank are announced."""
-        self.memory.synchronize()
-        with self.lock:
-            self.memory.release()
-        self.memory.wait()
-
     # -- sums (reactor thread) -----------------------------------------------------------------------------
 
     def reduce(self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]) -> None:

@@ -150,7 +150,7 @@ class Gradients:
         for number in untouched:
             leaf.add(number, None)
         leaf.finish(list(buffers))
-        self.slots.end_leaf()
+        self.slots.memory.end_leaf(self.slots.lock)
         self._leaf = None
         return untouched
 

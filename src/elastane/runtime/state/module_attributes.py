@@ -27,7 +27,7 @@ class ModuleAttributes:
     def refresh(self) -> "ModuleAttributes":
         """Return the attributes as they are now: this object if none has changed.
 
-        The model has the same modules as before. Only the training thread may call this.
+        The model has the same modules as before.
         """
         same = all(_have_marks(attributes, marks) for attributes, marks in self._marks)
         return self if same else ModuleAttributes(self._model)
@@ -85,7 +85,7 @@ def _mark_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _have_marks(attributes: Mapping[str, Any], marks: Mapping[str, Any]) -> bool:
     """Return whether the attributes are those that have these marks; an equal number may count as another."""
     found = 0
-    for name, value in attributes.items():
+    for name, value in list(attributes.items()):
         if name in OF_MODULES or not isinstance(value, KINDS):
             continue
         mark = marks.get(name, OF_MODULES)

@@ -79,7 +79,7 @@ class ShardedOptimizer:
 
     @staticmethod
     def _begin_state(optimizer: optim.Adagrad) -> None:
-        """Begin the state of new pieces; before torch 2.12 Adagrad does so in its constructor alone."""
+        """Begin the state of new pieces; in torch 2.11 Adagrad does so in its constructor alone."""
         start = optimizer.defaults["initial_accumulator_value"]
         for group in optimizer.param_groups:
             for values in group["params"]:

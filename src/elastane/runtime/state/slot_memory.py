@@ -6,6 +6,7 @@ for each part of the tree that the worker has, and none come while the worker is
 memory for that, every gradient comes to the host and is added there (`StagedSlots`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -97,13 +98,7 @@ class HostSlots:
         """Announce final blocks as soon as peers can read them."""
         final.announce(final.blocks)
 
-    def synchronize(self) -> None:
-        """Wait for the additions of the virtual rank, if final blocks wait for them."""
-
-    def release(self) -> None:
-        """Announce the final blocks that were withheld."""
-
-    def wait(self) -> None:
+    def end_leaf(self, lock: AbstractContextManager[object]) -> None:
         """Wait until all final blocks of the virtual rank are announced."""
 
     def settle(self, block: int) -> None:
@@ -121,7 +116,7 @@ class HostSlots:
         return self._layout.view_block(self._arenas[0].tensors, block)
 
 
-class SumsOnDevice(HostSlots):
+class SumsOnDevice(HostSlots, ABC):
     """Complete sums on a device, for the optimizer and for norms; slots of subclasses may be there, too.
 
     Args:
@@ -140,9 +135,9 @@ class SumsOnDevice(HostSlots):
         self._complete: set[int] = set()
 
     @property
+    @abstractmethod
     def sums(self) -> Sections:
         """The memory of complete sums; zeros before the first round."""
-        raise NotImplementedError
 
     def begin_round(self, *, alone: bool) -> None:  # noqa: ARG002 - for subclasses
         self._complete.clear()
@@ -318,26 +313,24 @@ class DeviceSlots(SumsOnDevice):
         self._copies.update(dict.fromkeys(blocks, arrived))
         return arrived
 
-    def synchronize(self) -> None:
-        """Wait for the additions of the virtual rank, if final blocks wait for them."""
-        if self._withheld and self._stream is not None:
-            self._stream.synchronize()
+    def end_leaf(self, lock: AbstractContextManager[object]) -> None:
+        """Announce the final blocks that were withheld, and wait until all are announced.
 
-    def release(self) -> None:
-        """Announce the final blocks that were withheld; the caller holds the lock of the slots."""
-        withheld, self._withheld = self._withheld, []
-        for final in withheld:
-            if self.private:
-                final.announce(final.blocks)
-            else:
-                self.publish(final)
-
-    def wait(self) -> None:
-        """Wait until all final blocks of the virtual rank are announced.
+        Args:
+            lock: of the slots.
 
         Raises:
             BaseException: an announcement raised it.
         """
+        if self._withheld and self._stream is not None:
+            self._stream.synchronize()
+        with lock:
+            withheld, self._withheld = self._withheld, []
+            for final in withheld:
+                if self.private:
+                    final.announce(final.blocks)
+                else:
+                    self.publish(final)
         announcements, self._announcements = self._announcements, []
         for announcement in announcements:
             announcement.result()
