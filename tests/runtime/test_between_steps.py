@@ -98,7 +98,7 @@ def test_a_joining_worker_receives_attributes_as_they_are_between_microbatches()
             del model.disabled
             step.backward(compute_mean_loss(model, batch)[0])
         model.scale = 0.5 * (step.number + 1)
-        model.history.mul_(2)
+        model.history.data.mul_(2)
     assert list(packed) == [1, 2, 3]
     for number, sent in packed.items():
         joiner.run._trainer.state.unpack(sent)

@@ -1,7 +1,6 @@
 """Numbers and tensors in plain attributes of modules, which no state dict contains."""
 
-import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
@@ -9,7 +8,6 @@ import torch
 from torch import nn
 
 SCALARS = (bool, int, float, str, type(None))
-KINDS = (*SCALARS, torch.Tensor)
 OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 
 Key: TypeAlias = tuple[str, str]
@@ -17,20 +15,21 @@ Key: TypeAlias = tuple[str, str]
 
 
 class ModuleAttributes:
-    """Numbers, strings and tensors in plain attributes of a model's modules, as they were at one moment."""
+    """Numbers, strings and tensors in plain attributes of a model's modules, as they were at one moment.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: has the modules.
+        scalars: of `read_scalars` at an earlier moment, in place of the present ones.
+    """
+
+    def __init__(self, model: nn.Module, scalars: Mapping[Key, Any] | None = None) -> None:
         self._model = model
-        self._values = {key: _copy(value) for key, value in _list_attributes(model)}
-        self._marks = [(vars(module), _mark_attributes(vars(module))) for module in model.modules()]
-
-    def refresh(self) -> "ModuleAttributes":
-        """Return the attributes as they are now: this object if none has changed.
-
-        The model has the same modules as before.
-        """
-        same = all(_have_marks(attributes, marks) for attributes, marks in self._marks)
-        return self if same else ModuleAttributes(self._model)
+        self._values = {
+            key: _copy(value)
+            for key, value in _list_attributes(model)
+            if scalars is None or isinstance(value, torch.Tensor)
+        }
+        self._values |= scalars or {}
 
     def restore(self, *, but: AbstractSet[Key] = frozenset()) -> None:
         """Restore all attributes, and remove those that were added since.
@@ -58,6 +57,16 @@ class ModuleAttributes:
         }
 
 
+def read_scalars(modules: Iterable[tuple[str, nn.Module]]) -> dict[Key, Any]:
+    """Return the numbers and strings in plain attributes of named modules."""
+    return {
+        (path, name): value
+        for path, module in modules
+        for name, value in list(vars(module).items())
+        if name not in OF_MODULES and isinstance(value, SCALARS)
+    }
+
+
 def set_attributes(model: nn.Module, values: Mapping[Key, Any]) -> None:
     """Set attributes of modules; skip attributes of modules that the model does not have."""
     modules = dict(model.named_modules())
@@ -70,45 +79,9 @@ def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
     return [
         ((path, name), value)
         for path, module in model.named_modules()
-        for name, value in _select(vars(module))
-    ]
-
-
-def _mark_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mark of each attribute: its value, or a weak reference to a tensor with its version."""
-    return {
-        name: (weakref.ref(value), value._version) if isinstance(value, torch.Tensor) else value  # noqa: SLF001
-        for name, value in _select(attributes)
-    }
-
-
-def _have_marks(attributes: Mapping[str, Any], marks: Mapping[str, Any]) -> bool:
-    """Return whether the attributes are those that have these marks; an equal number may count as another."""
-    found = 0
-    for name, value in list(attributes.items()):
-        if name in OF_MODULES or not isinstance(value, KINDS):
-            continue
-        mark = marks.get(name, OF_MODULES)
-        if value is not mark and not _is_marked_tensor(value, mark):
-            return False
-        found += 1
-    return found == len(marks)
-
-
-def _is_marked_tensor(value: Any, mark: Any) -> bool:
-    if not (isinstance(value, torch.Tensor) and isinstance(mark, tuple)):
-        return False
-    reference, version = mark
-    return reference() is value and version == value._version  # noqa: SLF001
-
-
-def _select(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the numbers, strings and tensors that no module of torch has of its own."""
-    return [
-        (name, value)
         # A copy of the items: the reactor may read while a forward pass adds an attribute to the module.
-        for name, value in list(attributes.items())
-        if name not in OF_MODULES and isinstance(value, KINDS)
+        for name, value in list(vars(module).items())
+        if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
     ]
 
 

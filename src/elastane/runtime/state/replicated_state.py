@@ -22,7 +22,7 @@ from elastane.runtime.state.json_state import (
 from elastane.runtime.state.live_objects import find_live_objects
 from elastane.runtime.state.loss_scaling import LossScaling
 from elastane.runtime.state.model_layout import ModelLayout
-from elastane.runtime.state.module_attributes import Key, ModuleAttributes, set_attributes
+from elastane.runtime.state.module_attributes import Key, ModuleAttributes, read_scalars, set_attributes
 from elastane.runtime.state.run_keep import RunKeep
 from elastane.runtime.state.shared_optimizer_state import SharedOptimizerState
 from elastane.runtime.state.untrained_tensors import UntrainedTensors
@@ -70,7 +70,9 @@ class ReplicatedState:
         self._flags = self._read_flags()
         self._groups_before = ""
         # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
-        self._attributes = self._attributes_before = ModuleAttributes(model)
+        self._attributes = ModuleAttributes(model)
+        self._named_modules = tuple(model.named_modules())
+        self._scalars = read_scalars(self._named_modules)
         self._excluded: frozenset[Key] = frozenset()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -126,8 +128,8 @@ class ReplicatedState:
             ) from error
 
     def _find_changed_attributes(self) -> dict[Key, Any]:
-        # As between two microbatches, like the flags: a running one may disable an adapter for a while.
-        changed = self._attributes_before.find_changed(since=self._attributes)
+        # Scalars as between two microbatches, like flags: a running one may disable an adapter for a while.
+        changed = ModuleAttributes(self._model, self._scalars).find_changed(since=self._attributes)
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -196,10 +198,10 @@ class ReplicatedState:
         self._excluded = frozenset(attributes)
 
     def remember_flags(self) -> None:
-        """Remember the present flags, hyperparameters and attributes of modules as those of the step."""
+        """Remember the present flags, hyperparameters and scalars of modules as those of the step."""
         self._flags = self._read_flags()
         self._groups_before = self._describe_groups()
-        self._attributes_before = self._attributes_before.refresh()
+        self._scalars = read_scalars(self._named_modules)
 
     def restore_flags(self) -> None:
         """Restore the flags of the step, some of which a microbatch may have switched.
