@@ -3,6 +3,8 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -76,17 +78,16 @@ def submitted(elastane, script):
 
 @pytest.fixture
 def meanwhile(cluster):
-    """Let time pass until a condition holds, beside a command."""
-    threads = []
+    """Let time pass beside a block, until a condition holds; the block ends no earlier."""
 
+    @contextmanager
     def begin(true):
-        thread = threading.Thread(target=cluster.until, args=(true,))
-        thread.start()
-        threads.append(thread)
+        with ThreadPoolExecutor(1) as pool:
+            passed = pool.submit(cluster.until, true)
+            yield
+            passed.result()
 
-    yield begin
-    for thread in threads:
-        thread.join()
+    return begin
 
 
 def test_a_script_is_submitted_with_the_typed_options(elastane, cluster, script):
@@ -438,16 +439,16 @@ def test_a_job_is_paused_resumed_and_cancelled(elastane, cluster, submitted, mea
     cluster.until(lambda: cluster.workers("digits") == 2)
     assert "pauses at the next commit" in elastane("pause", "digits").stdout
     assert "pausing" in elastane("jobs").stdout
-    meanwhile(lambda: cluster.job("digits").state == "paused")
-    assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
+    with meanwhile(lambda: cluster.job("digits").state == "paused"):
+        assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
     assert {order.why for order in cluster.world.orders if isinstance(order, StopAttempt)} == {
         "It is paused."
     }
     assert cluster.uses() == {}
-    meanwhile(lambda: bool(cluster.job("digits").observed.held))
-    assert elastane("resume", "digits", "--wait").stdout == "digits runs with 2 workers\n"
-    meanwhile(lambda: cluster.job("digits").state == "cancelled")
-    assert elastane("cancel", "digits", "--wait").stdout == "digits is cancelled\n"
+    with meanwhile(lambda: bool(cluster.job("digits").observed.held)):
+        assert elastane("resume", "digits", "--wait").stdout == "digits runs with 2 workers\n"
+    with meanwhile(lambda: cluster.job("digits").state == "cancelled"):
+        assert elastane("cancel", "digits", "--wait").stdout == "digits is cancelled\n"
     assert elastane("pause", "digits").exit_code == 2
 
 
@@ -477,8 +478,8 @@ def test_several_jobs_are_paused_or_cancelled_at_once(elastane, cluster, submitt
     for name in ("one", "two", "three"):
         submitted(name)
     cluster.until(lambda: cluster.workers("one") == 1)
-    meanwhile(lambda: cluster.job("one").state == cluster.job("two").state == "paused")
-    assert elastane("pause", "one", "two", "one", "--wait").stdout == "one is paused\ntwo is paused\n"
+    with meanwhile(lambda: cluster.job("one").state == cluster.job("two").state == "paused"):
+        assert elastane("pause", "one", "two", "one", "--wait").stdout == "one is paused\ntwo is paused\n"
     told = elastane("resume", "one", "two", "--json").stdout.splitlines()
     assert [json.loads(line)["name"] for line in told] == ["one", "two"]
     answer = elastane("cancel", "one", "tow", "three")
@@ -493,8 +494,10 @@ def test_a_waiting_command_prints_the_state_that_it_waits_for_and_its_changes(
 ):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
-    meanwhile(lambda: cluster.job("digits").state == "paused")
-    assert "pauses at the next commit, and keeps its state" in elastane("pause", "digits", "--wait").stderr
+    with meanwhile(lambda: cluster.job("digits").state == "paused"):
+        assert (
+            "pauses at the next commit, and keeps its state" in elastane("pause", "digits", "--wait").stderr
+        )
     submitted("wide", "--workers", "4:4")
     cluster.until(lambda: cluster.workers("wide") == 4)
 
@@ -519,8 +522,8 @@ def test_a_waiting_command_prints_the_state_that_it_waits_for_and_its_changes(
 def test_with_json_a_waiting_command_prints_only_the_job(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
-    meanwhile(lambda: cluster.job("digits").state == "paused")
-    answer = elastane("pause", "digits", "--wait", "--json")
+    with meanwhile(lambda: cluster.job("digits").state == "paused"):
+        answer = elastane("pause", "digits", "--wait", "--json")
     assert (json.loads(answer.stdout)["state"], answer.stderr) == ("paused", "")
 
 
@@ -543,8 +546,8 @@ def test_following_a_queued_job_prints_its_reasons(elastane, cluster, submitted,
 
 def test_waiting_prints_events_and_ends_with_the_job(elastane, cluster, script, meanwhile):
     cluster.world.habits["digits"] = {"steps": 20}
-    meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "finished")
-    answer = elastane("submit", script, "--name", "digits", "--wait", "--json")
+    with meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "finished"):
+        answer = elastane("submit", script, "--name", "digits", "--wait", "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["state"] == "finished"
     assert "all 20 steps are made" in answer.stderr
@@ -552,8 +555,8 @@ def test_waiting_prints_events_and_ends_with_the_job(elastane, cluster, script, 
 
 def test_waiting_for_a_failing_job_has_exit_code_1(elastane, cluster, script, meanwhile):
     (script.parent / "job.yaml").write_text(JOB + "runPolicy: {activeDeadlineSeconds: 5}\n")
-    meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "failed")
-    answer = elastane("submit", "job.yaml", "--wait")
+    with meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "failed"):
+        answer = elastane("submit", "job.yaml", "--wait")
     assert answer.exit_code == 1
     assert "DeadlineExceeded" in answer.stdout
 
@@ -561,10 +564,11 @@ def test_waiting_for_a_failing_job_has_exit_code_1(elastane, cluster, script, me
 def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.world.habits["digits"] = {"steps": 20}
-    meanwhile(lambda: cluster.job("digits").state == "finished")
-    told = [
-        json.loads(line)["kind"] for line in elastane("events", "digits", "-f", "--json").stdout.splitlines()
-    ]
+    with meanwhile(lambda: cluster.job("digits").state == "finished"):
+        told = [
+            json.loads(line)["kind"]
+            for line in elastane("events", "digits", "-f", "--json").stdout.splitlines()
+        ]
     assert (told[0], told[-1]) == ("job.submitted", "job.finished")
     page = elastane("events", "digits").stdout
     assert "job.running" in page
@@ -811,6 +815,6 @@ def test_the_words_about_an_unmodified_script_are_those_of_its_restarts(
     assert "Its speed is unknown" in page
     assert "pauses once it has saved, within 1 min, and keeps its state" in elastane("pause", "script").stdout
     assert "Its workers leave once it has saved, within 1 min." in elastane("explain", "script").stdout
-    meanwhile(lambda: cluster.job("script").state == "paused")
-    elastane("pause", "script", "--wait")
+    with meanwhile(lambda: cluster.job("script").state == "paused"):
+        elastane("pause", "script", "--wait")
     assert "commit" not in elastane("cancel", "script").stdout
