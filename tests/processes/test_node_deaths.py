@@ -94,6 +94,45 @@ def test_other_machines_take_part_again_when_every_copy_of_the_state_is_lost(
     assert machines.wait("b") == 0
 
 
+def lose_state(machines):
+    """Kill every worker of a run; return the machine on which it is resumed."""
+    before = sum(kind == "run.resumed" for kind, _ in machines.count_events().elements())
+    rows = machines.wait_for_answer().processes
+    machines.signal([row.pid for row in rows if row.role == "worker"], signal.SIGKILL)
+
+    def list_resumed():
+        return [who for kind, who in machines.count_events().elements() if kind == "run.resumed"]
+
+    wait_until(lambda: len(list_resumed()) > before, "the run is resumed")
+    return list_resumed()[-1].removeprefix("node ")
+
+
+def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, assert_attempts_equal_reference):
+    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
+    machines.wait_for_members(FIRST, 2)
+    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
+    for number, name in enumerate(("b", "c"), start=1):
+        machines.join(name)
+        machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE * number}")
+        machines.step_until_members(name)
+    machines.kill(FIRST)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    resuming = lose_state(machines)
+    other = {"b": "c", "c": "b"}[resuming]
+    # The other one takes part again, and takes over when the resuming one dies too.
+    machines.wait_for("node.joined", f"node {other}", times=2)
+    machines.step_until_members(other)
+    machines.kill(resuming)
+    wait_until(lambda: machines.find_in_charge() == other, "the other machine is in charge")
+    assert lose_state(machines) == other
+    machines.stop_pacing()
+    ended = machines.end(other)
+    assert_attempts_equal_reference(ended)
+    assert [event.who for event in ended.find_events("run.resumed")] == [f"node {resuming}", f"node {other}"]
+    assert machines.run_dir.report.exists()
+    assert not machines.run_dir.endpoint.exists()
+
+
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)

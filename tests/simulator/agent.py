@@ -94,6 +94,7 @@ class SimAgent:
             AgentReport(
                 pid=1,
                 node=self.node,
+                joins=self.slots is not None,
                 slots=self.slots,
                 target=self.worker_set.target,
                 numbers=self.worker_set.numbers,

@@ -306,6 +306,7 @@ class NodeAgent(Agent):
         return msgspec.structs.replace(
             super().make_report(),
             node=self._run_dir.node,
+            joins=not self._begins,
             host=self._address.reached_at,
             port=self._port,
             slots=self._slots,

@@ -295,7 +295,8 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         pid: process id of the agent.
         target: number of workers that it keeps running.
         term: term of the coordinator that it started last; 0: it starts none.
-        node: the name of its node; empty: the first one, on which the run began.
+        node: the name of its node; empty: the one on which the run began.
+        joins: the attempt began on another node.
         host: numeric address at which it answers other agents; empty: it does not.
         port: TCP port of that address.
         slots: the most workers that it runs; None: without limit.
@@ -317,6 +318,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     target: int
     term: int
     node: NodeName = ""
+    joins: bool = False
     host: Host = ""
     port: Port = 0
     slots: Count | None = None

@@ -1,7 +1,7 @@
 """The certificate of a run on several machines: it encrypts the control connections between them.
 
-The first node makes a new one for each attempt. Its private key is in the run directory, for the run's user
-only; the endpoint carries the certificate, and a client trusts this one and no other.
+The node that begins an attempt makes a new one for it. Its private key is in the run directory, for the
+run's user only; the endpoint carries the certificate, and a client trusts this one and no other.
 """
 
 import datetime as dt

@@ -1,7 +1,7 @@
 """The wait of a joined machine for the next attempt of a run that has lost its state.
 
-The machine that began the run resumes it from its newest checkpoint. The others wait: if their command
-ended, the scheduler that started it would give the devices of their machine away.
+One machine resumes it from its newest checkpoint. The others wait: if their command ended, the scheduler
+that started it would give the devices of their machine away.
 """
 
 import time
@@ -15,7 +15,7 @@ from elastane.observability.run_files import is_locked, read_record
 
 LOOK_S = 0.5
 UNLOCKED_S = 5.0
-"""How long the run directory may be unlocked. The program that began the run locks it for all attempts."""
+"""How long the run directory may be unlocked. The program that begins the attempts of a run locks it."""
 
 
 def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
@@ -26,7 +26,7 @@ def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
         last: the record of the attempt that has ended.
 
     Returns:
-        The record of the next attempt; None: no program resumes the run.
+        The record of the next attempt; None: no program has locked the run directory to begin it.
     """
     locked_s = time.monotonic()
     while time.monotonic() - locked_s < UNLOCKED_S:

@@ -27,10 +27,19 @@ Say = Callable[[str], None]
 
 CLAIMS_S = 1.0
 """How long the claim list of a run may take to answer."""
+STATE_LOST = "every copy of the state was lost"
+"""The reason for an attempt that no user has requested."""
+BY_COMMAND = "elastane run"
 
 
 def prepare_resumption(
-    run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "requested by the user", adapted: bool = False
+    run_dir: RunDir,
+    spec: RunSpec,
+    say: Say,
+    *,
+    begun_by: str = BY_COMMAND,
+    why: str = "requested by the user",
+    adapted: bool = False,
 ) -> RunRecord:
     """Prepare the run directory for another attempt from a checkpoint. The caller holds its lock.
 
@@ -41,6 +50,7 @@ def prepare_resumption(
         run_dir: of the run.
         spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
         say: takes lines for the user.
+        begun_by: the subject of the event.
         why: the reason for the event.
         adapted: the user has accepted that the script or the software has changed.
 
@@ -64,7 +74,7 @@ def prepare_resumption(
     beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(run_dir, record, events))
     pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
-    lost = _record_begin(run_dir, record, f"{why}: from {manifest.name}", lines)
+    lost = _record_begin(run_dir, record, begun_by, f"{why}: from {manifest.name}", lines)
     say(f"resuming from {manifest.name}; {lost} later steps are made again")
     return record
 
@@ -88,9 +98,8 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     lines = len(read_ledger(run_dir, torn_tail=True))
     beginning = Resumed("", 0, *_compute_next_numbers(run_dir, record, events))
     record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
-    lost = _record_begin(
-        run_dir, record, f"{why}: from the beginning, because no checkpoint was complete", lines
-    )
+    reason = f"{why}: from the beginning, because no checkpoint was complete"
+    lost = _record_begin(run_dir, record, BY_COMMAND, reason, lines)
     say(f"starting again; {lost} steps are made again")
     return record
 
@@ -121,7 +130,7 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
         run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
     )
     reason = f"{why}: the script continues from its own snapshot"
-    event = EventLine(time=time.time(), kind="run.resumed", who="elastane run", why=reason)
+    event = EventLine(time=time.time(), kind="run.resumed", who=BY_COMMAND, why=reason)
     append_line(run_dir.events, msgspec.json.encode(event))
     return record
 
@@ -140,7 +149,7 @@ def _compute_next_numbers(
     return times, first_worker, first_term
 
 
-def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
+def _record_begin(run_dir: RunDir, record: RunRecord, begun_by: str, why: str, lines: int) -> int:
     """Record that an attempt begins; return how many of the ledger's ``lines`` are made again."""
     resumed = record.resumed
     assert resumed is not None, "the caller has set it"
@@ -153,7 +162,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> i
     event = EventLine(
         time=now,
         kind="run.resumed",
-        who="elastane run",
+        who=begun_by,
         why=f"{why}, {lost} steps are made again",
         step=resumed.step,
         detail={

@@ -66,18 +66,29 @@ def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
     Raises:
         BadInput: a live run, or a process that it has left behind, holds the lock.
     """
-    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        acquire_lock(lock, run_dir)
+    with lock_run_directory(run_dir):
         refuse_live_nodes(run_dir)
-        # The coordinator of a killed `elastane run` may still be writing its last line.
-        if run_dir.events.exists():
-            with run_dir.events.open("r+b") as events:
-                acquire_lock(events.fileno(), run_dir)
         # A run of an older version has none.
         with suppress(OSError):
             (run_dir.root / CLAIMS).mkdir(mode=0o755, exist_ok=True)
         yield run_dir
+
+
+@contextmanager
+def lock_run_directory(run_dir: RunDir) -> Iterator[None]:
+    """Hold the lock of a run directory, which the program holds that begins attempts of the run.
+
+    Raises:
+        BadInput: another program holds the lock.
+    """
+    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        acquire_lock(lock, run_dir)
+        # The coordinator of a killed `elastane run` may still be writing its last line.
+        if run_dir.events.exists():
+            with run_dir.events.open("r+b") as events:
+                acquire_lock(events.fileno(), run_dir)
+        yield
     finally:
         os.close(lock)
 

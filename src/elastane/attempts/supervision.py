@@ -21,7 +21,7 @@ from elastane.api.tickets import encode_ticket
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.remote_joins import RemoteJoins
-from elastane.attempts.resumption import prepare_resumption
+from elastane.attempts.resumption import STATE_LOST, prepare_resumption
 from elastane.attempts.tracking import TrackerKeeper
 
 if TYPE_CHECKING:
@@ -81,16 +81,28 @@ def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOv
             display.say(f"cannot record the end of the run: {error}")
         if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug:
             return over
-        before = record.resumed.step if record.resumed is not None else 0
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            record = prepare_resumption(run_dir, spec, display.say, why="every copy of the state was lost")
+            following = prepare_resumption(run_dir, spec, display.say, why=STATE_LOST)
         except ElastaneError as error:
             display.say(f"cannot resume: {error}")
             return over
-        # An attempt that dies before its first new checkpoint would probably do so again.
-        futile = futile + 1 if record.resumed is not None and record.resumed.step <= before else 0
+        futile, record = count_futile(futile, record, following), following
+
+
+def count_futile(futile: int, last: RunRecord, following: RunRecord) -> int:
+    """Return how many attempts in a row have died before their first new checkpoint.
+
+    The next one would probably do so again.
+
+    Args:
+        futile: how many had before the last one.
+        last: the record of the last attempt.
+        following: the record of the next one, which begins from a checkpoint.
+    """
+    before = last.resumed.step if last.resumed is not None else 0
+    return futile + 1 if following.resumed is not None and following.resumed.step <= before else 0
 
 
 def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, display: Display) -> None:
@@ -179,7 +191,7 @@ def _create_agent(
         others = tuple(host for host in spec.hosts if host != own)
 
         def invite(address: NodeAddress) -> None:
-            ticket = _issue_ticket(run_dir, address)
+            ticket = issue_first_ticket(run_dir, address)
             display.say(f"on other machines: elastane join {ticket}")
             joins.start(others, ticket, fail)
 
@@ -203,8 +215,13 @@ def _create_agent(
     return ScriptAgent(run_dir, record.spec, resumed=record.resumed)
 
 
-def _issue_ticket(run_dir: RunDir, address: NodeAddress) -> str:
-    """Return a new ticket for this attempt of the run."""
+def issue_first_ticket(run_dir: RunDir, address: NodeAddress) -> str:
+    """Return a new ticket for an attempt of the run, by which other machines take part.
+
+    Args:
+        run_dir: of the run.
+        address: of the agent that begins the attempt.
+    """
     fingerprint = compute_fingerprint(read_certificate(run_dir))
     return encode_ticket(issue_ticket(run_dir, fingerprint, ((address.host, address.port),)))
 

@@ -1,6 +1,6 @@
 """The nodes of a run: they join with their slots, leave on request, or are lost with all their workers.
 
-Every node has an agent. The first one has no name; otherwise it is a node like the others.
+Every node has an agent. The one on which the run began has no name; otherwise it is a node like the others.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
 from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots
-from elastane.coordinator.roster import FIRST_NODE, Roster, list_named_nodes, list_node_workers
+from elastane.coordinator.roster import Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
 
 WORKER_QUIET_S = 1.2
@@ -33,7 +33,7 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
         heard={**nodes.heard, name: turn.now},
         numbers_end=max(nodes.numbers_end, *ends, 0),
     )
-    is_first = roster.wanted.target is None and not report.total and name == FIRST_NODE
+    is_first = roster.wanted.target is None and not report.total and not report.joins
     if is_first:
         # The number of workers with which the run begins includes those of this node.
         nodes = replace(nodes, counted=nodes.counted | {name})

@@ -48,13 +48,14 @@ class OtherNode:
     exits: tuple = ()
     farewells: int = 0
 
-    def report(self, *, leaving: bool = False) -> None:
+    def report(self, *, leaving: bool = False, joins: bool = True) -> None:
         actions = self.stage.receive(
             AgentReport(
                 pid=7,
                 target=self.order.target,
                 term=0,
                 node=self.name,
+                joins=joins,
                 slots=self.slots,
                 leaving=leaving,
                 numbers=self.numbers,
@@ -417,7 +418,7 @@ def test_dealt_workers_add_up_and_stay_where_they_are(total, nodes) -> None:
 
 def test_a_node_gets_more_numbers_before_they_run_out() -> None:
     def grant(numbers_end: int, *numbers: tuple[int, int], granted=()) -> Nodes:
-        report = AgentReport(pid=1, target=1, term=1, node="b", numbers=numbers)
+        report = AgentReport(pid=1, target=1, term=1, node="b", joins=True, numbers=numbers)
         return grant_numbers(Nodes({"b": report}, granted=dict(granted), numbers_end=numbers_end), "b")
 
     assert grant(200, (60, 100)).granted == {}
@@ -434,6 +435,18 @@ def test_two_nodes_that_join_at_once_get_different_numbers(training) -> None:
     for node in (*nodes, *nodes):
         node.report()
     assert [node.numbers for node in nodes] == [((100, 200),), ((200, 300),)]
+
+
+def test_an_attempt_may_begin_on_a_machine_with_a_name(open_stage) -> None:
+    stage = open_stage()
+    first, other = OtherNode(stage, "b", slots=1), OtherNode(stage, "c", slots=1)
+    first.numbers, first.order = ((7, 107),), SetTarget(target=1)
+    other.report()
+    assert stage.roster.wanted.target is None
+    first.report(joins=False)
+    other.report()
+    assert stage.roster.wanted.target == 2
+    assert other.numbers == ((200, 300),)
 
 
 def test_no_numbers_are_granted_before_those_of_the_first_node_are_known(open_stage) -> None:

@@ -1,28 +1,25 @@
 """``elastane join``: let this machine take part in a run that began on another one."""
 
-import asyncio
 import fcntl
 import os
 import re
-import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from elastane.api.addresses import find_own_address
 from elastane.api.connection_limits import check_worker_limit
-from elastane.api.control import AskStatus, RunOver
+from elastane.api.control import AskStatus
 from elastane.api.endpoint import read_endpoint
-from elastane.api.errors import BadInput, NoSuchRun, RunFailed
+from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.extras import require
-from elastane.api.machine_address import MachineAddress
 from elastane.api.membership import NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
@@ -37,10 +34,7 @@ from elastane.cli.scripts import check_script
 from elastane.client.mirror import is_mirror
 from elastane.client.run_finder import find_run
 from elastane.client.visits import find_shared_run
-from elastane.observability.run_files import is_locked, read_record
-
-if TYPE_CHECKING:
-    from elastane.attempts.standby_trackers import StandbyTrackers
+from elastane.observability.run_files import read_record
 
 
 def join_run(  # noqa: PLR0917 - options of a command
@@ -90,7 +84,7 @@ def join_run(  # noqa: PLR0917 - options of a command
     directory = _find_directory(run)
     record = read_record(directory)
     from elastane.attempts.join_checks import check_machine
-    from elastane.attempts.results import write_results
+    from elastane.attempts.participation import JoinedMachine, take_part
     from elastane.cli.runs.conclusion import print_summary
 
     node = _choose_name(name)
@@ -106,9 +100,9 @@ def join_run(  # noqa: PLR0917 - options of a command
         console.print(what, markup=False)
         if record.spec.directory:
             os.chdir(record.spec.directory)
-        over, concludes = _run_to_end(run_dir, record, address, most, console.print)
+        machine = JoinedMachine(run_dir, address, most, partial(console.print, markup=False))
+        over, concludes = take_part(machine, record)
         if concludes:
-            write_results(run_dir, lambda line: console.print(line, markup=False))
             print_summary(run_dir, over, console, run_dir.report if run_dir.report.exists() else None)
         else:
             console.print(over.why, markup=False)
@@ -239,78 +233,3 @@ def _hold_name(run_dir: RunDir) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _run_to_end(
-    run_dir: RunDir, record: RunRecord, address: MachineAddress, slots: int, say: Callable[[str], None]
-) -> tuple[RunOver, bool]:
-    """Take part in every attempt to the end, and feed the trackers of the run once this machine is in charge.
-
-    Returns:
-        The outcome, and whether this machine has to write the results of the run.
-    """
-    from elastane.attempts.final_event import write_final_event
-    from elastane.attempts.next_attempt import wait_for_next_attempt
-    from elastane.attempts.standby_trackers import StandbyTrackers
-    from elastane.attempts.supervision import choose_grace
-
-    following: RunRecord | None = record
-    with StandbyTrackers(RunDir(run_dir.root), record.spec.log, say) as trackers:
-        while following is not None:
-            record, following = following, None
-            over, concludes, left = asyncio.run(
-                _take_part(run_dir, record, address, slots, trackers=trackers, say=say)
-            )
-            if over.lost and not (concludes or left):
-                say(f"{over.why}; waiting for the machine that began the run to resume it")
-                following = wait_for_next_attempt(run_dir, record)
-        if concludes:
-            write_final_event(run_dir, over)
-            # The run may end before the trackers learn that this machine took charge.
-            trackers.start()
-        if not left:
-            trackers.finish(choose_grace(over))
-    return over, concludes
-
-
-async def _take_part(
-    run_dir: RunDir,
-    record: RunRecord,
-    address: MachineAddress,
-    slots: int,
-    *,
-    trackers: "StandbyTrackers",
-    say: Callable[[str], None],
-) -> tuple[RunOver, bool, bool]:
-    """Run this node's agent to its end; the first SIGINT or SIGTERM drains the node, the second kills it.
-
-    Returns:
-        The outcome, whether this machine has to write the results of the run, and whether it has left it.
-    """
-    from elastane.agent.node_agent import NodeAgent
-
-    agent = NodeAgent(run_dir, record.spec, address, slots=slots, begins=False, resumed=record.resumed)
-    interrupts = 0
-
-    def handle_interrupt() -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            what = "stopping the run" if agent.is_last else "leaving the run"
-            say(f"{what} at the next commit; press Ctrl-C again to end at once")
-            agent.leave()
-        else:
-            say("ending all workers on this machine")
-            agent.kill()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle_interrupt)
-    following = asyncio.create_task(trackers.follow(lambda: agent.in_charge))
-    try:
-        over = await agent.run()
-        return over, agent.concludes and not is_locked(run_dir.lock), agent.left
-    except OSError as error:
-        raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
-    finally:
-        following.cancel()
