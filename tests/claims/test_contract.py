@@ -237,6 +237,30 @@ def test_a_lost_reply_is_settled_by_reading(kind, term, written):
     assert kind.open().read() == (HeldSlot(1, record),)
 
 
+class FadingPlace:
+    """A place that says once what is wrong, and then does not answer any more."""
+
+    where = "the list"
+
+    def __init__(self):
+        self.answers, self.back = 1, threading.Event()
+
+    def read(self, _first_slot):
+        if not self.answers:
+            self.back.wait()
+        self.answers -= 1
+        raise ClaimsUnavailable("the store is read-only")
+
+
+def test_the_last_answer_of_a_place_is_told_when_the_time_is_up():
+    place = FadingPlace()
+    with pytest.raises(ClaimsUnavailable, match="read-only"):
+        ClaimList(place, wait_s=1.0).read()
+    with pytest.raises(ClaimsUnavailable, match=r"has not answered within 0\.5 s"):
+        ClaimList(place, wait_s=0.5).read()
+    place.back.set()
+
+
 @pytest.mark.parametrize("fault", ["lost_replies", "silent_replies"])
 @pytest.mark.parametrize("kind", ["s3", "controller"], indirect=True)
 def test_a_claim_that_a_client_library_repeats_is_the_claimants_own(kind, term, fault):
@@ -278,7 +302,7 @@ def test_clocks_that_differ_do_not_matter(kind, term):
 
 
 def test_an_emptied_list_is_not_taken_for_a_new_one(kind, term):
-    listed = kind.open(wait_s=20.0)
+    listed = kind.open(wait_s=5.0)
     for slot in (1, 2, 3):
         listed.claim(slot, term(slot))
     kind.clear()

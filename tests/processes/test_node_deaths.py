@@ -133,6 +133,34 @@ def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, asse
     assert not machines.run_dir.endpoint.exists()
 
 
+def test_a_machine_that_missed_the_end_of_an_attempt_takes_part_in_the_next_one_anew(
+    machines, assert_attempts_equal_reference
+):
+    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
+    machines.wait_for_members(FIRST, 2)
+    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
+    machines.join("b")
+    machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE}")
+    machines.step_until_members("b")
+    agent, *processes = machines.list_pids("b")
+    machines.signal([agent], signal.SIGSTOP)
+    rows = machines.wait_for_answer().processes
+    # It is not connected to the next coordinator, which tells that the state is lost.
+    machines.signal([row.pid for row in rows if row.state == "term 1"], signal.SIGKILL)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    machines.signal([row.pid for row in rows if row.role == "worker" and not row.node], signal.SIGKILL)
+    machines.signal(processes, signal.SIGKILL)
+    machines.wait_for("run.resumed", "elastane run")
+    machines.signal([agent], signal.SIGCONT)
+    machines.wait_for("node.joined", "node b", times=2)
+    machines.stop_pacing()
+    ended = machines.end(FIRST)
+    assert_attempts_equal_reference(ended)
+    assert machines.wait("b") == 0
+    log = (machines.run_dir.root.parent / "b.log").read_text()
+    assert "attempt 1 of the run has ended: attempt 2 has begun" in log
+
+
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)

@@ -32,7 +32,7 @@ from elastane.api.machine_address import LOOPBACK_ONLY
 from elastane.api.membership import NUMBERS_AT_ONCE
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
-from elastane.api.spec import Resumed, RunSpec
+from elastane.api.spec import Resumed, RunSpec, number_attempt
 from elastane.api.untrusted_data import Malformed
 from elastane.claims.terms import SUPERSEDED_CODE
 from elastane.observability.tail import read_end_of_text
@@ -70,6 +70,7 @@ class Agent:
         self.spec = spec
         self._commands = commands or Commands()
         self._first_term = 1 if resumed is None else resumed.first_term
+        self._attempt = number_attempt(resumed)
         self._stopping = self.told_over = False
         self._coordinators: Coordinators | None = None
         self._fork_server: ForkServerHandle | None = None
@@ -135,7 +136,8 @@ class Agent:
 
     async def _run_until_end(self) -> RunOver:
         with LOOPBACK_ONLY.listen(BACKLOG) as listening:
-            endpoint = CoordinatorEndpoint(*listening.getsockname()[:2])
+            host, port = listening.getsockname()[:2]
+            endpoint = CoordinatorEndpoint(host, port, attempt=self._attempt)
             self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
             try:
                 return await self._serve_until_end(
@@ -183,7 +185,7 @@ class Agent:
         start = partial(
             start_coordinator, self._commands, self._run_dir, socket_fd=socket_fd, lifeline=self._lifeline
         )
-        self._coordinators = Coordinators(start, self._changed.set, self._first_term)
+        self._coordinators = Coordinators(start, self._changed.set, self._first_term, self._attempt)
         code, deaths = await self._coordinators.keep()
         if code == SUPERSEDED_CODE:
             # Both would write the same files, so this attempt gives way.
@@ -200,6 +202,7 @@ class Agent:
                 self._commands,
                 self._run_dir,
                 lifeline=self._lifeline,
+                attempt=self._attempt,
                 threads=self.spec.threads,
                 numerics=self.spec.numerics,
                 debug=self.spec.debug,

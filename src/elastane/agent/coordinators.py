@@ -32,18 +32,22 @@ class Coordinators:
         start: starts a process that waits for its term on its standard input.
         changed: called whenever another process serves or stands by.
         first_term: number of the first term of this attempt; a resumed run has had earlier ones.
+        attempt: how often the run had been resumed when this attempt began.
 
     Attributes:
         term: the last one that is known to have begun.
     """
 
-    def __init__(self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1) -> None:
+    def __init__(
+        self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1, attempt: int = 0
+    ) -> None:
         self._start = start
         self._changed = changed
         self._standby: Child | None = None
         self._serving: Child | None = None
         self.term = first_term - 1
         self._silent_s = 0.0
+        self._attempt = attempt
 
     @property
     def standby_pid(self) -> int | None:
@@ -117,7 +121,7 @@ class Coordinators:
     async def _serve(self, child: Child) -> int:
         self.term += 1
         self._serving = child
-        child.write_line(msgspec.json.encode(TermOrder(self.term, self._silent_s)))
+        child.write_line(msgspec.json.encode(TermOrder(self.term, self._silent_s, self._attempt)))
         self._silent_s = 0.0
         standing_by = asyncio.create_task(self._keep_standby(STANDBY_AFTER_S))
         try:

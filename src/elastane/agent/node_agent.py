@@ -19,7 +19,13 @@ from elastane.agent.run_pages import RunPages
 from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
 from elastane.agent.worker_set import WorkerSet
 from elastane.api.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
-from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, read_endpoint
+from elastane.api.endpoint import (
+    AnotherAttempt,
+    CoordinatorEndpoint,
+    build_endpoint,
+    read_endpoint,
+    read_own_endpoint,
+)
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.machine_address import MachineAddress, publish_address
@@ -132,10 +138,11 @@ class NodeAgent(Agent):
                 self._address,
                 for_coordinator.getsockname()[1],
                 read_certificate(self._run_dir),
+                self._attempt,
             )
             if self._begins:
                 self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
-            link = self._make_link(partial(read_endpoint, self._run_dir), REPORT_EVERY_S)
+            link = self._make_link(self._find_endpoint, REPORT_EVERY_S)
             start = partial(
                 start_coordinator,
                 self._commands,
@@ -143,7 +150,7 @@ class NodeAgent(Agent):
                 socket_fd=for_coordinator.fileno(),
                 lifeline=self._lifeline,
             )
-            self._coordinators = Coordinators(start, self._changed.set, self._first_term)
+            self._coordinators = Coordinators(start, self._changed.set, self._first_term, self._attempt)
             try:
                 pages = self._make_pages()
                 async with answer_neighbours(
@@ -159,6 +166,20 @@ class NodeAgent(Agent):
     @property
     def _own_node(self) -> NodeAddress:
         return NodeAddress(self._run_dir.node, self._address.reached_at, self._port)
+
+    def _find_endpoint(self) -> CoordinatorEndpoint:
+        """Return the endpoint of the coordinator in charge; end this agent if another attempt has begun.
+
+        Raises:
+            OSError, Malformed: there is none for this agent.
+        """
+        try:
+            return read_own_endpoint(self._run_dir, self._attempt)
+        except AnotherAttempt as error:
+            # The end of this attempt was told while this machine did not hear it.
+            self.told_over = True
+            self.finish(RunOver(code=ExitCode.FAILED, why=str(error), lost=True))
+            raise
 
     def _make_pages(self) -> RunPages:
         # Before its first order an agent knows only itself.

@@ -178,10 +178,18 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
 
 
 def start_fork_server(
-    commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, numerics: str, debug: bool = False
+    commands: Commands,
+    run_dir: RunDir,
+    *,
+    lifeline: int,
+    attempt: int,
+    threads: int,
+    numerics: str,
+    debug: bool = False,
 ) -> Child:
     """Start a fork server; with ``debug``, its workers get the standard streams of this process."""
     command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
+    command = (*command, "--attempt", str(attempt))
     if run_dir.node:
         command = (*command, "--node", run_dir.node)
     # Pass copies, because the server's own standard streams are pipes and a log.

@@ -16,6 +16,20 @@ LARGEST_ENDPOINT_BYTES = 4096
 _SECRET = re.compile(rb"[!-~]{1,256}")
 
 
+class AnotherAttempt(ConnectionError):
+    """Another attempt of the run has begun than that of this process, which must not take part in it.
+
+    A process may outlive its attempt by some seconds, and the next one begins with another state.
+
+    Args:
+        own: how often the run had been resumed when the attempt of this process began.
+        present: how often it has been resumed by now.
+    """
+
+    def __init__(self, own: int, present: int) -> None:
+        super().__init__(f"attempt {own + 1} of the run has ended: attempt {present + 1} has begun")
+
+
 class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """Host and TCP port of the coordinator.
 
@@ -28,6 +42,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
         node: name of its machine.
         listens_at: its own address if ``host`` is translated to it; processes beside it connect there.
         network_id: identifies the network of its machine, see `find_network_id`; empty: not known.
+        attempt: how often the run had been resumed when its attempt began.
     """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
@@ -37,6 +52,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     node: NodeName = ""
     listens_at: Host = ""
     network_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    attempt: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     @property
     def url(self) -> str:
@@ -63,8 +79,25 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
     return endpoint
 
 
+def read_own_endpoint(run_dir: RunDir, attempt: int) -> CoordinatorEndpoint:
+    """Return the host and the port of a run's coordinator, for a process of one attempt of the run.
+
+    Args:
+        run_dir: of the run.
+        attempt: how often the run had been resumed when the attempt of this process began.
+
+    Raises:
+        AnotherAttempt: the coordinator belongs to another attempt.
+        Malformed, OSError: as `read_endpoint` raises them.
+    """
+    endpoint = read_endpoint(run_dir)
+    if endpoint.attempt != attempt:
+        raise AnotherAttempt(attempt, endpoint.attempt)
+    return endpoint
+
+
 def build_endpoint(
-    run_dir: RunDir, address: MachineAddress, port: int, certificate: str
+    run_dir: RunDir, address: MachineAddress, port: int, certificate: str, attempt: int
 ) -> CoordinatorEndpoint:
     """Return the endpoint of a coordinator of this machine.
 
@@ -73,6 +106,7 @@ def build_endpoint(
         address: of this machine.
         port: at which the coordinator listens.
         certificate: of the run, as PEM.
+        attempt: how often the run had been resumed when its attempt began.
     """
     translated = address.reached_at != address.host
     return CoordinatorEndpoint(
@@ -82,6 +116,7 @@ def build_endpoint(
         node=run_dir.node,
         listens_at=address.host if translated else "",
         network_id=find_network_id() if translated else "",
+        attempt=attempt,
     )
 
 

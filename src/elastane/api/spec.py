@@ -234,6 +234,15 @@ class Resumed(msgspec.Struct, frozen=True):
     first_term: Position
 
 
+def number_attempt(resumed: Resumed | None) -> int:
+    """Return how often a run had been resumed when an attempt began.
+
+    Args:
+        resumed: the beginning of the attempt; None: it is the first one.
+    """
+    return 0 if resumed is None else resumed.times
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``run.json``: the request and, once the first worker has loaded the script, the pinned facts.
 

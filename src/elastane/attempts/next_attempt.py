@@ -6,7 +6,7 @@ that started it would give the devices of their machine away.
 
 import time
 
-from elastane.api.endpoint import read_endpoint
+from elastane.api.endpoint import read_own_endpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
@@ -44,7 +44,7 @@ def _read_next(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
         record = read_record(run_dir)
         if record.resumed is None or record.resumed == last.resumed:
             return None
-        return record if read_endpoint(run_dir).term >= record.resumed.first_term else None
+        return record if read_own_endpoint(run_dir, record.resumed.times).term else None
     except (OSError, ElastaneError, Malformed):
         # The files change now, or the file system is away.
         return None

@@ -73,7 +73,7 @@ class ClaimList:
             raise ClaimsUnavailable(f"the claim list {self.where} neither accepts nor shows slot {slot}")
 
         try:
-            return _try_until(give_up, attempt)
+            return self._try_until(give_up, attempt)
         except ClaimsUnavailable as error:
             raise _explain_outage(error, slot if written else None) from error
 
@@ -86,7 +86,7 @@ class ClaimList:
         """
         give_up = time.monotonic() + self._wait_s
         try:
-            return _try_until(give_up, lambda: self._read(first_slot, give_up))
+            return self._try_until(give_up, lambda: self._read(first_slot, give_up))
         except ClaimsUnavailable as error:
             raise _explain_outage(error, None) from error
 
@@ -131,25 +131,24 @@ class ClaimList:
         return held
 
     def _call(self, function: Callable[[], T], give_up: float) -> T:
-        try:
-            return self._limit.call(function, give_up - time.monotonic())
-        except NotAnswered:
-            raise ClaimsUnavailable(
-                f"the claim list {self.where} has not answered within {self._wait_s:g} s"
-            ) from None
+        return self._limit.call(function, give_up - time.monotonic())
 
-
-def _try_until(give_up: float, attempt: Callable[[], T]) -> T:
-    """Return the result of the first attempt that finds the place available; raise the last error."""
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            return attempt()
-        except ClaimsUnavailable:
-            if time.monotonic() + pause_s >= give_up:
-                raise
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    def _try_until(self, give_up: float, attempt: Callable[[], T]) -> T:
+        """Return the result of the first attempt that finds the place available; raise the last answer."""
+        pause_s, answer = FIRST_PAUSE_S, None
+        while True:
+            try:
+                return attempt()
+            except NotAnswered:
+                # The last attempt often has little time, and an earlier one may have learned what is wrong.
+                silent = f"the claim list {self.where} has not answered within {self._wait_s:g} s"
+                raise answer or ClaimsUnavailable(silent) from None
+            except ClaimsUnavailable as error:
+                if time.monotonic() + pause_s >= give_up:
+                    raise
+                answer = error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _explain_outage(error: ClaimsUnavailable, unknown_slot: int | None) -> ClaimsUnavailable:

@@ -47,10 +47,12 @@ class TermOrder(msgspec.Struct, frozen=True):
     Args:
         term: the lowest number that its term may have.
         silent_s: how long all agents of the run were without a coordinator.
+        attempt: how often the run had been resumed when the attempt of its agent began.
     """
 
     term: int
     silent_s: float = 0.0
+    attempt: int = 0
 
 
 class OwnTerm:

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.api.endpoint import CoordinatorEndpoint, build_endpoint, publish_endpoint
+from elastane.api.endpoint import AnotherAttempt, CoordinatorEndpoint, build_endpoint, publish_endpoint
 from elastane.api.log_lines import configure_handler
 from elastane.api.machine_address import read_machine_address
 from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import RunDir
+from elastane.api.spec import number_attempt
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
 from elastane.claims.urls import find_claims, open_claim_list
@@ -124,9 +125,12 @@ def main() -> None:
 
 def _serve_term(
     run_dir: RunDir, order: TermOrder, listening: socket.socket, lifeline: int | None
-) -> Superseded | None:
+) -> Superseded | AnotherAttempt | None:
     """Claim a term and serve it; return the reason if another coordinator is in charge now."""
     record = read_record(run_dir)
+    attempt = number_attempt(record.resumed)
+    if attempt != order.attempt:
+        return AnotherAttempt(order.attempt, attempt)
     endpoint = None
     if record.spec.listen:
         endpoint = build_endpoint(
@@ -134,6 +138,7 @@ def _serve_term(
             read_machine_address(run_dir),
             listening.getsockname()[1],
             read_certificate(run_dir),
+            attempt,
         )
     claims = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIM_S)
     own_term = OwnTerm(claims, order.term, endpoint)

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 import elastane
 from elastane.api.checkpoints import Retention
 from elastane.api.records import EventLine
-from elastane.api.spec import Pinned
+from elastane.api.spec import Pinned, number_attempt
 from elastane.protocol import events
 from elastane.protocol.layout import Layout
 from elastane.protocol.member_machine import MemberMachine
@@ -231,7 +231,7 @@ def build_checkpoint_writer(
         settings.worker,
         state,
         open_run_catalog(settings),
-        resumed=resumed.times if resumed is not None else 0,
+        resumed=number_attempt(resumed),
         retention=Retention(
             last=policy.keep_last,
             every=policy.keep_every,

@@ -56,13 +56,16 @@ class ForkServerLoop:
     Args:
         run_dir: the directory of the run, as its node sees it.
         lifeline: the read end of a pipe to which no process writes; it closes when the agent ends.
+        attempt: how often the run had been resumed when the attempt of the agent began.
         streams: the descriptors of the workers' standard input, output and error; empty: input is empty, and
             the others go to the worker's log.
     """
 
-    def __init__(self, run_dir: RunDir, lifeline: int, streams: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, run_dir: RunDir, lifeline: int, attempt: int = 0, streams: tuple[int, ...] = ()
+    ) -> None:
         self._run_dir = run_dir
-        self._lifeline = lifeline
+        self._lifeline, self._attempt = lifeline, attempt
         self._streams = streams
         # Every worker inherits the lock.
         self._presence = hold_presence(run_dir)
@@ -139,7 +142,7 @@ class ForkServerLoop:
                 self._take_streams()
             else:
                 self._redirect_to_log(worker)
-            return _run_forked(self._run_dir, worker, self._lifeline)
+            return _run_forked(self._run_dir, worker, self._lifeline, self._attempt)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
@@ -178,10 +181,10 @@ def _find_exit_code(error: BaseException) -> int:
     return LOST if resource is None else resource.exit_code
 
 
-def _run_forked(run_dir: RunDir, worker: int, lifeline: int) -> int:
+def _run_forked(run_dir: RunDir, worker: int, lifeline: int, attempt: int) -> int:
     from elastane.runtime.worker import run_worker
 
-    return run_worker(run_dir, worker, lifeline)
+    return run_worker(run_dir, worker, lifeline, attempt)
 
 
 def preload_modules(names: Iterable[str]) -> None:
@@ -198,12 +201,13 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--node", default="", help="name of this node; empty: the first one")
     parser.add_argument("--lifeline", type=int, required=True)
+    parser.add_argument("--attempt", type=int, default=0, help="how often the run had been resumed")
     parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
     run_dir = RunDir(options.run_dir, options.node)
-    server = ForkServerLoop(run_dir, options.lifeline, streams)
+    server = ForkServerLoop(run_dir, options.lifeline, options.attempt, streams)
     # The import of NumPy starts threads of its BLAS, before any fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:

@@ -18,7 +18,7 @@ from elastane.api import control
 from elastane.api.endpoint import read_secret
 from elastane.api.machine_address import LOOPBACK_ONLY, read_machine_address
 from elastane.api.records import EventLine, LedgerLine, Samples
-from elastane.api.spec import Pinned, Probe
+from elastane.api.spec import Pinned, Probe, number_attempt
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
@@ -83,7 +83,13 @@ class Reporter:
                 share_memory=self._spec.transport == "shared",
                 encryption=load_encryption(settings.run_dir) if self._spec.encrypt else None,
             )
-            self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
+            self._link = CoordinatorLink(
+                settings.run_dir,
+                settings.worker,
+                self._build_report,
+                self._receive,
+                number_attempt(settings.resumed),
+            )
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
         self.steps = OpenReports(self._link, self._send_step)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from elastane.agent import priority
 from elastane.api import control
+from elastane.api.endpoint import AnotherAttempt
 from elastane.api.errors import ElastaneError, RunFailed, StateLost
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
+from elastane.api.spec import RunSpec, number_attempt
 from elastane.attempts.script_modules import find_package_root
 from elastane.observability.run_files import read_record
 from elastane.runtime import worker_settings
@@ -37,22 +38,28 @@ NO_TERMINAL = (
 )
 
 
-def run_worker(files: RunDir, worker: int, lifeline: int) -> int:
+def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
     """Run a worker of a run, in this process.
 
     Args:
         files: the directory of the run, as its node sees it.
         worker: the number of this worker.
         lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
+        attempt: how often the run had been resumed when the attempt of the agent began.
 
     Returns:
         The exit code: 0 unless the script failed.
+
+    Raises:
+        AnotherAttempt: another attempt of the run has begun.
     """
     priority.lower()
     threading.excepthook = _handle_dead_thread
     threading.Thread(target=_watch_lifeline, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
     record = read_record(files)
-    spec = record.spec
+    spec, present = record.spec, number_attempt(record.resumed)
+    if present != attempt:
+        raise AnotherAttempt(attempt, present)
     worker_settings.set_settings(files, worker, spec, record.resumed)
     assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.

@@ -66,7 +66,9 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
         "fork-server": (
             processes,
-            partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1, numerics="native"),
+            partial(
+                start_fork_server, Commands(), run_dir, lifeline=0, attempt=0, threads=1, numerics="native"
+            ),
         ),
         "agent of a job": (
             agent_process,

@@ -2,7 +2,14 @@
 
 import pytest
 
-from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint, read_endpoint, read_secret
+from elastane.api.endpoint import (
+    AnotherAttempt,
+    CoordinatorEndpoint,
+    publish_endpoint,
+    read_endpoint,
+    read_own_endpoint,
+    read_secret,
+)
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 
@@ -11,6 +18,15 @@ def test_an_endpoint_becomes_a_url(tmp_path) -> None:
     (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
     assert read_endpoint(RunDir(tmp_path)).url == "ws://127.0.0.1:4000"
     assert CoordinatorEndpoint("::1", 4000).url == "ws://[::1]:4000"
+
+
+def test_a_process_finds_only_coordinators_of_its_own_attempt(tmp_path) -> None:
+    run_dir, endpoint = RunDir(tmp_path), CoordinatorEndpoint("127.0.0.1", 4000, attempt=1)
+    publish_endpoint(run_dir, endpoint)
+    assert read_own_endpoint(run_dir, 1) == endpoint
+    for other in (0, 2):
+        with pytest.raises(AnotherAttempt, match=rf"attempt {other + 1} .* attempt 2 has begun"):
+            read_own_endpoint(run_dir, other)
 
 
 @pytest.mark.parametrize(

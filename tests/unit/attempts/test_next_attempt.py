@@ -35,9 +35,11 @@ def test_the_wait_ends_when_nobody_can_resume_the_run(run_dir):
 
 def test_an_attempt_has_begun_when_its_coordinator_answers(run_dir):
     write(run_dir.run, NEXT)
-    write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 1, term=1))
+    write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 1, term=1, attempt=0))
     assert wait_for_next_attempt(run_dir, LAST) is None
-    write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, term=2))
+    write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, attempt=1))
+    assert wait_for_next_attempt(run_dir, LAST) is None
+    write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, term=2, attempt=1))
     assert wait_for_next_attempt(run_dir, LAST) == NEXT
 
 
@@ -53,6 +55,6 @@ def test_the_wait_lasts_while_the_first_machine_prepares_the_attempt(run_dir):
         run_dir.run.write_bytes(b"{")
         waiting.join(0.1)
         write(run_dir.run, NEXT)
-        write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, term=2))
+        write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, term=2, attempt=1))
         waiting.join(10.0)
     assert found == [NEXT]

@@ -32,11 +32,11 @@ from elastane.api.endpoint import build_endpoint
 from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
 from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import CLAIMS, RunDir
-from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.spec import Resumed, RunRecord, RunSpec
 from elastane.claims.history import find_newest_term
 from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm, TermOrder
 from elastane.claims.urls import open_claim_list
-from elastane.observability.run_files import read_run
+from elastane.observability.run_files import read_record, read_run
 
 SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
 WAIT_S = 20
@@ -77,8 +77,8 @@ class Served:
         if serving:
             self.send_term()
 
-    def send_term(self) -> None:
-        self.process.stdin.write(msgspec.json.encode(TermOrder(self.term)) + b"\n")
+    def send_term(self, attempt: int = 0) -> None:
+        self.process.stdin.write(msgspec.json.encode(TermOrder(self.term, attempt=attempt)) + b"\n")
         self.process.stdin.flush()
 
     def connect(self, secret: str = SECRET, *, timeout_s: float = WAIT_S):
@@ -247,6 +247,19 @@ def test_a_coordinator_that_was_away_learns_of_the_higher_term_and_ends_in_words
     ]
 
 
+def test_a_coordinator_of_an_earlier_attempt_claims_no_term(tmp_path) -> None:
+    served = Served(tmp_path)
+    record = read_record(served.run_dir)
+    resumed = Resumed("step-8", 8, times=1, first_worker=2, first_term=2)
+    served.run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, resumed=resumed)))
+    served.start(serving=False)
+    served.send_term(attempt=0)
+    assert served.process.wait(WAIT_S) == SUPERSEDED_CODE
+    assert "attempt 1 of the run has ended: attempt 2 has begun" in served.process.stderr.read().decode()
+    assert open_claim_list(str(served.run_dir.root / CLAIMS)).read() == ()
+    served.close()
+
+
 def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None:
     assert ask_term(served) == 1
     served.kill()
@@ -271,7 +284,7 @@ def spread(tmp_path):
     certificate = create_certificate(spread.run_dir)
     publish_address(spread.run_dir, LOOPBACK_ONLY)
     port = spread.listening.getsockname()[1]
-    spread.endpoint = build_endpoint(spread.run_dir, LOOPBACK_ONLY, port, certificate)
+    spread.endpoint = build_endpoint(spread.run_dir, LOOPBACK_ONLY, port, certificate, attempt=0)
     spread.start()
     yield spread
     spread.close()

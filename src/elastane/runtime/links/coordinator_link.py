@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection
 
 from elastane.api import control
 from elastane.api.coordinator_connection import open_connection_in_charge
-from elastane.api.endpoint import read_endpoint, read_secret
+from elastane.api.endpoint import read_own_endpoint, read_secret
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
@@ -40,6 +40,7 @@ class CoordinatorLink:
         worker: the number of this worker.
         report: returns the current report; called from this class's thread.
         receive: handles the coordinator's messages; called from this class's thread.
+        attempt: how often the run had been resumed when the attempt of this worker began.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class CoordinatorLink:
         worker: int,
         report: Callable[[], control.WorkerReport],
         receive: Callable[[control.ToWorker], None],
+        attempt: int = 0,
     ) -> None:
-        self._run_dir = run_dir
+        self._run_dir, self._attempt = run_dir, attempt
         self._worker = worker
         self._report = report
         self._receive = receive
@@ -151,7 +153,7 @@ class CoordinatorLink:
             try:
                 # Without the context `websockets` warns, and a script may have turned warnings into errors.
                 with open_connection_in_charge(
-                    lambda: read_endpoint(self._run_dir),
+                    lambda: read_own_endpoint(self._run_dir, self._attempt),
                     self._secret,
                     largest_bytes=control.LARGEST_MESSAGE_BYTES,
                     timeout_s=CONNECT_TIMEOUT_S,
