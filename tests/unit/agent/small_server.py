@@ -94,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path)
     parser.add_argument("--lifeline", type=int)
+    parser.add_argument("--attempt", type=int)
     options = parser.parse_args()
     workers: dict[int, int] = {}
 
