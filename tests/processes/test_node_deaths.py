@@ -158,7 +158,7 @@ def test_a_machine_that_missed_the_end_of_an_attempt_takes_part_in_the_next_one_
     assert_attempts_equal_reference(ended)
     assert machines.wait("b") == 0
     log = (machines.run_dir.root.parent / "b.log").read_text()
-    assert "attempt 1 of the run has ended: attempt 2 has begun" in log
+    assert "attempt 1 of the run has ended: the coordinator is of attempt 2" in log
 
 
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):

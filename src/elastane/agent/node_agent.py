@@ -176,9 +176,10 @@ class NodeAgent(Agent):
         try:
             return read_own_endpoint(self._run_dir, self._attempt)
         except AnotherAttempt as error:
-            # The end of this attempt was told while this machine did not hear it.
-            self.told_over = True
-            self.finish(RunOver(code=ExitCode.FAILED, why=str(error), lost=True))
+            if error.is_later:
+                # This machine did not hear the coordinator say that this attempt ends.
+                self.told_over = True
+                self.finish(RunOver(code=ExitCode.FAILED, why=str(error), lost=True))
             raise
 
     def _make_pages(self) -> RunPages:

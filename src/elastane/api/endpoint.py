@@ -23,11 +23,16 @@ class AnotherAttempt(ConnectionError):
 
     Args:
         own: how often the run had been resumed when the attempt of this process began.
-        present: how often it has been resumed by now.
+        present: how often it had been resumed when the attempt of the coordinator began.
+
+    Attributes:
+        is_later: the other attempt is the later one; otherwise that of this process begins just now.
     """
 
     def __init__(self, own: int, present: int) -> None:
-        super().__init__(f"attempt {own + 1} of the run has ended: attempt {present + 1} has begun")
+        self.is_later = present > own
+        ended = "has ended" if self.is_later else "has not begun"
+        super().__init__(f"attempt {own + 1} of the run {ended}: the coordinator is of attempt {present + 1}")
 
 
 class CoordinatorEndpoint(msgspec.Struct, frozen=True):

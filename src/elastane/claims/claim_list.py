@@ -140,7 +140,7 @@ class ClaimList:
             try:
                 return attempt()
             except NotAnswered:
-                # The last attempt often has little time, and an earlier one may have learned what is wrong.
+                # The last attempt often has little time, and the error of an earlier one says more.
                 silent = f"the claim list {self.where} has not answered within {self._wait_s:g} s"
                 raise answer or ClaimsUnavailable(silent) from None
             except ClaimsUnavailable as error:

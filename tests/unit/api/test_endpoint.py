@@ -24,9 +24,11 @@ def test_a_process_finds_only_coordinators_of_its_own_attempt(tmp_path) -> None:
     run_dir, endpoint = RunDir(tmp_path), CoordinatorEndpoint("127.0.0.1", 4000, attempt=1)
     publish_endpoint(run_dir, endpoint)
     assert read_own_endpoint(run_dir, 1) == endpoint
-    for other in (0, 2):
-        with pytest.raises(AnotherAttempt, match=rf"attempt {other + 1} .* attempt 2 has begun"):
-            read_own_endpoint(run_dir, other)
+    with pytest.raises(AnotherAttempt, match=r"attempt 1 of the run has ended: .* attempt 2") as earlier:
+        read_own_endpoint(run_dir, 0)
+    with pytest.raises(AnotherAttempt, match=r"attempt 3 of the run has not begun: .* attempt 2") as later:
+        read_own_endpoint(run_dir, 2)
+    assert (earlier.value.is_later, later.value.is_later) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_coordinator_of_an_earlier_attempt_claims_no_term(tmp_path) -> None:
     served.start(serving=False)
     served.send_term(attempt=0)
     assert served.process.wait(WAIT_S) == SUPERSEDED_CODE
-    assert "attempt 1 of the run has ended: attempt 2 has begun" in served.process.stderr.read().decode()
+    assert "attempt 1 of the run has ended" in served.process.stderr.read().decode()
     assert open_claim_list(str(served.run_dir.root / CLAIMS)).read() == ()
     served.close()
 
