@@ -33,11 +33,24 @@ def begin_with(machines, *names, seconds=0.15):
     """Begin a run, and let other machines join; many steps are left, however long that took."""
     machines.begin(f"--seconds={seconds}", "--steps=40", "--paced-from=5")
     machines.wait_for_members(FIRST, 2)
+    join_each(machines, names)
+    machines.stop_pacing()
+
+
+def begin_with_checkpoints(machines, *names):
+    """Begin a paced run that has made checkpoints, and let other machines join."""
+    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
+    machines.wait_for_members(FIRST, 2)
+    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
+    join_each(machines, names)
+
+
+def join_each(machines, names):
+    """Let one machine after the other join, until its worker is a member."""
     for number, name in enumerate(names, start=1):
         machines.join(name)
         machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE * number}")
         machines.step_until_members(name)
-    machines.stop_pacing()
 
 
 def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_equals_reference):
@@ -77,12 +90,7 @@ def test_a_worker_that_joined_reports_the_steps_that_only_dead_workers_had_made(
 def test_other_machines_take_part_again_when_every_copy_of_the_state_is_lost(
     machines, assert_attempts_equal_reference
 ):
-    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
-    machines.wait_for_members(FIRST, 2)
-    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
-    machines.join("b")
-    machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE}")
-    machines.step_until_members("b")
+    begin_with_checkpoints(machines, "b")
     rows = machines.wait_for_answer().processes
     machines.signal([row.pid for row in rows if row.role == "worker"], signal.SIGKILL)
     machines.wait_for("node.joined", "node b", times=2)
@@ -108,13 +116,7 @@ def lose_state(machines):
 
 
 def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, assert_attempts_equal_reference):
-    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
-    machines.wait_for_members(FIRST, 2)
-    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
-    for number, name in enumerate(("b", "c"), start=1):
-        machines.join(name)
-        machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE * number}")
-        machines.step_until_members(name)
+    begin_with_checkpoints(machines, "b", "c")
     machines.kill(FIRST)
     machines.wait_for("coordinator.started", "coordinator", times=2)
     resuming = lose_state(machines)
@@ -136,12 +138,7 @@ def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, asse
 def test_a_machine_that_missed_the_end_of_an_attempt_takes_part_in_the_next_one_anew(
     machines, assert_attempts_equal_reference
 ):
-    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
-    machines.wait_for_members(FIRST, 2)
-    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
-    machines.join("b")
-    machines.wait_for("worker.ready", f"worker {NUMBERS_AT_ONCE}")
-    machines.step_until_members("b")
+    begin_with_checkpoints(machines, "b")
     agent, *processes = machines.list_pids("b")
     machines.signal([agent], signal.SIGSTOP)
     rows = machines.wait_for_answer().processes

@@ -71,6 +71,7 @@ def link(coordinators):
         0,
         report=lambda: control.WorkerReport(worker=0, pid=1, host="", port=0, state="member"),
         receive=lambda _message: None,
+        attempt=0,
     )
 
 

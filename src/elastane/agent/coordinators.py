@@ -39,7 +39,7 @@ class Coordinators:
     """
 
     def __init__(
-        self, start: Callable[[], Child], changed: Callable[[], None], first_term: int = 1, attempt: int = 0
+        self, start: Callable[[], Child], changed: Callable[[], None], first_term: int, attempt: int
     ) -> None:
         self._start = start
         self._changed = changed

@@ -171,7 +171,7 @@ class NodeAgent(Agent):
         """Return the endpoint of the coordinator in charge; end this agent if another attempt has begun.
 
         Raises:
-            OSError, Malformed: there is none for this agent.
+            OSError, Malformed: the run directory names no coordinator of this attempt.
         """
         try:
             return read_own_endpoint(self._run_dir, self._attempt)

@@ -46,6 +46,11 @@ class JoinedMachine:
     slots: int
     say: Say
 
+    @property
+    def shared(self) -> RunDir:
+        """The run directory as the run has it, without the name of this machine."""
+        return RunDir(self.run_dir.root)
+
 
 def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]:
     """Take part in a run to its end, and write its results if this machine is in charge then.
@@ -61,8 +66,7 @@ def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]
         RunFailed: the processes cannot be started.
         RunDirectoryLost: the run directory was removed, moved or replaced.
     """
-    shared = RunDir(machine.run_dir.root)
-    with StandbyTrackers(shared, record.spec.log, machine.say) as trackers, ExitStack() as held:
+    with StandbyTrackers(machine.shared, record.spec.log, machine.say) as trackers, ExitStack() as held:
         over, concludes, left = _take_part_in_attempts(machine, record, trackers, held)
         if concludes:
             # The run may end before the trackers learn that this machine took charge.
@@ -70,7 +74,7 @@ def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]
         if not left:
             trackers.finish(choose_grace(over))
         if concludes:
-            write_results(shared, machine.say)
+            write_results(machine.shared, machine.say)
     return over, concludes
 
 
@@ -88,7 +92,7 @@ def _take_part_in_attempts(
     Returns:
         The last outcome, whether this machine acts for the run now, and whether it has left it.
     """
-    run_dir, acts, futile = RunDir(machine.run_dir.root), False, 0
+    run_dir, acts, futile = machine.shared, False, 0
     while True:
         agent, over = asyncio.run(_train_attempt(machine, record, trackers, begins=acts))
         if agent.left:
@@ -100,7 +104,7 @@ def _take_part_in_attempts(
         if not over.lost or futile == MOST_FUTILE_ATTEMPTS:
             return over, acts, False
         if not acts:
-            machine.say(f"{over.why}; waiting for the machine that resumes it")
+            machine.say(f"{over.why}; waiting for the machine that resumes the run")
         following = None if acts else _wait_or_lock(run_dir, record, held)
         if following is None:
             acts, following = True, _resume(machine, record, agent.target)
@@ -128,22 +132,21 @@ def _try_to_lock(run_dir: RunDir, held: ExitStack) -> bool:
 
 
 def _resume(machine: JoinedMachine, last: RunRecord, workers: int) -> RunRecord | None:
-    """Prepare the next attempt, which this machine begins; return None if there is none to prepare.
+    """Prepare the next attempt, which this machine begins; say why and return None if it cannot.
 
     Args:
         machine: this machine, which has locked the run directory.
         last: the record of the last attempt in which it took part.
         workers: how many it begins with.
     """
-    run_dir = RunDir(machine.run_dir.root)
     try:
         require("nodes", "resuming the run on this machine")
-        if read_record(run_dir).resumed != last.resumed:
+        if read_record(machine.shared).resumed != last.resumed:
             machine.say("another machine has resumed the run meanwhile, and that attempt has ended too")
             return None
         spec = msgspec.structs.replace(last.spec, start=max(workers, 1))
         own = f"node {machine.run_dir.node}"
-        return prepare_resumption(run_dir, spec, machine.say, begun_by=own, why=STATE_LOST)
+        return prepare_resumption(machine.shared, spec, machine.say, begun_by=own, why=STATE_LOST)
     except ElastaneError as error:
         machine.say(f"cannot resume: {error}")
         return None
@@ -196,7 +199,7 @@ async def _train_attempt(
 
 def _make_invitation(machine: JoinedMachine) -> Callable[[NodeAddress], None]:
     def invite(address: NodeAddress) -> None:
-        ticket = issue_first_ticket(RunDir(machine.run_dir.root), address)
+        ticket = issue_first_ticket(machine.shared, address)
         machine.say(f"on other machines: elastane join {ticket}")
 
     return invite

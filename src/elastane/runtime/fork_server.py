@@ -61,9 +61,7 @@ class ForkServerLoop:
             the others go to the worker's log.
     """
 
-    def __init__(
-        self, run_dir: RunDir, lifeline: int, attempt: int = 0, streams: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, run_dir: RunDir, lifeline: int, attempt: int, streams: tuple[int, ...] = ()) -> None:
         self._run_dir = run_dir
         self._lifeline, self._attempt = lifeline, attempt
         self._streams = streams
@@ -201,7 +199,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--node", default="", help="name of this node; empty: the first one")
     parser.add_argument("--lifeline", type=int, required=True)
-    parser.add_argument("--attempt", type=int, default=0, help="how often the run had been resumed")
+    parser.add_argument("--attempt", type=int, required=True, help="how often the run had been resumed")
     parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -29,7 +29,7 @@ def warm(tmp_path):
     record = RunRecord(spec=spec, created="2026-01-01T00:00:00Z")
     run_dir.run.write_bytes(msgspec.json.encode(record))
     lifeline, end = os.pipe()
-    options = ("--run-dir", str(tmp_path), "--lifeline", str(lifeline))
+    options = ("--run-dir", str(tmp_path), "--lifeline", str(lifeline), "--attempt", "0")
     process = subprocess.Popen(
         (sys.executable, "-P", "-m", "elastane.runtime.fork_server", *options),
         stdin=subprocess.PIPE,

@@ -49,7 +49,7 @@ class CoordinatorLink:
         worker: int,
         report: Callable[[], control.WorkerReport],
         receive: Callable[[control.ToWorker], None],
-        attempt: int = 0,
+        attempt: int,
     ) -> None:
         self._run_dir, self._attempt = run_dir, attempt
         self._worker = worker
