@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -154,7 +153,7 @@ def test_blocks_are_on_the_host_when_they_are_announced_while_the_device_is_busy
                     busy = torch.tanh(busy @ busy)
                 gradient = torch.full(parameter.shape, 1.0 + number, device="cuda") + 0 * busy[0, 0]
                 worker.gradients._touched.add(number)
-                slots.memory.deliver(gradient, partial(worker.gradients._leaf.add, number))
+                slots.memory.deliver({number: gradient}, worker.gradients._leaf.add)
         extents = layout.buffer_extents
         worker.gradients.end_leaf(
             [torch.zeros(e.shape, dtype=layout.sections[e.section].dtype) for e in extents]

@@ -20,6 +20,12 @@ MEMORIES = {
 }
 
 
+def batched(numbers, size):
+    """Return the numbers in batches of a size (``itertools.batched`` of Python 3.12)."""
+    numbers = list(numbers)
+    return [numbers[begin : begin + size] for begin in range(0, len(numbers), size)]
+
+
 class Worker:
     """The gradients of one worker without training: random numbers seeded by the virtual rank."""
 
@@ -41,10 +47,16 @@ class Worker:
             # A backward pass reaches parameters in any order, and not all of them.
             order = list(enumerate(self.layout.parameters))
             order = order[rank % len(order) :] + order[: rank % len(order)]
-            for number, parameter in order[: len(order) - (rank % 3 == 2)]:
-                gradient = torch.randn(parameter.shape, generator=generator)
-                self.gradients._touched.add(number)
-                self.gradients._leaf.add(number, gradient.to(self.device))
+            computed = {
+                number: torch.randn(parameter.shape, generator=generator).to(self.device)
+                for number, parameter in order[: len(order) - (rank % 3 == 2)]
+            }
+            self.gradients._touched.update(computed)
+            # One by one, in pairs, or all at once.
+            for numbers in batched(computed, (1, 2, len(order))[rank // 2 % 3]):
+                self.gradients.slots.memory.deliver(
+                    {number: computed[number] for number in numbers}, self.gradients._leaf.add
+                )
             buffers = [torch.zeros(p.shape, dtype=self._dtype(p)) + rank for p in self.layout.buffer_extents]
             self.gradients.end_leaf(buffers)
 

@@ -38,7 +38,7 @@ class Worker:
     def add(self, count=None):
         for number, gradient in self.pending[:count]:
             self.gradients._touched.add(number)
-            self.gradients._leaf.add(number, gradient)
+            self.gradients._leaf.add({number: gradient})
         self.pending = self.pending[count or len(self.pending) :]
 
     def end(self):

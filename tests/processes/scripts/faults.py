@@ -9,11 +9,12 @@ later one. The worker creates the file ``held`` and waits until the test creates
 
 import faulthandler
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from functools import partial, wraps
 from pathlib import Path
@@ -26,10 +27,12 @@ from elastane.runtime import worker, worker_settings
 from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.gathered_tensors import GatheredTensors
 from elastane.runtime.links import connection
 from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
+from elastane.runtime.state import gradients
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.runtime.state.training_state import TrainingState
 from elastane.runtime.trainer import Trainer
@@ -256,11 +259,13 @@ def in_backward(step: int, strike: Strike) -> None:
         loaded.append(now)
         added.clear()
 
-    def add(_leaf: object, number: int, _gradient: object) -> None:
-        added.append(number)
-        if loaded.count(step) == second and len(added) == 3:
+    def add(_leaf: object, added_now: Mapping[int, object]) -> None:
+        added.extend(added_now)
+        if loaded.count(step) == second and len(added) >= 2:
             strike()
 
+    # Otherwise all gradients of a small model would be added together.
+    gradients.TOGETHER = 2
     _around(BatchSource, "load", before=load)
     for kind in (LeafWriter, WaitingLeaf):
         _around(kind, "add", after=add)
@@ -329,6 +334,15 @@ def before_apply(step: int, strike: Strike) -> None:
             strike()
 
     _around(TrainingState, "apply", before=at)
+
+
+def lose_gathered_tensors() -> None:
+    """Remove the tensors of an evaluation before a worker reads those of the others."""
+
+    def remove(tensors: GatheredTensors, round_: int, *_args: object) -> None:
+        shutil.rmtree(tensors._folders.use(round_), ignore_errors=True)
+
+    _around(GatheredTensors, "collect", before=remove)
 
 
 def in_evaluation(_step: int, strike: Strike) -> None:

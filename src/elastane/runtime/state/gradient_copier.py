@@ -1,6 +1,6 @@
 """The copying of gradients from a device to the host during the backward pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -8,7 +8,10 @@ import torch
 
 from elastane.runtime.state.devices import open_cuda_stream
 
-Deliver: TypeAlias = Callable[[torch.Tensor], None]
+GradientsByNumber: TypeAlias = Mapping[int, torch.Tensor]
+"""Gradients of parameters, by the parameters' numbers."""
+Add: TypeAlias = Callable[[GradientsByNumber], None]
+"""Adds gradients to a slot."""
 
 
 class GradientCopier:
@@ -29,39 +32,47 @@ class GradientCopier:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
         self._deliveries: list[Future[None]] = []
 
-    def copy(self, gradient: torch.Tensor, deliver: Deliver) -> None:
-        """Copy a gradient and hand the copy to ``deliver``, on the copier's thread."""
+    def copy(self, gradients: GradientsByNumber, add: Add) -> None:
+        """Copy gradients and hand the copies to ``add``, on the copier's thread."""
         arrived = None
         if self._stream is None:
-            host = gradient.to("cpu", copy=True)
+            copies = _copy_to_host(gradients)
         else:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
-                host = gradient.to("cpu", non_blocking=True, copy=True)
+                copies = _copy_to_host(gradients)
             # Blocking: the thread sleeps instead of spinning.
             arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
-        self._deliveries.append(self._thread.submit(_deliver, gradient, host, arrived, deliver))
+        self._deliveries.append(self._thread.submit(_deliver, gradients, copies, arrived, add))
 
     def wait(self) -> None:
         """Wait until every gradient is delivered.
 
         Raises:
-            BaseException: ``deliver`` raised it.
+            BaseException: ``add`` raised it.
         """
         deliveries, self._deliveries = self._deliveries, []
         for delivery in deliveries:
             delivery.result()
 
 
+def _copy_to_host(gradients: GradientsByNumber) -> GradientsByNumber:
+    """Copy gradients; on a GPU the copies may arrive later."""
+    return {
+        number: gradient.to("cpu", non_blocking=gradient.is_cuda, copy=True)
+        for number, gradient in gradients.items()
+    }
+
+
 def _deliver(
-    gradient: torch.Tensor,  # noqa: ARG001 - its memory must not be reused before the copy has ended
-    host: torch.Tensor,
+    gradients: GradientsByNumber,  # noqa: ARG001 - their memory must not be reused before the copy has ended
+    copies: GradientsByNumber,
     arrived: torch.cuda.Event | None,
-    deliver: Deliver,
+    add: Add,
 ) -> None:
     if arrived is not None:
         arrived.synchronize()
     # Grad mode is a setting of the thread.
     with torch.no_grad():
-        deliver(host)
+        add(copies)

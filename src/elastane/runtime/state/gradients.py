@@ -15,11 +15,17 @@ import xxhash
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.consumed_gradient import ConsumedGradient
+from elastane.runtime.state.gradient_copier import GradientsByNumber
 from elastane.runtime.state.gradient_slots import GradientSlots
 from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.slot_memory import Announce, HostSlots
 from elastane.runtime.state.tensor_bytes import raw_bytes
+
+SMALL_BYTES = 1 << 18
+"""Gradients up to this size wait for others: a call of torch costs more than the addition of a small one."""
+TOGETHER = 32
+"""The number of small gradients that are added together; so 8 MiB wait at most."""
 
 
 class Gradients:
@@ -40,6 +46,8 @@ class Gradients:
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         self._touched: set[int] = set()
+        # Small gradients that wait to be added together.
+        self._small: dict[int, torch.Tensor] = {}
         # Autograd's number of the current backward pass; None outside a backward pass.
         self._pass: int | None = None
         # The backward pass of the microbatch has ended.
@@ -78,6 +86,7 @@ class Gradients:
         self._parts.clear()
         for number in sorted(self._late):
             self._deliver(number)
+        self._add_small()
         self._complete = True
 
     def forget(self) -> None:
@@ -112,6 +121,7 @@ class Gradients:
             following: the virtual rank that this worker computes next; None: not known.
         """
         self._touched.clear()
+        self._small = {}
         self.forget()
         self.slots.memory.begin_leaf()
         waiting, self._waiting = self._waiting, None
@@ -145,10 +155,11 @@ class Gradients:
                 if number in self._touched:
                     raise _build_late_gradient_error(self.layout.extents[number].name)
                 self._deliver(number)
+        self._add_small()
         self.slots.memory.wait_for_gradients()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
-            leaf.add(number, None)
+            leaf.add({number: None})
         leaf.finish(list(buffers))
         self.slots.memory.end_leaf(self.slots.lock)
         self._leaf = None
@@ -186,10 +197,23 @@ class Gradients:
         if gradient is None:
             return
         self._touched.add(number)
-        assert self._leaf is not None, "only a virtual rank's gradients are delivered"
         # Sums are dense even for sparse gradients: a block is one slice of memory.
         dense = gradient.to_dense() if gradient.is_sparse else gradient
-        self.slots.memory.deliver(dense, partial(self._leaf.add, number))
+        if dense.nbytes > SMALL_BYTES or not self.slots.memory.can_wait():
+            self._add({number: dense})
+        else:
+            self._small[number] = dense
+            if len(self._small) >= TOGETHER:
+                self._add_small()
+
+    def _add_small(self) -> None:
+        small, self._small = self._small, {}
+        if small:
+            self._add(small)
+
+    def _add(self, gradients: GradientsByNumber) -> None:
+        assert self._leaf is not None, "only a virtual rank's gradients are delivered"
+        self.slots.memory.deliver(gradients, self._leaf.add)
 
 
 def _read_current_pass() -> int:

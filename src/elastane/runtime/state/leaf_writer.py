@@ -5,6 +5,8 @@ writer adds both while it writes them into a slot, their own or that of the pair
 memory instead of two or three.
 """
 
+from collections.abc import Iterable, Mapping
+
 import torch
 
 from elastane.runtime.state.gradient_slots import GradientSlots
@@ -19,8 +21,8 @@ class WaitingLeaf:
         self.gradients: dict[int, torch.Tensor | None] = {}
         self.buffers: list[torch.Tensor] = []
 
-    def add(self, number: int, gradient: torch.Tensor | None) -> None:
-        self.gradients[number] = gradient
+    def add(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
+        self.gradients.update(gradients)
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         self.buffers = buffers
@@ -48,22 +50,50 @@ class LeafWriter:
         self._views = slots.view_parameters(slot)
         self._missing = [len(pieces) for pieces in self._layout.pieces]
 
-    def add(self, number: int, gradient: torch.Tensor | None) -> None:
-        """Add the gradient of a parameter; None counts as zeros."""
+    def add(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
+        """Add the gradients of some parameters; None counts as zeros."""
+        with self._slots.lock:
+            if len(gradients) == 1 or not self._add_together(gradients):
+                for number, gradient in gradients.items():
+                    self._add_one(number, gradient)
+            if self._announce is not None:
+                self._count_down(gradients)
+
+    def _add_one(self, number: int, gradient: torch.Tensor | None) -> None:
         slots = self._slots
         waited = self._waiting.gradients.pop(number) if self._waiting is not None else None
-        with slots.lock:
-            if slots.complete_blocks.isdisjoint(self._layout.parameter_blocks[number]):
-                if self._adding and self._waiting is not None:
-                    extent = self._layout.extents[number]
-                    pair = [None if part is None else extent.flatten(part) for part in (waited, gradient)]
-                    slots.add_pair(extent.view_flat(self._tensors), *pair)
-                else:
-                    self._write(self._views[number], waited, gradient)
-            else:
-                self._write_around(number, waited, gradient)
-            if self._announce is not None:
-                self._count_down(number)
+        if not slots.complete_blocks.isdisjoint(self._layout.parameter_blocks[number]):
+            self._write_around(number, waited, gradient)
+        elif self._adding and self._waiting is not None:
+            extent = self._layout.extents[number]
+            pair = [None if part is None else extent.flatten(part) for part in (waited, gradient)]
+            slots.add_pair(extent.view_flat(self._tensors), *pair)
+        else:
+            self._write(self._views[number], waited, gradient)
+
+    def _add_together(self, gradients: Mapping[int, torch.Tensor | None]) -> bool:
+        """Add gradients with few calls of torch, if all are plain additions; return whether it has.
+
+        A call costs more than the addition of a small gradient.
+        """
+        waiting = self._waiting
+        own = [gradient for gradient in gradients.values() if gradient is not None]
+        waited = [] if waiting is None else [waiting.gradients[number] for number in gradients]
+        siblings = [gradient for gradient in waited if gradient is not None]
+        if self._slots.complete_blocks or len(own) < len(gradients) or len(siblings) < len(waited):
+            return False
+        targets = [self._views[number] for number in gradients]
+        if self._adding:
+            pairs = own if waiting is None else torch._foreach_add(siblings, own)  # noqa: SLF001 - as torch.optim
+            torch._foreach_add_(targets, pairs)
+        else:
+            torch._foreach_copy_(targets, own if waiting is None else siblings)
+            if waiting is not None:
+                torch._foreach_add_(targets, own)
+        if waiting is not None:
+            for number in gradients:
+                del waiting.gradients[number]
+        return True
 
     def _write(
         self, target: torch.Tensor, waited: torch.Tensor | None, gradient: torch.Tensor | None
@@ -111,13 +141,14 @@ class LeafWriter:
         write = self._slots.add_pair if self._adding and self._waiting is not None else self._write
         write(target[cut], *pair)
 
-    def _count_down(self, number: int) -> None:
+    def _count_down(self, numbers: Iterable[int]) -> None:
         complete = []
-        for block in self._layout.parameter_blocks[number]:
-            self._missing[block] -= 1
-            if self._missing[block] == 0:
-                self._merge(block)
-                complete.append(block)
+        for number in numbers:
+            for block in self._layout.parameter_blocks[number]:
+                self._missing[block] -= 1
+                if self._missing[block] == 0:
+                    self._merge(block)
+                    complete.append(block)
         if complete and self._announce is not None:
             self._slots.announce(tuple(complete), self._announce)
 

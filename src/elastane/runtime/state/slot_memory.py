@@ -17,15 +17,13 @@ import msgspec
 import torch
 
 from elastane.runtime.state.devices import SideStream, open_cuda_stream, register_host_memory
-from elastane.runtime.state.gradient_copier import GradientCopier
+from elastane.runtime.state.gradient_copier import Add, GradientCopier, GradientsByNumber
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.shared_memory import Arena
 
 Sections: TypeAlias = tuple[torch.Tensor, ...]
 Announce: TypeAlias = Callable[[tuple[int, ...]], None]
 """Receives the numbers of blocks that have final partial sums."""
-Add: TypeAlias = Callable[[torch.Tensor], None]
-"""Adds a gradient to a slot."""
 MEMORY_FACTOR = 24
 """A GPU adds gradients if this many times their bytes are free when the run prepares: nine slots, a gradient
 that waits for its sibling, and AdamW's two moments, all in half of the free memory."""
@@ -87,9 +85,13 @@ class HostSlots:
     def begin_leaf(self) -> None:
         """Note that the training thread begins a virtual rank."""
 
-    def deliver(self, gradient: torch.Tensor, add: Add) -> None:
-        """Hand a gradient that autograd has computed to ``add`` where it can be added."""
-        add(gradient)
+    def can_wait(self) -> bool:
+        """Return whether a gradient that autograd has just computed may wait for others before `deliver`."""
+        return True
+
+    def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
+        """Hand gradients that autograd has computed to ``add`` where they can be added."""
+        add(gradients)
 
     def wait_for_gradients(self) -> None:
         """Wait until all gradients are delivered."""
@@ -194,9 +196,13 @@ class StagedSlots(SumsOnDevice):
             self._sums = allocate_on_device(self._layout, self._arenas[0])
         return self._sums
 
-    def deliver(self, gradient: torch.Tensor, add: Add) -> None:
-        """Copy a gradient to the host; the copier's thread hands the copy to ``add``."""
-        self._copier.copy(gradient, add)
+    def can_wait(self) -> bool:
+        """Return False: the copy of a gradient begins as soon as it is computed."""
+        return False
+
+    def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
+        """Copy gradients to the host; the copier's thread hands the copies to ``add``."""
+        self._copier.copy(gradients, add)
 
     def wait_for_gradients(self) -> None:
         """Wait until all gradients are delivered.
@@ -265,20 +271,25 @@ class DeviceSlots(SumsOnDevice):
             stream.wait_stream(self._stream)
         self._stream = stream
 
-    def deliver(self, gradient: torch.Tensor, add: Add) -> None:
-        """Hand a gradient to ``add``, on the stream of the slots."""
+    def can_wait(self) -> bool:
+        """Return whether the backward pass is on the stream of the slots; another stream's order is lost."""
+        return self._stream is None or torch.cuda.current_stream(self._layout.device) == self._stream
+
+    def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
+        """Hand gradients to ``add``, on the stream of the slots."""
         if self._stream is None:
-            add(gradient)
+            add(gradients)
             return
         current = torch.cuda.current_stream(self._layout.device)
         if current == self._stream:
-            add(gradient)
+            add(gradients)
             return
         # The forward pass ran on a stream of the script's own, and so does this part of the backward pass.
         self._stream.wait_stream(current)
-        gradient.record_stream(self._stream)
+        for gradient in gradients.values():
+            gradient.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
-            add(gradient)
+            add(gradients)
 
     def publish(self, final: FinalBlocks) -> None:
         """Announce final blocks as soon as peers can read them; the caller holds the lock of the slots."""
