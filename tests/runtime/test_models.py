@@ -120,6 +120,27 @@ def test_a_frozen_layer_does_not_move():
     assert not torch.equal(trained[2].weight, untrained[2].weight)
 
 
+class HooksItself(nn.Module):
+    """A model that registers a hook in its first forward pass and notes it, as in ``transformers``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = build_mlp()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not getattr(self, "is_hooked", False):
+            self.body[0].register_forward_hook(lambda _module, _inputs, output: 2 * output)
+            self.is_hooked = True
+        return self.body(inputs)
+
+
+@pytest.mark.parametrize("copies", [None, 1])
+def test_a_model_that_hooks_itself_once_has_one_hook(copies):
+    learned = train_elastic(Lesson(HooksItself), copies=copies)
+    assert len(learned.model.body[0]._forward_hooks) == 1
+    assert_alike(learned, train_plain(Lesson(HooksItself)), tolerance=1e-3)
+
+
 class Sometimes(nn.Module):
     """A model with a second layer that only batches with a large first sample use."""
 

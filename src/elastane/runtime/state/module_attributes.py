@@ -9,6 +9,7 @@ from torch import nn
 
 SCALARS = (bool, int, float, str, type(None))
 OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+HOOKS = tuple(name for name in OF_MODULES if name.endswith(("_hooks", "_pre_hooks")))
 
 Key: TypeAlias = tuple[str, str]
 """Path of a module in the model, and the name of its attribute."""
@@ -30,17 +31,23 @@ class ModuleAttributes:
             if scalars is None or isinstance(value, torch.Tensor)
         }
         self._values |= scalars or {}
+        self._hooks = _list_hooks(model)
 
     def restore(self, *, but: AbstractSet[Key] = frozenset()) -> None:
         """Restore all attributes, and remove those that were added since.
+
+        Hooks stay, and so do new attributes of modules that have got hooks. Such an attribute may say that
+        they are there, and without it the next forward pass would add them once more.
 
         Args:
             but: the attributes that stay as they are.
         """
         modules = dict(self._model.named_modules())
         current = dict(_list_attributes(self._model))
+        hooked = [path for path, _ in _list_hooks(self._model) - self._hooks]
         for path, name in current.keys() - self._values.keys() - but:
-            delattr(modules[path], name)
+            if not any(_is_inside(module, path) for module in hooked):
+                delattr(modules[path], name)
         for (path, name), value in self._values.items():
             if (path, name) in but:
                 continue
@@ -83,6 +90,21 @@ def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
         for name, value in list(vars(module).items())
         if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
     ]
+
+
+def _list_hooks(model: nn.Module) -> set[tuple[str, int]]:
+    """Return the path of the module of each hook, and the number that torch has given to the hook."""
+    return {
+        (path, number)
+        for path, module in model.named_modules()
+        for name in HOOKS
+        for number in list(vars(module).get(name, ()))
+    }
+
+
+def _is_inside(path: str, module: str) -> bool:
+    """Return whether a path is that of the module, or of one in it."""
+    return not module or path == module or path.startswith(f"{module}.")
 
 
 def _copy(value: Any) -> Any:
