@@ -26,11 +26,22 @@ def quiet_libraries() -> Iterator[None]:
 def make_trainer(tmp_path):
     """Return a function that builds a Trainer of a class: of a tiny Llama on 22 samples."""
 
-    def make(trainer_class, *, callbacks=(), compute_metrics=None, train_dataset=None, **arguments):
+    def make(
+        trainer_class,
+        *,
+        callbacks=(),
+        compute_metrics=None,
+        train_dataset=None,
+        config=None,
+        more=None,
+        **arguments,
+    ):
         transformers.set_seed(3)
         sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=64, max_position_embeddings=64, **sizes, **heads))
+        model = LlamaForCausalLM(
+            LlamaConfig(vocab_size=64, max_position_embeddings=64, **sizes, **heads, **(config or {}))
+        )
         samples = make_samples(22)
         common = {
             "output_dir": str(tmp_path / trainer_class.__name__),
@@ -47,9 +58,9 @@ def make_trainer(tmp_path):
             model=model,
             args=TrainingArguments(**(common | arguments)),
             train_dataset=samples if train_dataset is None else train_dataset,
-            eval_dataset=samples[:10],
             callbacks=list(callbacks),
             compute_metrics=compute_metrics,
+            **({"eval_dataset": samples[:10]} | (more or {})),
         )
 
     return make

@@ -1,13 +1,17 @@
 """On one worker our Trainer gives the losses and weights of ``transformers.Trainer``, to the last digit."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
+import xxhash
 from torch.nn import functional
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.utils import ModelOutput
 
 from elastane.integrations.transformers import Trainer
 
@@ -84,6 +88,107 @@ def test_metrics_of_predictions_are_equal(make_trainer):
     samples = make_samples(10)
     assert ours.evaluate(samples)["eval_accuracy"] == found[-1]
     assert ours.predict(samples).predictions.shape[0] == 10
+
+
+def describe(results):
+    """Return nested results with their structure, types and bytes."""
+    if isinstance(results, np.ndarray):
+        return str(results.dtype), results.shape, results.tobytes().hex()
+    if isinstance(results, Mapping):
+        return [type(results).__name__, *((name, describe(one)) for name, one in results.items())]
+    return [type(results).__name__, *map(describe, results or ())]
+
+
+def digest_predictions(predictions):
+    fields = (predictions.predictions, predictions.label_ids, predictions.losses, predictions.inputs)
+    return {"digest": xxhash.xxh3_64_intdigest(repr([describe(field) for field in fields]).encode()) / 2**64}
+
+
+def pad(samples):
+    longest = max(len(sample["input_ids"]) for sample in samples)
+    return {
+        name: torch.stack(
+            [functional.pad(sample[name], (0, longest - len(sample[name])), value=3) for sample in samples]
+        )
+        for name in ("input_ids", "labels")
+    }
+
+
+def keep_best_token(logits, _labels):
+    return logits.argmax(-1)
+
+
+def return_model_output(self, *args, **options):
+    loss, logits, labels = transformers.Trainer.prediction_step(self, *args, **options)
+    return loss, ModelOutput(logits=logits), labels
+
+
+SAMPLES_OF_ALL_LENGTHS = [
+    {name: tensor[: 5 + number % 7] for name, tensor in sample.items()}
+    for number, sample in enumerate(make_samples(9))
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "overridden"),
+    [
+        pytest.param({"include_for_metrics": ["inputs", "loss"]}, {}, id="inputs-and-losses"),
+        pytest.param({"config": {"output_hidden_states": True}}, {}, id="hidden-states"),
+        pytest.param(
+            {"eval_accumulation_steps": 1, "config": {"output_attentions": True}}, {}, id="accumulated"
+        ),
+        pytest.param({"eval_do_concat_batches": False}, {}, id="separate-batches"),
+        pytest.param({"more": {"preprocess_logits_for_metrics": keep_best_token}}, {}, id="preprocessed"),
+        pytest.param(
+            {
+                "more": {"eval_dataset": SAMPLES_OF_ALL_LENGTHS, "data_collator": pad},
+                "include_for_metrics": ["inputs"],
+            },
+            {},
+            id="padded",
+        ),
+        pytest.param({"bf16_full_eval": True}, {}, id="bf16"),
+        # This cannot be passed from worker to worker, so each worker evaluates everything.
+        pytest.param({}, {"prediction_step": return_model_output}, id="objects"),
+    ],
+)
+def test_predictions_have_the_bits_and_the_structure_of_transformers(make_trainer, options, overridden):
+    classes = [
+        type(each.__name__, (each,), overridden) if overridden else each
+        for each in (transformers.Trainer, Trainer)
+    ]
+    train_both(
+        make_trainer,
+        *classes,
+        compute_metrics=digest_predictions,
+        eval_strategy="epoch",
+        per_device_eval_batch_size=4,
+        **options,
+    )
+
+
+class Predictor(TrainerCallback):
+    """Predicts after each epoch, as a callback that shows samples does."""
+
+    def __init__(self):
+        self.found = []
+        self.trainer = None
+
+    def on_epoch_end(self, *_args, **_options):
+        output = self.trainer.predict(make_samples(7))
+        arrays = describe(output.predictions), describe(output.label_ids)
+        self.found.append((arrays, output.metrics["test_loss"]))
+
+
+def test_predictions_in_a_callback_are_equal(make_trainer):
+    found = []
+    for each in (transformers.Trainer, Trainer):
+        predictor = Predictor()
+        predictor.trainer = make_trainer(each, callbacks=[predictor], per_device_eval_batch_size=4)
+        predictor.trainer.train()
+        found.append(predictor.found)
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
 
 
 def test_a_callback_may_stop_the_training(make_trainer):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from elastane.api.rundir import GATHERED
+
 from .ways import OPPOSITE_WAYS, pair_with_ways
 
 pytestmark = pytest.mark.processes
@@ -23,6 +25,13 @@ def test_a_worker_may_die_in_an_evaluation(stage, assert_equals_reference, momen
     assert number in ended.get_shares(EVALUATED_STEP)
     assert number not in ended.get_shares(EVALUATED_STEP + 1)
     assert len(ended.find_events("evaluation")) == 1
+    assert not (ended.run.run_dir.root / GATHERED).exists()
+
+
+def test_tensors_of_an_evaluation_that_are_lost_are_computed_again(stage, assert_equals_reference):
+    ended = stage.play("--lose-gathered", start=3)
+    assert_equals_reference(ended)
+    assert not (ended.run.run_dir.root / GATHERED).exists()
 
 
 @pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])

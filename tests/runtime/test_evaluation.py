@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from elastane.api.errors import BadInput
+
 from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson
 
 
@@ -78,3 +80,35 @@ def test_an_evaluation_between_steps_does_not_change_the_training():
         return learned.run.digest
 
     assert train(evaluating=True) == train(evaluating=False)
+
+
+def test_outputs_are_in_the_order_of_the_microbatches(in_training):
+    score = in_training.run.evaluate(make_samples(), microbatch=8)
+    for place, (inputs, targets) in enumerate(score):
+        score.outputs.add(targets=targets, **({"first": inputs[:1].T} if place else {}))
+        inputs.zero_()
+    data, targets = make_samples().tensors
+    assert [len(part) for part in score.outputs["targets"]] == [8, 8, 4]
+    assert torch.equal(torch.cat(score.outputs["targets"]), targets)
+    assert torch.equal(torch.cat(score.outputs["first"], 1).T, data[[8, 16]])
+    assert list(score.outputs) == ["first", "targets"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (3.0, "3.0"),
+        ([torch.ones(1)], "a list"),
+        (torch.ones(1, dtype=torch.complex128), "a tensor of shape"),
+        (torch.ones(2), "a second tensor"),
+    ],
+)
+def test_outputs_are_tensors_and_each_name_has_one(in_training, given, fault):
+    score = in_training.run.evaluate(make_samples(), microbatch=20)
+    for _ in score:
+        if fault == "a second tensor":
+            score.outputs.add(logits=given)
+        with pytest.raises(BadInput, match=fault):
+            score.outputs.add(logits=given)
+    with pytest.raises(BadInput, match="outside the loop"):
+        score.outputs.add(logits=torch.ones(1))

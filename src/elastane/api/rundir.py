@@ -12,6 +12,9 @@ RECIPE = "recipe.yaml"
 TICKETS = "tickets"
 """The directory of the tickets of the present attempt; see `elastane.api.ticket_files`."""
 
+GATHERED = "gathered"
+"""The directory of the tensors that the workers of an evaluation pass to each other."""
+
 CLAIMS = "claims"
 """The directory of the claim list with the terms of the coordinators; see `elastane.claims`."""
 

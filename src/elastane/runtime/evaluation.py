@@ -1,6 +1,7 @@
 """An evaluation: one pass over a dataset, shared by the workers, with exact sums."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from elastane.api.heartbeat_file import Phase
 from elastane.api.records import EventLine
 from elastane.protocol.commit import sum_exactly
 from elastane.protocol.messages import Leaf
-from elastane.runtime.data.batch_sources import Collate, MapDataset, load_in_order
+from elastane.runtime.data.batch_sources import Batch, Collate, MapDataset, load_in_order
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_positions
+from elastane.runtime.gathered_tensors import GatheredTensors, drop_places
 from elastane.runtime.gathered_values import GatheredValues, drop_gathered
 from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import check_value_names, compute_sum, describe_value
@@ -32,6 +34,7 @@ class Evaluation:
     Attributes:
         sums: the sums of all added values, by name; complete after the iteration.
         gathered: the numbers of each microbatch; complete after the iteration.
+        outputs: the tensors of each microbatch, such as predictions; complete after the iteration.
 
     Raises:
         BadInput: the dataset has no samples by position, or the size of the microbatch is invalid.
@@ -48,25 +51,33 @@ class Evaluation:
         self._values: dict[str, list[float]] | None = None
         self.sums: dict[str, float] = {}
         self.gathered = GatheredValues()
+        self.outputs = GatheredTensors(trainer.worker, trainer.round_folders)
 
     def __iter__(self) -> Iterator[Any]:
         trainer = self._trainer
         with trainer.iterate_exclusively("an evaluation"):
             round_ = self._enter()
             yield from self._iterate_microbatches(round_)
-            trainer.take_outcome(round_.outcome, trainer.step)
+            outcome = round_.outcome
+            trainer.take_outcome(outcome, trainer.step)
+            beat = partial(trainer.heartbeat.beat, Phase.DATA)
+            for rank in self.outputs.collect(outcome.round, outcome.sums, beat):
+                yield from self._compute(rank)
+                self.outputs.keep(rank)
+        self._values = None
         trainer.seeds.end_evaluation(trainer.step)
-        self.gathered.complete(round_.outcome.sums)
-        self.sums = drop_gathered(round_.outcome.sums)
+        self.gathered.complete(outcome.sums)
+        self.outputs.complete()
+        self.sums = drop_places(drop_gathered(outcome.sums))
         trainer.set_evaluation(self.sums)
         line = EventLine(
             time=0.0,
             kind="evaluation",
             step=trainer.step,
             detail=dict(self.sums),
-            samples=round_.outcome.samples,
+            samples=outcome.samples,
         )
-        trainer.reporter.report_event(f"evaluation-{round_.outcome.round}", line)
+        trainer.reporter.report_event(f"evaluation-{outcome.round}", line)
         trainer.heartbeat.beat(Phase.USER)
 
     def _enter(self) -> WorkerRound:
@@ -76,25 +87,33 @@ class Evaluation:
         return trainer.create_round("evaluate", size, checkpoint=trainer.schedule.each_evaluation)
 
     def _iterate_microbatches(self, round_: WorkerRound) -> Iterator[Any]:
-        trainer, length = self._trainer, len(self._dataset)
         for rank in round_:
-            positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
-            trainer.heartbeat.beat(Phase.DATA)
-            batch = load_in_order(self._dataset, positions, self._collate)
-            trainer.heartbeat.beat(Phase.COMPUTE)
-            self._values = {}
-            self.gathered.begin()
-            trainer.seeds.seed_evaluation(trainer.step, rank)
-            versions = trainer.state.read_versions()
-            yield batch.inputs
-            trainer.state.check_versions(versions)
-            # Workers compute different batches, so the changes that these make to buffers must not last.
-            trainer.state.buffers.restore()
-            sums = {name: sum_exactly(values) for name, values in self._values.items()}
-            sums |= self.gathered.take(rank)
-            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=sums)
-            round_.finish_leaf(leaf)
-        self._values = None
+            assert round_.begin is not None, "a round begins before it is computed"
+            batch = yield from self._compute(rank)
+            sums = {name: sum_exactly(values) for name, values in (self._values or {}).items()}
+            sums |= self.gathered.take(rank) | self.outputs.take(round_.begin.round, rank)
+            checksum, samples = batch.checksum, batch.samples
+            round_.finish_leaf(
+                Leaf(rank, self._trainer.worker, samples=samples, checksum=checksum, sums=sums)
+            )
+
+    def _compute(self, rank: int) -> Generator[Any, None, Batch]:
+        """Let the script compute a microbatch; return it."""
+        trainer = self._trainer
+        positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, len(self._dataset)))
+        trainer.heartbeat.beat(Phase.DATA)
+        batch = load_in_order(self._dataset, positions, self._collate)
+        trainer.heartbeat.beat(Phase.COMPUTE)
+        self._values = {}
+        self.gathered.begin()
+        self.outputs.begin()
+        trainer.seeds.seed_evaluation(trainer.step, rank)
+        versions = trainer.state.read_versions()
+        yield batch.inputs
+        trainer.state.check_versions(versions)
+        # Workers compute different batches, so the changes that these make to buffers must not last.
+        trainer.state.buffers.restore()
+        return batch
 
     def add(self, **values: float | torch.Tensor) -> None:
         """Add values to the sums of their names, in fp64; a tensor adds the sum of its elements.

@@ -16,6 +16,7 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat_file import Phase
 from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest
+from elastane.api.rundir import GATHERED
 from elastane.api.spec import Probe
 from elastane.protocol import actions, events
 from elastane.protocol.layout import REPLICATED_BLOCK
@@ -27,6 +28,7 @@ from elastane.runtime.checkpoint_schedule import CheckpointSchedule
 from elastane.runtime.checkpoints.starting_checkpoint import StartingCheckpoint
 from elastane.runtime.data.batch_sources import BatchPlan
 from elastane.runtime.data.determinism import ScriptSeeds
+from elastane.runtime.gathered_tensors import RoundFolders
 from elastane.runtime.gradient_scale import compute_gradient_scale
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Reactor
@@ -75,6 +77,7 @@ class Trainer:
         record: the values and files that the script records of the last step.
         seeds: the seeds of the script's random numbers outside microbatches.
         schedule: the schedule by which the run takes checkpoints.
+        round_folders: the directories with the tensors of evaluations; None: the process trains alone.
         iterating: the name of the iteration that the script must complete, such as a step; empty: none.
         digest: the digest of the state, when last computed.
         start_checkpoint: the checkpoint from which this attempt resumes; None: it starts from nothing.
@@ -114,6 +117,8 @@ class Trainer:
         self.record = StepRecord()
         self.seeds = ScriptSeeds(settings.spec.seed)
         self.schedule = CheckpointSchedule(settings.spec.checkpoints)
+        run_dir = settings.run_dir
+        self.round_folders = None if run_dir is None else RoundFolders(run_dir.root / GATHERED)
         self.iterating = ""
         self._entered_round = False
         self.digest: Digest | None = None
@@ -290,6 +295,8 @@ class Trainer:
 
     def take_outcome(self, outcome: RoundOutcome, step: int) -> None:
         """Take the digests of the state after a step, which the votes of any later round may carry."""
+        if self.round_folders is not None:
+            self.round_folders.remove_before(outcome.round)
         if len(outcome.digests.keys() - {REPLICATED_BLOCK}) == len(self.layout.blocks):
             self.digest = combine_digests(outcome.digests)
             self.reporter.steps.set_digest(step, self.digest)
@@ -302,6 +309,8 @@ class Trainer:
             for _ in round_:
                 raise AssertionError("settling has no virtual ranks")
             self.take_outcome(round_.outcome, self.step)
+        if self.round_folders is not None:
+            self.round_folders.remove()
         self.state.guard.remove()
         self.gradients.forget()
         self.reporter.report_complete()

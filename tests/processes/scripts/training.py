@@ -35,12 +35,15 @@ parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
 parser.add_argument("--record-sent-sums", action="store_true")
+parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
 
 faults.record_work()
 if options.record_sent_sums:
     faults.record_sent_sums()
+if options.lose_gathered:
+    faults.lose_gathered_tensors()
 if options.withhold_from is not None:
     faults.withhold_reports(options.withhold_from)
 if options.renew_bytes is not None:
@@ -98,8 +101,10 @@ for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, un
             for batch, targets in score:
                 predicted = model(batch.to(options.device)).argmax(1).cpu()
                 score.add(right=(predicted == targets).sum(), seen=len(targets))
+                score.outputs.add(predicted=predicted)
         model.train()
         run.print("evaluated", score.sums["right"], score.sums["seen"])
+        run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
     if step.number == options.keep_at:
         run.checkpoint(asked_for=1.5, unknown=float("nan"))
 if run.digest is not None:

@@ -234,16 +234,25 @@ class ElasticTrainer(transformers.Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate as ``transformers.Trainer`` does; the workers share it if it needs losses only."""
-        only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        """Evaluate as ``transformers.Trainer`` does; the workers share the batches."""
+        evaluate = functools.partial(
+            super().evaluation_loop,
+            description=description,
+            prediction_loss_only=prediction_loss_only,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
         is_between = self._loop is not None and self._loop.is_between_steps
-        if is_between and is_shareable(self, dataloader, prediction_loss_only=bool(only)):
-            return evaluate_together(self, self._run, dataloader, ignore_keys, metric_key_prefix)
+        if is_between and is_shareable(self, dataloader):
+            only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+            together = evaluate_together(
+                self, self._run, dataloader, ignore_keys, prediction_loss_only=bool(only), evaluate=evaluate
+            )
+            if together is not None:
+                return together
         self._beats = is_between
         try:
-            return super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            return evaluate(dataloader)
         finally:
             self._beats = False
 
