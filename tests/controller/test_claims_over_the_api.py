@@ -107,13 +107,43 @@ def test_lists_of_other_teams_do_not_exist_and_those_of_colleagues_are_only_read
     ]
 
 
+def read_lists(user, query=""):
+    answer = user.get(f"/claims{query}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_user_sees_the_lists_of_its_team_and_an_operator_all(api):
+    ada, eve, olga = api.user(), api.user(team="speech", user="eve"), api.user("operator", user="olga")
+    assert read_lists(ada) == {"items": [], "after": ""}
+    claim(ada, 1)
+    api.clock.now_s += 10
+    claim(ada, 2, b"more")
+    claim(eve, 1, path="/claims/speech/train")
+    mine = {
+        "team": "vision",
+        "name": "train-0123456789ab",
+        "user": "ada",
+        "contentBytes": 8,
+        "usedS": api.clock.now_s,
+    }
+    assert read_lists(ada)["items"] == read_lists(api.user("viewer"))["items"] == [mine]
+    assert [one["team"] for one in read_lists(olga)["items"]] == ["speech", "vision"]
+    assert read_lists(olga, "?limit=1")["after"] == "speech/train"
+    assert read_lists(olga, "?limit=1&after=speech/train") == {"items": [mine], "after": ""}
+    assert read_lists(ada, "?after=vision/train-0123456789ab")["items"] == []
+    assert api.user("reporter").get("/claims").status_code == 403
+    assert ada.get("/claims?after=vision").status_code == 422
+    assert ada.get("/claims?after=../x").status_code == 422
+
+
 def test_a_team_has_room_for_a_limited_number_of_bytes_until_it_deletes_a_list(api, monkeypatch):
     monkeypatch.setattr(team_limits, "CLAIMS_BYTES", 100)
     ada, other = api.user(), "/claims/vision/other"
     assert claim(ada, 1, bytes(60)).status_code == 201
     refused = claim(ada, 1, bytes(60), path=other)
     assert refused.status_code == 409
-    assert "DELETE /v1/claims" in refused.json()["do"]
+    assert "elastane claims delete" in refused.json()["do"]
     assert claim(api.user(team="speech"), 1, bytes(60), path="/claims/speech/other").status_code == 201
     assert ada.delete(LIST).status_code == 204
     assert ada.delete(LIST).status_code == 404

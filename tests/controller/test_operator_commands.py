@@ -1,5 +1,6 @@
 """Commands of operators, against a controller over a real socket; a clock moves its jobs."""
 
+import base64
 import csv
 import io
 import json
@@ -181,6 +182,25 @@ def test_tokens_are_made_listed_without_their_secrets_and_revoked(olga, terminal
     assert "belongs to no team" in olga.error(
         "token", "create", "--user", "x", "--role", "reporter", "--team", "v"
     )
+
+
+def test_claim_lists_are_shown_and_deleted(olga, terminal, cluster):
+    for team, name in (("vision", "train-1"), ("vision", "both"), ("speech", "both")):
+        user = cluster.api.user(team=team)
+        body = {"slot": 1, "content": base64.b64encode(bytes(2048)).decode()}
+        assert user.post(f"/claims/{team}/{name}", body).status_code == 201
+    ada = terminal("submitter", user="ada")
+    assert "train-1" in ada.said("claims", "list")
+    assert "2.0 kB" in ada.said("claims", "list")
+    assert "speech" not in ada.said("claims", "list")
+    assert ada.said("claims", "delete", "train-1") == "claim list train-1 of team vision deleted\n"
+    assert "there is no claim list train-1" in ada.error("claims", "delete", "train-1")
+    assert "2 teams have a claim list both: speech, vision" in olga.error("claims", "delete", "both")
+    assert "there is no claim list both of team audio" in olga.error(
+        "claims", "delete", "both", "--team", "audio"
+    )
+    assert olga.json("claims", "delete", "both", "--team", "speech") == {"deleted": "speech/both"}
+    assert [(one["team"], one["name"]) for one in olga.json("claims", "list")] == [("vision", "both")]
 
 
 def test_a_reported_capacity_limits_the_devices_of_jobs(olga, terminal, cluster):

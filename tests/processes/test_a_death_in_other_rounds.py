@@ -34,6 +34,15 @@ def test_tensors_of_an_evaluation_that_are_lost_are_computed_again(stage, assert
     assert not (ended.run.run_dir.root / GATHERED).exists()
 
 
+def test_an_evaluation_after_the_last_step_has_the_outputs_of_one_worker(stage):
+    alone, together = (stage.play("--evaluate-at-end", start=start) for start in (1, 3))
+    assert together.outcome.code == 0, together.describe()
+    assert len([message for message in together.messages if message.startswith("predicted")]) == 2
+    assert together.messages == alone.messages
+    assert together.digests == alone.digests
+    assert not (together.run.run_dir.root / GATHERED).exists()
+
+
 @pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("moment", "way"), pair_with_ways(["before-vote-on-the-end", "after-one-vote-on-the-end"], OPPOSITE_WAYS)

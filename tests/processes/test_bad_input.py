@@ -89,6 +89,12 @@ def test_scripts_that_diverge_end_the_run(stage, mistake, words, copies):
     assert not ended.run.run_dir.model_files.weights.exists()
 
 
+def test_a_script_that_evaluates_on_one_worker_after_the_others_have_ended_ends_the_run(stage):
+    ended = play_mistake(stage, "evaluates alone")
+    assert "in a round to evaluate, and the script of worker 1 has ended" in ended.outcome.traceback
+    assert len(ended.run.ledger) == 9
+
+
 def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(
     stage, assert_equals_reference, tmp_path
 ):

@@ -47,3 +47,21 @@ class SlotContent(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     slot: int
     content: bytes = b""
     damage: str = ""
+
+
+class KeptClaimList(AnswerBody, frozen=True, kw_only=True):
+    """A claim list in a controller's store.
+
+    Args:
+        team: owner.
+        name: of the list; it begins with the name of the run.
+        user: that began it.
+        content_bytes: of all slots.
+        used_s: about when it was last read or claimed in, in seconds since 1970.
+    """
+
+    team: str
+    name: str
+    user: str
+    content_bytes: int
+    used_s: float

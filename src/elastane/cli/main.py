@@ -20,6 +20,7 @@ from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
 from elastane.cli.operators.audit import audit
 from elastane.cli.operators.calendar import calendar
+from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
 from elastane.cli.operators.node import node
 from elastane.cli.operators.pool import pool
@@ -166,7 +167,21 @@ app.command(rich_help_panel=CLUSTER)(wrap_command(cancel))
 app.command(rich_help_panel=CLUSTER)(wrap_command(login))
 app.command(rich_help_panel=CLUSTER)(wrap_command(up))
 app.command(rich_help_panel=CLUSTER)(wrap_command(down))
-for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):
+for group in (
+    pool,
+    team,
+    cohort,
+    quota,
+    priority,
+    calendar,
+    trigger,
+    node,
+    token,
+    claims,
+    config,
+    policy,
+    tell,
+):
     app.add_typer(group, rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(wrap_command(usage))
 app.command(rich_help_panel=OPERATE)(wrap_command(audit))

@@ -50,7 +50,7 @@ from elastane.api.rest import (
     ScaleRequest,
     Version,
 )
-from elastane.api.run_claims import NewSlot, SlotAnswer, SlotContent
+from elastane.api.run_claims import KeptClaimList, NewSlot, SlotAnswer, SlotContent
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import MadeToken, NewToken, Token
 from elastane.api.untrusted_data import Decoder, Malformed
@@ -435,6 +435,10 @@ class Cluster:
         """Yield the held slots of a claim list after the slot with this number, in order."""
         path = f"/claims/{_check_path_name(team)}/{_check_path_name(run)}"
         yield from self._list_pages(path, Page[SlotContent], {"after": after or None})
+
+    def claim_lists(self) -> Iterator[KeptClaimList]:
+        """Yield the claim lists that the token may see, by team and name."""
+        yield from self._list_pages("/claims", Page[KeptClaimList], {})
 
     def forget_claims(self, team: str, run: str) -> None:
         """Delete the claim list of a run that will never go on."""

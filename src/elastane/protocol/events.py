@@ -79,6 +79,10 @@ class ConnectionLost(msgspec.Struct, frozen=True):
     peer: int
 
 
+class ScriptEnded(msgspec.Struct, frozen=True):
+    """The script has ended after the loop over the steps: it enters no further round."""
+
+
 class StopRequested(msgspec.Struct, frozen=True):
     """The coordinator requests a stop at the next commit."""
 
@@ -117,6 +121,7 @@ Event: TypeAlias = (
     | Applied
     | Received
     | ConnectionLost
+    | ScriptEnded
     | StopRequested
     | CheckpointRequested
     | SnapshotTaken

@@ -24,6 +24,7 @@ from elastane.protocol.events import (
     Received,
     RewriteRequested,
     RoundEntered,
+    ScriptEnded,
     SnapshotTaken,
     StopRequested,
     StorageRefused,
@@ -82,6 +83,8 @@ class MemberMachine(MemberState):
             case ConnectionLost(peer):
                 # The coordinator knows better than this worker whether a generation needs the peer.
                 self.actions.append(ReportLostPeer(peer))
+            case ScriptEnded():
+                self.script_ended = True
             case StopRequested():
                 self.stopping = True
             case CheckpointRequested(after):

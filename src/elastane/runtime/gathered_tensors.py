@@ -183,10 +183,6 @@ class RoundFolders:
             # Every worker tries it, because the others may have died.
             shutil.rmtree(self._root / str(done), ignore_errors=True)
 
-    def remove(self) -> None:
-        """Remove all directories, at the end of the run."""
-        shutil.rmtree(self._root, ignore_errors=True)
-
 
 def drop_places(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the sums without the places of tensors."""

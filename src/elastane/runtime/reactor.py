@@ -144,6 +144,16 @@ class Reactor:
             finally:
                 self._busy.release()
 
+    def check(self) -> None:
+        """Check that the reactor works, while the training thread takes no directives any more.
+
+        Raises:
+            RunFailed, StateLost: it has failed.
+        """
+        while not self.directives.empty():
+            if isinstance(directive := self.directives.get(), ReactorFailure):
+                raise directive.error
+
     def _has_no_peers(self) -> bool:
         """Return whether this worker is alone; another thread may not see yet that a generation begins."""
         generation = self.member.generation

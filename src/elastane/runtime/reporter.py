@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -35,6 +35,9 @@ from elastane.runtime.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
     from elastane.runtime.lone_tracking import LoneTracking
+
+LOOK_S = 0.1
+"""The time between two checks of the reactor after the script has ended."""
 
 
 class Reporter:
@@ -132,8 +135,25 @@ class Reporter:
     def report_end(self) -> None:
         """Report that the script has ended and that this worker waits for its dismissal."""
         self.finished = True
+        if self._reactor is not None:
+            self._reactor.post(events.ScriptEnded())
         if self._link is not None:
             self._link.request_report()
+
+    def wait_for_model_request(self) -> None:
+        """Wait until the coordinator asks this worker to write the model.
+
+        Raises:
+            RunFailed: the script of another worker goes on with a round that this one's does not have.
+        """
+        assert self._reactor is not None, "a finished worker has trained"
+        while True:
+            try:
+                self.model_requests.get(timeout=LOOK_S)
+            except Empty:
+                self._reactor.check()
+            else:
+                return
 
     def send(self, message: control.FromWorker) -> None:
         """Send a message to the coordinator once."""

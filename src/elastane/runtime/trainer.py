@@ -309,8 +309,6 @@ class Trainer:
             for _ in round_:
                 raise AssertionError("settling has no virtual ranks")
             self.take_outcome(round_.outcome, self.step)
-        if self.round_folders is not None:
-            self.round_folders.remove()
         self.state.guard.remove()
         self.gradients.forget()
         self.reporter.report_complete()

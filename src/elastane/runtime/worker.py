@@ -3,6 +3,7 @@
 import bdb
 import os
 import runpy
+import shutil
 import sys
 import threading
 import traceback
@@ -12,7 +13,7 @@ from elastane.agent import priority
 from elastane.api import control
 from elastane.api.endpoint import AnotherAttempt
 from elastane.api.errors import ElastaneError, RunFailed, StateLost
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import GATHERED, RunDir
 from elastane.api.spec import RunSpec, number_attempt
 from elastane.attempts.script_modules import find_package_root
 from elastane.observability.run_files import read_record
@@ -140,10 +141,12 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     reporter = get_reporter()
     assert reporter is not None, "a script that has trained has joined"
     reporter.report_end()
-    reporter.model_requests.get()
     assert reporter.state is not None, "a finished worker has trained"
     try:
+        reporter.wait_for_model_request()
         remove_unfinished(files.artifacts)
+        # All scripts have ended, so no worker reads the tensors of an evaluation any more.
+        shutil.rmtree(files.root / GATHERED, ignore_errors=True)
         answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
         return _report_failure(f"{error}\n")

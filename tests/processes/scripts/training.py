@@ -35,6 +35,7 @@ parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
 parser.add_argument("--record-sent-sums", action="store_true")
+parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
@@ -87,6 +88,20 @@ generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(LENGTH, 12, generator=generator)
 data = TensorDataset(inputs, inputs[:, :4].argmax(1))
 
+
+def evaluate():
+    score = run.evaluate(data, microbatch=10)
+    model.eval()
+    with torch.no_grad():
+        for batch, targets in score:
+            predicted = model(batch.to(options.device)).argmax(1).cpu()
+            score.add(right=(predicted == targets).sum(), seen=len(targets))
+            score.outputs.add(predicted=predicted)
+    model.train()
+    run.print("evaluated", score.sums["right"], score.sums["seen"])
+    run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
+
+
 for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
     for batch, targets in step:
         if options.seconds:
@@ -95,17 +110,10 @@ for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, un
             loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
         step.backward(loss)
     if step.number == EVALUATED_STEP:
-        score = run.evaluate(data, microbatch=10)
-        model.eval()
-        with torch.no_grad():
-            for batch, targets in score:
-                predicted = model(batch.to(options.device)).argmax(1).cpu()
-                score.add(right=(predicted == targets).sum(), seen=len(targets))
-                score.outputs.add(predicted=predicted)
-        model.train()
-        run.print("evaluated", score.sums["right"], score.sums["seen"])
-        run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
+        evaluate()
     if step.number == options.keep_at:
         run.checkpoint(asked_for=1.5, unknown=float("nan"))
+if options.evaluate_at_end:
+    evaluate()
 if run.digest is not None:
     run.print("digest", run.digest.parameters, run.digest.optimizer)

@@ -127,6 +127,25 @@ def test_a_round_fails_if_one_script_trains_and_another_has_left_the_loop():
     assert member.handle(events.Received(1, vote)) == []
 
 
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_round_fails_if_one_script_evaluates_and_another_has_ended(ends_first):
+    member, _ = begin_with_peer("settle", 0)
+    settle, evaluate = (
+        messages.Vote(generation=1, round=number, leaves=(), kind=kind)
+        for number, kind in ((1, "settle"), (2, "evaluate"))
+    )
+    member.handle(events.Received(1, settle))
+    member.handle(events.Measured(1, {}, {}))
+    assert member.committed == 1
+    received, ended = events.Received(1, evaluate), events.ScriptEnded()
+    first, second = (ended, received) if ends_first else (received, ended)
+    assert member.handle(first) == []
+    assert member.handle(second) == [
+        actions.FailDisagreement("worker 1 is in a round to evaluate, and the script of worker 0 has ended")
+    ]
+    assert member.handle(received) == []
+
+
 def test_a_step_with_different_replicated_values_is_not_committed():
     member, _ = begin_with_peer()
     vote = messages.Vote(

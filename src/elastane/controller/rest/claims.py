@@ -8,14 +8,14 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.api.rest import Page
-from elastane.api.run_claims import MOST_SLOTS, NewSlot, SlotAnswer, SlotContent
+from elastane.api.run_claims import MOST_SLOTS, KeptClaimList, NewSlot, SlotAnswer, SlotContent
 from elastane.claims.records import Unreadable
 from elastane.controller.access.roles import Target
 from elastane.controller.rest import team_limits
 from elastane.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.controller.rest.caller import CallerParameter, ChangerParameter
 from elastane.controller.rest.description import describe_route
-from elastane.controller.rest.parameters import After, Name
+from elastane.controller.rest.parameters import After, AfterList, Limit, Name
 from elastane.controller.rest.problems import Refusal, make_missing_error
 from elastane.controller.store import claim_lists, claims
 from elastane.controller.store.claim_lists import StoredClaimList
@@ -26,6 +26,26 @@ PAGE_SLOTS = 64
 """The most slots of an answer, so that it has a few megabytes at most."""
 RECORD_USE_S = 24 * 3600.0
 """A read is recorded as a use of the list after this time, so that few reads write."""
+
+
+@router.get("", **describe_route(Page[KeptClaimList]))
+def get_claim_lists(caller: CallerParameter, after: AfterList = "", limit: Limit = 100) -> Response:
+    """List the claim lists of your team. An operator gets those of all teams."""
+    caller.require_right("claims.read", Target(name="claim lists", team=caller.principal.team))
+    with caller.begin_read() as tx:
+        # One list more, to tell whether another page follows.
+        found = claim_lists.list_claim_lists(tx, caller.teams, after=after, limit=limit + 1)
+    items = tuple(
+        KeptClaimList(
+            team=one.team,
+            name=one.run.removeprefix(f"{one.team}/"),
+            user=one.user,
+            content_bytes=one.content_bytes,
+            used_s=one.used_s,
+        )
+        for one in found[:limit]
+    )
+    return respond(Page(items=items, after=found[limit - 1].run if len(found) > limit else ""))
 
 
 @router.get("/{team}/{run}", **describe_route(Page[SlotContent]))

@@ -14,6 +14,15 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Largest number of items
 After = Annotated[
     int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the previous page.")
 ]
+LIST_KEY = rf"^{field_checks.NAME.pattern}/{field_checks.NAME.pattern}$"
+AfterList = Annotated[
+    str,
+    Query(
+        pattern=rf"{LIST_KEY}|^$",
+        max_length=201,
+        description="Where the page begins: `after` of the previous page.",
+    ),
+]
 NAME_OR_NONE = rf"{NAME}|^$"
 NameFilter = Annotated[str, Query(pattern=NAME_OR_NONE, max_length=100)]
 PREFIX = r"^[A-Za-z0-9._-]*$"
@@ -30,6 +39,7 @@ _USER = "letters, digits and any of ._@+-, up to 100, the first a letter or digi
 WORDS = {
     NAME: _NAME,
     NAME_OR_NONE: _NAME,
+    rf"{LIST_KEY}|^$": "a team, a slash and the name of a list: vision/train-0123456789ab",
     PREFIX: "letters, digits, dots, dashes and underscores: train-",
     USER_OR_NONE: _USER,
     TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",

@@ -93,7 +93,7 @@ def check_claims(tx: Connection, team: str, added_bytes: int) -> None:
             f"the claim lists of team {team} have {stored_bytes / MIB:.1f} of at most "
             f"{CLAIMS_BYTES // MIB} MiB",
             means="nothing was claimed; runs go on, but no membership can change by itself",
-            free="delete the lists of runs that will not go on (DELETE /v1/claims/TEAM/LIST)",
+            free="delete the lists of runs that will not go on (elastane claims delete)",
             raise_it="",
         )
 

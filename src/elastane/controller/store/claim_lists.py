@@ -34,6 +34,24 @@ def find_claim_list(tx: Connection, run: str) -> StoredClaimList | None:
     return None if row is None else StoredClaimList(**row._mapping)  # noqa: SLF001 - its public name
 
 
+def list_claim_lists(
+    tx: Connection, teams: tuple[str, ...] | None, *, after: str, limit: int
+) -> tuple[StoredClaimList, ...]:
+    """Return claim lists in the order of their keys.
+
+    Args:
+        tx: a transaction.
+        teams: only lists of these teams; None: of all.
+        after: only lists with keys after this one; empty: from the first on.
+        limit: the most lists to return.
+    """
+    query = select(claim_lists).where(claim_lists.c.run > after).order_by(claim_lists.c.run).limit(limit)
+    if teams is not None:
+        query = query.where(claim_lists.c.team.in_(teams))
+    rows = tx.execute(query)
+    return tuple(StoredClaimList(**row._mapping) for row in rows)  # noqa: SLF001 - its public name
+
+
 def insert_claim_list(tx: Connection, made: StoredClaimList) -> None:
     tx.execute(insert(claim_lists).values(msgspec.structs.asdict(made)))
 

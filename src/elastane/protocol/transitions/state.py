@@ -125,6 +125,7 @@ class MemberState:
         wanted_states: the units with requested optimizer state that has not arrived.
         open_fetches: the requests of peers that this worker has not answered yet.
         early_messages: the messages that wait until they are due.
+        script_ended: the script enters no further round.
         stopping: the run should stop after this round.
         checkpoint_requested: the coordinator has requested a checkpoint.
         checkpointed_step: the last step with a checkpoint of the state after it.
@@ -155,6 +156,7 @@ class MemberState:
         self.current_announced = False
         self.committed_in = 0
         self.voted_for = 0
+        self.script_ended = False
         self.stopping = False
         self.checkpoint_requested = False
         self.checkpointed_step = 0

@@ -15,6 +15,12 @@ from elastane.protocol.transitions.state import MemberState, RoundPhase, RoundSt
 def compare_votes(me: MemberState) -> None:
     """Fail if the scripts differ (one trains, another evaluates) or if two copies of the state differ."""
     round_ = me.round
+    if me.script_ended and round_.votes and not me.cannot_commit:
+        other, vote = min(round_.votes.items())
+        why = f"worker {other} is in a round to {vote.kind}, and the script of worker {me.worker} has ended"
+        me.cannot_commit = True
+        me.actions.append(FailDisagreement(why))
+        return
     if round_.phase < RoundPhase.COMPUTING or round_.entered is None or me.cannot_commit:
         return
     mine = round_.votes.get(me.worker)

@@ -1,0 +1,95 @@
+"""``elastane claims``: the claim lists that runs keep in the store of the controller."""
+
+from typing import Annotated
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.run_claims import KeptClaimList
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import make_group
+from elastane.cli.operators.tables import print_table
+from elastane.cli.timestamps import format_minute
+from elastane.client.cluster import Cluster
+from elastane.client.context import connect
+from elastane.observability.quantities import format_size
+
+
+def show_claim_lists(as_json: AsJson = False) -> None:
+    """List the claim lists of your team, or of all teams for an operator."""
+    with connect() as cluster:
+        found = list(cluster.claim_lists())
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("list", "team", "user", "size", "last used"),
+        [
+            (one.name, one.team, one.user, format_size(one.content_bytes), format_minute(one.used_s))
+            for one in found
+        ],
+        numbers=("size",),
+    )
+
+
+def delete_claim_list(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="LIST", help="Name of the list, as elastane claims list shows it.", show_default=False
+        ),
+    ],
+    team: Annotated[
+        str,
+        typer.Option(
+            metavar="TEAM", help="Team that owns LIST, if several have one of this name.", show_default=False
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete LIST, of a run that has ended for good and will not be resumed."""
+    with connect() as cluster:
+        found = _find_list(cluster, name, team)
+        cluster.forget_claims(found.team, found.name)
+    if as_json:
+        print_json({"deleted": f"{found.team}/{found.name}"})
+        return
+    open_console().print(f"claim list {found.name} of team {found.team} deleted", markup=False)
+
+
+def _find_list(cluster: Cluster, name: str, team: str) -> KeptClaimList:
+    """Return the claim list of this name.
+
+    Raises:
+        BadInput: there is none, or several teams have one.
+    """
+    found = [one for one in cluster.claim_lists() if one.name == name and team in ("", one.team)]
+    if not found:
+        raise BadInput(
+            f"there is no claim list {name}" + (f" of team {team}" if team else ""),
+            means="nothing was deleted; it was deleted before, or belongs to a team that you cannot see",
+            do="elastane claims list",
+        )
+    if len(found) > 1:
+        raise BadInput(
+            f"{len(found)} teams have a claim list {name}: {', '.join(one.team for one in found)}",
+            means="nothing was deleted",
+            do=f"elastane claims delete {name} --team {found[0].team}",
+        )
+    return found[0]
+
+
+claims = make_group(
+    "claims",
+    """
+Manage the claim lists of runs that have --claims with the address of this
+controller.
+
+The controller deletes a list 90 days after its last use. Delete one sooner if
+the lists of your team have used up their 64 MiB.
+
+  $ elastane claims delete train-0123456789ab
+""",
+)
+claims.command("list")(wrap_command(show_claim_lists))
+claims.command("delete")(wrap_command(delete_claim_list))
