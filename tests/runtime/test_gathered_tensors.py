@@ -77,6 +77,13 @@ def test_what_cannot_be_read_is_computed_again(workers, tmp_path, damage):
     assert_complete(workers[0])
 
 
+def test_tensors_that_cannot_be_written_are_computed_again(workers, tmp_path, capsys):
+    (tmp_path / "gathered").write_bytes(b"in the way of the directory")
+    sums = compute(workers[0], 0) | compute(workers[1], 1)
+    assert "tensors of an evaluation cannot be written" in capsys.readouterr().err
+    assert [worker.collect(ROUND, sums, lambda: None) for worker in workers] == [[1], [0]]
+
+
 def test_a_virtual_rank_that_two_workers_have_computed_has_the_tensors_once(workers):
     compute(workers[0], 0)
     sums = compute(workers[1], 0)

@@ -194,18 +194,19 @@ def test_gradients_are_delivered_in_order_and_unchanged():
     copier, delivered = GradientCopier(torch.device("cpu")), []
     gradient = torch.zeros(3)
     for value in range(50):
-        copier.copy(gradient.fill_(value), delivered.append)
+        copier.copy({value: gradient.fill_(value)}, delivered.append)
     copier.wait()
-    assert [tensor[0].item() for tensor in delivered] == list(range(50))
+    assert [tensor[0].item() for copies in delivered for tensor in copies.values()] == list(range(50))
+    assert [list(copies) for copies in delivered] == [[value] for value in range(50)]
 
 
 def test_an_error_in_a_delivery_is_raised_in_the_training_thread():
     copier = GradientCopier(torch.device("cpu"))
 
-    def fail(_gradient):
+    def fail(_gradients):
         raise RuntimeError("a slot is gone")
 
-    copier.copy(torch.zeros(1), fail)
+    copier.copy({0: torch.zeros(1)}, fail)
     with pytest.raises(RuntimeError, match="a slot is gone"):
         copier.wait()
     copier.wait()

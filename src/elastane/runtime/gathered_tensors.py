@@ -6,6 +6,7 @@ worker that cannot read some of them computes their microbatches again, to the s
 """
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from elastane.runtime.values import describe_value
 
 PREFIX = "tensors "
 """Names of other values are identifiers, so none begins like this."""
+NOT_WRITTEN = -1
+"""In place of a digest: the worker could not write the tensors."""
 DIGEST_BITS = 52
 """The sums of a round are numbers in fp64, which have this many bits."""
 
@@ -100,8 +103,7 @@ class GatheredTensors(Mapping[str, tuple[torch.Tensor, ...]]):
     def take(self, round_: int, virtual_rank: int) -> dict[str, float]:
         """End the microbatch of a virtual rank; return its terms of the sums of the round.
 
-        Raises:
-            OSError: the tensors cannot be written.
+        If the tensors cannot be written, for example to a full disk, the other workers compute them again.
         """
         own, self._own = self._own, None
         if not own:
@@ -110,11 +112,13 @@ class GatheredTensors(Mapping[str, tuple[torch.Tensor, ...]]):
         if self._folders is None:
             return {}
         content = save(own)
-        path = self._folders.create(round_) / str(self._worker)
-        with path.open("ab") as file:
-            offset = file.tell()
-            file.write(content)
-        place = TensorPlace(virtual_rank, self._worker, offset, len(content), _compute_digest(content))
+        try:
+            offset = _append(self._folders.create(round_) / str(self._worker), content)
+        except OSError as error:
+            sys.stderr.write(f"elastane: tensors of an evaluation cannot be written: {error}\n")
+            place = TensorPlace(virtual_rank, self._worker, 0, 0, NOT_WRITTEN)
+        else:
+            place = TensorPlace(virtual_rank, self._worker, offset, len(content), _compute_digest(content))
         return {_encode(place): float(place.digest)}
 
     def collect(self, round_: int, sums: Mapping[str, float], beat: Callable[[], None]) -> list[int]:
@@ -198,6 +202,18 @@ def _decode(key: str, digest: float) -> TensorPlace | None:
         return None
     rank, worker, offset, size = map(int, key.removeprefix(PREFIX).split())
     return TensorPlace(rank, worker, offset, size, int(digest))
+
+
+def _append(path: Path, content: bytes) -> int:
+    """Append bytes to a file; return the offset of the first one.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with path.open("ab") as file:
+        offset = file.tell()
+        file.write(content)
+    return offset
 
 
 def _read(folder: Path, place: TensorPlace) -> dict[str, torch.Tensor]:

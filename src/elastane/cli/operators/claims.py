@@ -1,6 +1,6 @@
 """``elastane claims``: the claim lists that runs keep in the store of the controller."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,9 +10,11 @@ from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
-from elastane.client.cluster import Cluster
 from elastane.client.context import connect
 from elastane.observability.quantities import format_size
+
+if TYPE_CHECKING:
+    from elastane.client.cluster import Cluster
 
 
 def show_claim_lists(as_json: AsJson = False) -> None:
@@ -57,7 +59,7 @@ def delete_claim_list(
     open_console().print(f"claim list {found.name} of team {found.team} deleted", markup=False)
 
 
-def _find_list(cluster: Cluster, name: str, team: str) -> KeptClaimList:
+def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
     """Return the claim list of this name.
 
     Raises:
