@@ -35,6 +35,7 @@ WITHOUT = [
     ("httpx", ("describe", "j"), "client"),
     ("httpx", ("pool", "list"), "client"),
     ("httpx", ("token", "list"), "client"),
+    ("httpx", ("claims", "list"), "client"),
     ("httpx", ("usage",), "client"),
     ("httpx", ("audit",), "client"),
     ("httpx", ("login", "http://127.0.0.1:1", "--token-stdin"), "client"),
