@@ -63,6 +63,8 @@ class Evaluation:
             beat = partial(trainer.heartbeat.beat, Phase.DATA)
             for rank in self.outputs.collect(outcome.round, outcome.sums, beat):
                 yield from self._compute(rank)
+                # The sums have the numbers of this microbatch already.
+                self.gathered.take(rank)
                 self.outputs.keep(rank)
         self._values = None
         trainer.seeds.end_evaluation(trainer.step)

@@ -144,11 +144,11 @@ class Reactor:
             finally:
                 self._busy.release()
 
-    def check(self) -> None:
-        """Check that the reactor works, while the training thread takes no directives any more.
+    def raise_failure(self) -> None:
+        """Raise the error with which the reactor has ended; the training thread takes no directives any more.
 
         Raises:
-            RunFailed, StateLost: it has failed.
+            RunFailed, StateLost: the reactor has failed.
         """
         while not self.directives.empty():
             if isinstance(directive := self.directives.get(), ReactorFailure):

@@ -151,7 +151,7 @@ class Reporter:
             try:
                 self.model_requests.get(timeout=LOOK_S)
             except Empty:
-                self._reactor.check()
+                self._reactor.raise_failure()
             else:
                 return
 

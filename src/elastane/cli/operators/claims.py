@@ -63,7 +63,7 @@ def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
     """Return the claim list of this name.
 
     Raises:
-        BadInput: there is none, or several teams have one.
+        BadInput: no team that the token may see has this list, or several have it.
     """
     found = [one for one in cluster.claim_lists() if one.name == name and team in ("", one.team)]
     if not found:
