@@ -1,5 +1,7 @@
 """Storage fails at each operation of a save; a restore uses the newest complete checkpoint."""
 
+import errno
+
 import pytest
 import torch
 
@@ -121,6 +123,32 @@ def test_a_full_disk_has_its_own_error(storage, tmp_path, monkeypatch):
     catalog = storage(tmp_path, Fault("full", 6), monkeypatch)
     with pytest.raises(StorageFull, match="No space left"):
         save(catalog, 2, weights(2))
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_failed_write_leaves_no_file(at, tmp_path, monkeypatch):
+    """A worker that tries again after others have published deletes its own leftovers: no one else will."""
+    (tmp_path / "step").mkdir()
+    fault = Fault("error", at)
+    monkeypatch.setattr(local, "os", FaultyOs(fault))
+    with pytest.raises(StorageError):
+        LocalStorage(tmp_path).write("step/part-0.distcp", [b"x" * 2000] * 2)
+    assert fault.fired
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_file_that_has_taken_its_place(tmp_path):
+    path = tmp_path / "part"
+
+    def replace_and_fail():
+        yield b"x"
+        path.unlink()
+        path.write_text("of another writer")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StorageFull):
+        LocalStorage(tmp_path).write("part", replace_and_fail())
+    assert path.read_text() == "of another writer"
 
 
 def test_an_error_of_a_client_library_becomes_a_storage_error(tmp_path, monkeypatch):

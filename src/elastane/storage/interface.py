@@ -46,8 +46,8 @@ class Storage(Protocol):
     def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         """Write or replace a file; it and its directories are durable when this returns.
 
-        The buffers are written in order without a copy, so they must not change during the write. After an
-        error, a part of the file may exist.
+        The buffers are written in order without a copy, so they must not change during the write. A failed
+        write deletes what it has written; after a crash a part of the file may exist.
         """
         ...
 

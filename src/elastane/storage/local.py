@@ -61,6 +61,9 @@ class LocalStorage:
             try:
                 with _SyncingFile(fd) as file:
                     written = hash_while_writing(buffers, file.write, file.sync)
+            except OSError:
+                _delete_partial(path, fd)
+                raise
             finally:
                 os.close(fd)
             sync_directory(path.parent)
@@ -127,6 +130,13 @@ class LocalStorage:
                 shutil.rmtree(self._root / directory)
             except FileNotFoundError:
                 return
+
+
+def _delete_partial(path: Path, fd: int) -> None:
+    """Delete an incomplete file, unless another one has taken its path."""
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(fd), os.stat(path)):  # noqa: PTH116 - all system calls in one style
+            os.unlink(path)  # noqa: PTH108 - all system calls in one style
 
 
 class LocalFile:
