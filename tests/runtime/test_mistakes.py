@@ -1,5 +1,6 @@
 """A script with a habit of plain PyTorch, or with a mistake, is refused with the correction."""
 
+import copy
 import math
 import os
 from pathlib import Path
@@ -144,6 +145,23 @@ def test_a_backward_pass_of_the_scripts_own_between_steps_has_its_gradients():
     script.act_after_step = act_after_step
     script.train()
     assert found == [[True, True]] * 3
+
+
+CONVERSIONS = {
+    "to": lambda model: model.to("cpu"),
+    "to a layout": lambda model: model.to(memory_format=torch.preserve_format),
+    "float": nn.Module.float,
+    "share_memory": nn.Module.share_memory,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_the_model_may_be_converted_to_its_own_type_between_steps(convert):
+    script, plain = Script(), Script()
+    script.act_after_step = lambda _step: convert(script.model)
+    plain.model.load_state_dict(script.model.state_dict())
+    assert script.train().run.digest == plain.train().run.digest
 
 
 def test_the_model_may_be_compiled_and_moved_between_steps():

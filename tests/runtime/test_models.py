@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from elastane.api.errors import BadInput
+from elastane.runtime.state import slot_memory
 
 from .lessons import (
     CLASSES,
@@ -16,6 +17,7 @@ from .lessons import (
     assert_alike,
     assert_same_bits,
     compute_mean_loss,
+    make_samples,
     prepare_lesson,
     train_elastic,
     train_plain,
@@ -35,6 +37,13 @@ def build_batch_norm_model() -> nn.Module:
 
 def build_dropout_model() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+
+
+@pytest.fixture(params=["after the backward pass", "during it"])
+def taken(request, monkeypatch):
+    """Gradients are taken after the backward pass, or by hooks as those of a large model."""
+    if request.param == "during it":
+        monkeypatch.setattr(slot_memory, "HELD_BYTES", 0)
 
 
 class Tied(nn.Module):
@@ -201,18 +210,81 @@ def test_a_model_that_replaces_its_buffers_keeps_their_values():
     assert learned.model.seen.item() == 5
 
 
-def test_sparse_gradients_of_an_embedding_give_the_same_bits_as_dense_ones():
-    def build_lesson(*, sparse: bool) -> Lesson:
-        words = torch.arange(24).reshape(8, 3) % 10
-        return Lesson(
-            lambda: nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, CLASSES)),
-            lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-            data=TensorDataset(words, words[:, 0] % CLASSES),
-        )
-
-    assert_same_bits(
-        train_elastic(build_lesson(sparse=True)).model, train_elastic(build_lesson(sparse=False)).model
+def build_lesson_of_words(*, sparse: bool, **wishes) -> Lesson:
+    words = torch.arange(24).reshape(8, 3) % 10
+    return Lesson(
+        lambda: nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, CLASSES)),
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        data=TensorDataset(words, words[:, 0] % CLASSES),
+        **wishes,
     )
+
+
+@pytest.mark.usefixtures("taken")
+def test_sparse_gradients_of_an_embedding_give_the_same_bits_as_dense_ones():
+    assert_same_bits(
+        train_elastic(build_lesson_of_words(sparse=True)).model,
+        train_elastic(build_lesson_of_words(sparse=False)).model,
+    )
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_backward_pass_between_steps_has_the_gradients_of_an_embedding(sparse):
+    lesson = build_lesson_of_words(sparse=sparse)
+    learned = prepare_lesson(lesson)
+    embedding = learned.model[0]
+    for step in learned.run.steps(lesson.data, global_batch=8, microbatch=2, until=3):
+        for batch in step:
+            step.backward(compute_mean_loss(learned.model, batch)[0])
+        embedding(torch.tensor([1, 1, 2])).sum().backward()
+        assert embedding.weight.grad.to_dense().sum(1).tolist() == [0.0, 8.0, 4.0, *[0.0] * 7]
+    assert_same_bits(learned.model, train_elastic(build_lesson_of_words(sparse=sparse, steps=3)).model)
+
+
+@pytest.mark.usefixtures("taken")
+def test_a_late_gradient_of_a_sparse_embedding_is_refused():
+    lesson = build_lesson_of_words(sparse=True)
+    learned = prepare_lesson(lesson)
+    step = next(learned.run.steps(lesson.data, global_batch=8, microbatch=2, until=3))
+    with pytest.raises(BadInput, match=r"0\.weight got another gradient after"):  # noqa: PT012
+        for batch in step:
+            step.backward(compute_mean_loss(learned.model, batch)[0])
+            learned.model[0](torch.tensor([1])).sum().backward()
+
+
+def register_halving(model: nn.Module) -> nn.Module:
+    def halve(parameter):
+        parameter.grad.mul_(0.5)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(halve)
+    return model
+
+
+def train_halved(place: str) -> nn.Module:
+    """Train with half of each gradient; in a microbatch, with half of those that follow."""
+    build = (lambda: register_halving(build_mlp())) if place == "before prepare" else build_mlp
+    learned = prepare_lesson(Lesson(build, build_momentum_sgd))
+    if place == "after prepare":
+        register_halving(learned.model)
+    share = 0.5 if place == "in the loss" else 1.0
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=3):
+        for batch in step:
+            if place == "in a microbatch" and step.number == 2:
+                register_halving(learned.model)
+                place = ""
+            step.backward(share * compute_mean_loss(learned.model, batch)[0])
+    return learned.model
+
+
+@pytest.mark.parametrize("place", ["before prepare", "after prepare", "in a microbatch"])
+def test_hooks_of_the_script_may_change_gradients_before_the_run_takes_them(place, monkeypatch):
+    held = train_halved(place)
+    monkeypatch.setattr(slot_memory, "HELD_BYTES", 0)
+    assert_same_bits(held, train_halved(place))
+    if place != "in a microbatch":
+        assert_same_bits(held, train_halved("in the loss"))
 
 
 def compute_token_loss(model, batch):
@@ -293,6 +365,7 @@ class RepeatedWithoutReentrance(Repeated):
     reentrant = False
 
 
+@pytest.mark.usefixtures("taken")
 @pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
 @pytest.mark.parametrize("copies", [None, 2])
 def test_a_layer_that_is_recomputed_several_times_gets_its_whole_gradient(copies, microbatch):
@@ -309,21 +382,23 @@ def compute_loss_with_auxiliary(model, batch):
     return functional.cross_entropy(logits, targets), None
 
 
+@pytest.mark.usefixtures("taken")
 @pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
 def test_a_backward_pass_of_the_scripts_own_adds_to_the_gradient(microbatch):
     lesson = Lesson(build_mlp, build_momentum_sgd, loss=compute_loss_with_auxiliary, microbatch=microbatch)
     assert_alike(train_elastic(lesson), train_plain(lesson))
 
 
-def test_gradients_that_come_after_the_gradient_was_complete_are_refused():
-    def run_late_backward(model, batch):
-        loss, _ = compute_mean_loss(model, batch)
-        loss.backward()
-
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
+@pytest.mark.parametrize("late_at", [0, 1, 2], ids=["rehearsal", "rehearsal again", "microbatch"])
+def test_gradients_that_come_after_the_gradient_was_complete_are_refused(microbatch, late_at):
     learned = prepare_lesson(Lesson(build_mlp, build_momentum_sgd))
-    steps = learned.run.steps(Lesson(build_mlp).data, global_batch=8, microbatch=2, until=2)
-    batch = next(step := iter(current := next(steps)))
-    current.backward(compute_mean_loss(learned.model, batch)[0])
-    with pytest.raises(BadInput, match="another gradient after"):
-        run_late_backward(learned.model, batch)
-    step.close()
+    steps = learned.run.steps(Lesson(build_mlp).data, global_batch=8, microbatch=microbatch, until=2)
+    step = next(steps)
+    with pytest.raises(BadInput, match="another gradient after"):  # noqa: PT012
+        for number, batch in enumerate(step):
+            assert number <= late_at
+            step.backward(compute_mean_loss(learned.model, batch)[0])
+            if number == late_at:
+                compute_mean_loss(learned.model, batch)[0].backward()

@@ -103,6 +103,7 @@ class StepRehearsal:
         changed_names += [name for name, digest in content.items() if digest != self._content.get(name)]
         if changed_names:
             raise build_inside_step_error(changed_names[0])
+        self._gradients.refuse_late_gradients()
         state.check_versions(self._versions)
         state.replicated.restore_flags()
         fingerprints, self._fingerprints = self._fingerprints, ()

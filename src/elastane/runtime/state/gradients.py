@@ -1,4 +1,8 @@
-"""The path of gradients from autograd into the slots; hooks take them during the backward pass.
+"""The path of gradients from autograd into the slots: during the backward pass or after it.
+
+Peers wait for the gradients of a worker's last virtual rank, so hooks take these during the backward pass.
+Hooks also take large gradients early, because their memory is needed. Else the gradients are taken after the
+pass: a call of Python between two matrix products costs more than the addition of a small gradient.
 
 A hook takes a gradient only when nothing more can be added to it. Gradients of backward passes that the
 script runs itself, and of backward passes inside a backward pass (``torch.utils.checkpoint`` with
@@ -6,7 +10,8 @@ script runs itself, and of backward passes inside a backward pass (``torch.utils
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -45,22 +50,24 @@ class Gradients:
         self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact)
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
+        # No peer waits for the sums of this round.
+        self._alone = False
+        # Peers wait for the gradients of the current virtual rank.
+        self._awaited = False
         self._touched: set[int] = set()
         # Small gradients that wait to be added together.
         self._small: dict[int, torch.Tensor] = {}
         # Autograd's number of the current backward pass; None outside a backward pass.
         self._pass: int | None = None
-        # The backward pass of the microbatch has ended.
-        self._complete = False
         # Parameters that got their gradients in several parts: in this pass, and in any pass so far.
         self._late: set[int] = set()
         self._in_parts: set[int] = set()
         # In a rehearsal, which delivers nothing: the number of parts of each gradient.
         self._parts: Counter[int] = Counter()
         self._consumed = ConsumedGradient.make(layout.parameters)
-        for number, parameter in enumerate(layout.parameters):
-            parameter.register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
-            parameter.register_post_accumulate_grad_hook(self._make_hook(number))  # type: ignore[no-untyped-call]
+        self._bytes = sum(parameter.nbytes for parameter in layout.parameters)
+        # Parameters that have had a sparse gradient.
+        self._sparse: set[int] = set()
 
     @runs_script
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
@@ -70,28 +77,42 @@ class Gradients:
             loss: a scalar.
             gradient: the gradient of the loss; None: 1.
         """
+        self._late.clear()
+        with self._take_early(loss) if self._are_wanted_early() else nullcontext():
+            loss.backward(gradient)  # type: ignore[no-untyped-call]
+        if self._leaf is None:
+            self._in_parts |= {number for number, parts in self._parts.items() if parts > 1}
+            self._parts.clear()
+            return
+        self._in_parts |= self._late
+        for number in range(len(self.layout.parameters)):
+            self._deliver(number)
+        self._add_small()
+
+    def _are_wanted_early(self) -> bool:
+        """Return whether hooks take gradients during the backward pass; in a rehearsal they count parts."""
+        return self._leaf is None or self._awaited or not self.slots.memory.can_hold(self._bytes)
+
+    @contextmanager
+    def _take_early(self, loss: torch.Tensor) -> Iterator[None]:
+        """Take gradients during a backward pass, after hooks that the script has registered."""
 
         def note_pass(_gradient: torch.Tensor) -> None:
             self._pass = _read_current_pass()
 
-        hook = loss.register_hook(note_pass) if loss.requires_grad else None  # type: ignore[no-untyped-call]
-        self._late.clear()
-        try:
-            loss.backward(gradient)  # type: ignore[no-untyped-call]
-        finally:
-            self._pass = None
-            if hook is not None:
-                hook.remove()
-        self._in_parts |= self._late | {number for number, parts in self._parts.items() if parts > 1}
-        self._parts.clear()
-        for number in sorted(self._late):
-            self._deliver(number)
-        self._add_small()
-        self._complete = True
+        with ExitStack() as hooks:
+            if loss.requires_grad:
+                hooks.enter_context(loss.register_hook(note_pass))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.layout.parameters):
+                hook = parameter.register_post_accumulate_grad_hook(self._make_hook(number))  # type: ignore[no-untyped-call]
+                hooks.enter_context(hook)
+            try:
+                yield
+            finally:
+                self._pass = None
 
     def forget(self) -> None:
         """Drop gradients that the script computed between the steps."""
-        self._complete = False
         for parameter in self.layout.parameters:
             parameter.grad = None
 
@@ -99,6 +120,16 @@ class Gradients:
         """Put a `ConsumedGradient` into each ``.grad``, after the step has used the gradients."""
         for parameter, consumed in zip(self.layout.parameters, self._consumed, strict=True):
             parameter.grad = consumed
+
+    def refuse_late_gradients(self) -> None:
+        """Refuse a backward pass that the script ran itself after that of the microbatch.
+
+        Raises:
+            BadInput: a parameter has another gradient.
+        """
+        for number, parameter in enumerate(self.layout.parameters):
+            if parameter.grad is not None and parameter.grad is not self._consumed[number]:
+                raise _build_late_gradient_error(self.layout.extents[number].name)
 
     def begin_round(self, size: int, *, alone: bool = False) -> None:
         """Forget all sums: the previous round has committed, so no worker reads them.
@@ -108,6 +139,7 @@ class Gradients:
             alone: no other worker takes part.
         """
         self.slots.begin_round(size, alone=alone)
+        self._alone = alone
         self._waiting = None
 
     # -- one virtual rank ----------------------------------------------------------------------------------
@@ -124,6 +156,7 @@ class Gradients:
         self._small = {}
         self.forget()
         self.slots.memory.begin_leaf()
+        self._awaited = announce is not None and not self._alone
         waiting, self._waiting = self._waiting, None
         if self.slots.has_sibling(rank, following):
             self._leaf = self._waiting = WaitingLeaf()
@@ -150,12 +183,7 @@ class Gradients:
         """
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"
-        for number, parameter in enumerate(self.layout.parameters):
-            if parameter.grad is not None and parameter.grad is not self._consumed[number]:
-                if number in self._touched:
-                    raise _build_late_gradient_error(self.layout.extents[number].name)
-                self._deliver(number)
-        self._add_small()
+        self.refuse_late_gradients()
         self.slots.memory.wait_for_gradients()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
@@ -165,18 +193,8 @@ class Gradients:
         self._leaf = None
         return untouched
 
-    def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
-        """Empty ``.grad`` for a backward pass that the script runs itself."""
-        parameter = self.layout.parameters[number]
-        if parameter.grad is self._consumed[number]:
-            parameter.grad = None
-
     def _make_hook(self, number: int) -> Callable[[torch.Tensor], None]:
         def take_gradient(_parameter: torch.Tensor) -> None:
-            if self._pass is None:
-                if self._complete:
-                    raise _build_late_gradient_error(self.layout.extents[number].name)
-                return  # a backward pass that the script runs: gradients add up in .grad
             if self._leaf is None:
                 self._parts[number] += 1
                 return
@@ -191,20 +209,34 @@ class Gradients:
         return take_gradient
 
     def _deliver(self, number: int) -> None:
-        """Send the complete gradient of a parameter to a slot."""
-        parameter = self.layout.parameters[number]
-        gradient, parameter.grad = parameter.grad, self._consumed[number]
-        if gradient is None:
+        """Send the complete gradient of a parameter, if it has one, to a slot."""
+        parameter, consumed = self.layout.parameters[number], self._consumed[number]
+        gradient = parameter.grad
+        if gradient is None or gradient is consumed:
             return
+        parameter.grad = consumed
         self._touched.add(number)
         # Sums are dense even for sparse gradients: a block is one slice of memory.
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        dense = self._make_dense(number, gradient) if gradient.is_sparse else gradient
         if dense.nbytes > SMALL_BYTES or not self.slots.memory.can_wait():
             self._add({number: dense})
         else:
             self._small[number] = dense
             if len(self._small) >= TOGETHER:
                 self._add_small()
+
+    def _make_dense(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
+        if number not in self._sparse:
+            # Autograd adds a sparse gradient to the stand-in itself, which is sparse, too.
+            self._sparse.add(number)
+            self.layout.parameters[number].register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
+        return gradient.to_dense()
+
+    def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
+        """Empty ``.grad`` for a backward pass that the script runs itself."""
+        parameter = self.layout.parameters[number]
+        if parameter.grad is self._consumed[number]:
+            parameter.grad = None
 
     def _add_small(self) -> None:
         small, self._small = self._small, {}

@@ -28,6 +28,9 @@ MEMORY_FACTOR = 24
 """A GPU adds gradients if this many times their bytes are free when the run prepares: nine slots, a gradient
 that waits for its sibling, and AdamW's two moments, all in half of the free memory."""
 
+HELD_BYTES = 64 << 20
+"""Gradients up to this size stay where autograd leaves them until the end of a backward pass on the CPU."""
+
 
 class FinalBlocks(msgspec.Struct, frozen=True):
     """Blocks that became final together.
@@ -84,6 +87,10 @@ class HostSlots:
 
     def begin_leaf(self) -> None:
         """Note that the training thread begins a virtual rank."""
+
+    def can_hold(self, gradient_bytes: int) -> bool:
+        """Return whether the gradients of a backward pass may stay in ``.grad`` until it ends."""
+        return gradient_bytes <= HELD_BYTES
 
     def can_wait(self) -> bool:
         """Return whether a gradient that autograd has just computed may wait for others before `deliver`."""
@@ -196,6 +203,10 @@ class StagedSlots(SumsOnDevice):
             self._sums = allocate_on_device(self._layout, self._arenas[0])
         return self._sums
 
+    def can_hold(self, gradient_bytes: int) -> bool:  # noqa: ARG002 - of the base class
+        """Return False: the device lacks memory."""
+        return False
+
     def can_wait(self) -> bool:
         """Return False: the copy of a gradient begins as soon as it is computed."""
         return False
@@ -270,6 +281,10 @@ class DeviceSlots(SumsOnDevice):
         if self._stream is not None and stream != self._stream:
             stream.wait_stream(self._stream)
         self._stream = stream
+
+    def can_hold(self, gradient_bytes: int) -> bool:  # noqa: ARG002 - of the base class
+        """Return True: `choose_slots` has found the memory for many gradients."""
+        return True
 
     def can_wait(self) -> bool:
         """Return whether the backward pass is on the stream of the slots; another stream's order is lost."""
