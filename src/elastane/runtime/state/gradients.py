@@ -11,7 +11,7 @@ script runs itself, and of backward passes inside a backward pass (``torch.utils
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -66,6 +66,7 @@ class Gradients:
         self._parts: Counter[int] = Counter()
         self._consumed = ConsumedGradient.make(layout.parameters)
         self._bytes = sum(parameter.nbytes for parameter in layout.parameters)
+        self._hooks = [self._make_hook(number) for number in range(len(layout.parameters))]
         # Parameters that have had a sparse gradient.
         self._sparse: set[int] = set()
 
@@ -100,16 +101,18 @@ class Gradients:
         def note_pass(_gradient: torch.Tensor) -> None:
             self._pass = _read_current_pass()
 
-        with ExitStack() as hooks:
-            if loss.requires_grad:
-                hooks.enter_context(loss.register_hook(note_pass))  # type: ignore[no-untyped-call]
-            for number, parameter in enumerate(self.layout.parameters):
-                hook = parameter.register_post_accumulate_grad_hook(self._make_hook(number))  # type: ignore[no-untyped-call]
-                hooks.enter_context(hook)
-            try:
-                yield
-            finally:
-                self._pass = None
+        handles = [
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            for parameter, hook in zip(self.layout.parameters, self._hooks, strict=True)
+        ]
+        if loss.requires_grad:
+            handles.append(loss.register_hook(note_pass))  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            self._pass = None
+            for handle in handles:
+                handle.remove()
 
     def forget(self) -> None:
         """Drop gradients that the script computed between the steps."""
