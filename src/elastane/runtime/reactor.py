@@ -1,8 +1,9 @@
 """The thread that drives a worker's `MemberMachine`: it passes events to it and performs its actions.
 
 The training thread only computes: it posts its results and takes directives. This thread sums, copies and
-votes during the backward pass. A process that trains alone (plain ``python``) has no peers and no such
-thread: `Reactor.post` does everything at once.
+votes during the backward pass. While a worker has no peers, nothing is to be done during the backward pass,
+and the training thread handles its results itself when it takes a directive: waking another thread twice for
+each would take longer than the work. A process that trains alone (plain ``python``) has no such thread.
 """
 
 import struct
@@ -10,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -46,6 +47,17 @@ Directive: TypeAlias = (
     | actions.LeaveTraining
     | ReactorFailure
 )
+
+
+RESULTS = (
+    events.RoundEntered,
+    events.PartialSumsFinal,
+    events.Computed,
+    events.Applied,
+    events.Measured,
+    events.SumsMerged,
+)
+"""The events that follow from the training thread's work alone."""
 
 
 class CoordinatorSink(Protocol):
@@ -123,7 +135,10 @@ class Reactor:
         self._entered: events.RoundEntered | None = None
         # The last report: the generation, whether the worker is complete, and whether it has left.
         self._reported = (0, False, False)
-        self._busy = threading.Lock()
+        # The last proposed generation has this worker only.
+        self._proposed_alone = False
+        # Held by the thread that handles events.
+        self._handling = threading.Lock()
         if mesh is not None:
             mesh.sums_fd, mesh.values_fd = gradients.slots.sums_fd, state.arena.fd
             threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()
@@ -133,16 +148,47 @@ class Reactor:
     def post(self, event: events.Event) -> None:
         """Pass an event to the member, from any thread."""
         self._events.append(event)
-        if isinstance(event, events.PartialSumsFinal) and self._has_no_peers():
-            return  # no worker needs it before the virtual rank is computed
         if self._mesh is not None:
             self._mesh.wake()
-        # Alone, the outermost call handles the events that its own actions post.
-        elif self._busy.acquire(blocking=False):
+        # Without a mesh the outermost call handles the events that its own actions post.
+        elif self._handling.acquire(blocking=False):
             try:
                 self._drain()
             finally:
-                self._busy.release()
+                self._handling.release()
+
+    def post_result(self, event: events.Event) -> None:
+        """Pass an event of the training thread to the member, before the thread takes its next directive."""
+        self._events.append(event)
+        # A thread that ends the solitude handles all events afterwards, also this one.
+        if not self._is_alone() and self._mesh is not None:
+            self._mesh.wake()
+
+    def take_directive(self, timeout_s: float) -> Directive | None:
+        """Return the next directive for the training thread; None: none has come in time.
+
+        If this worker is alone, this handles the results of the training thread.
+
+        Args:
+            timeout_s: how long to wait, in seconds; 0: not at all, because there is work to do.
+        """
+        if timeout_s and self.directives.empty() and self._is_alone():
+            self._handle_results()
+        try:
+            return self.directives.get(block=timeout_s > 0, timeout=timeout_s or None)
+        except Empty:
+            return None
+
+    def _handle_results(self) -> None:
+        try:
+            with self._handling:
+                # Other events may need the mesh, which belongs to the reactor's thread; it is awake for them.
+                while self._events and (self._mesh is None or isinstance(self._events[0], RESULTS)):
+                    self._handle_next()
+        except BaseException as error:
+            if self._mesh is None:
+                raise
+            self._fail(error)
 
     def raise_failure(self) -> None:
         """Raise the error with which the reactor has ended; the training thread takes no directives any more.
@@ -154,8 +200,14 @@ class Reactor:
             if isinstance(directive := self.directives.get(), ReactorFailure):
                 raise directive.error
 
+    def _is_alone(self) -> bool:
+        """Return whether no other worker takes part or will do so soon, or is still connected."""
+        if self._mesh is None:
+            return True
+        return self._proposed_alone and self._has_no_peers() and not self._mesh.has_peers
+
     def _has_no_peers(self) -> bool:
-        """Return whether this worker is alone; another thread may not see yet that a generation begins."""
+        """Return whether the generation has this worker only."""
         generation = self.member.generation
         return self._mesh is None or (generation is not None and len(generation.members) == 1)
 
@@ -164,20 +216,27 @@ class Reactor:
         try:
             while True:
                 self._mesh.poll(None, self._receive, self._handle_lost_peer)
-                self._drain()
-        # The one place where an error in this thread becomes the end of the worker or of the run.
+                with self._handling:
+                    self._drain()
         except BaseException as error:  # noqa: BLE001
-            if (resource := find_own_exhaustion(error)) is not None:
-                # Exit at once: the script may catch an error that the training thread raises.
-                exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
-            self.directives.put(ReactorFailure(error))
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the worker or the run with an error; the one place where an error of the protocol does so."""
+        if (resource := find_own_exhaustion(error)) is not None:
+            # Exit at once: the script may catch an error that the training thread raises.
+            exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
+        self.directives.put(ReactorFailure(error))
 
     def _drain(self) -> None:
         while self._events:
-            event = self._events.popleft()
-            if isinstance(event, events.PartialSumsFinal):
-                event = self._merge(event)
-            self._handle(event)
+            self._handle_next()
+
+    def _handle_next(self) -> None:
+        event = self._events.popleft()
+        if isinstance(event, events.PartialSumsFinal):
+            event = self._merge(event)
+        self._handle(event)
 
     def _merge(self, final: events.PartialSumsFinal) -> events.PartialSumsFinal:
         """Merge blocks that became final one after the other, so that one message announces them."""
@@ -190,6 +249,10 @@ class Reactor:
         return msgspec.structs.replace(final, blocks=blocks)
 
     def _receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        with self._handling:
+            self._handle_message(sender, message, payload)
+
+    def _handle_message(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         assert self._mesh is not None, "messages come from the mesh"
         try:
             self._payloads.receive(sender, message, payload)
@@ -209,7 +272,8 @@ class Reactor:
         self._handle(events.Received(sender, message))
 
     def _handle_lost_peer(self, peer: int) -> None:
-        self._handle(events.ConnectionLost(peer))
+        with self._handling:
+            self._handle(events.ConnectionLost(peer))
 
     def _handle(self, event: events.Event) -> None:
         match event:
@@ -231,6 +295,8 @@ class Reactor:
         if self._mesh is None or self.traffic is None:
             return
         self.traffic.place(generation)
+        numbers = [one.worker for one in (*generation.members, *generation.leaving)]
+        self._proposed_alone = numbers == [self.member.worker]
         for peer in (*generation.members, *generation.leaving):
             self._addresses[peer.worker] = (peer.host, peer.port)
             if self.member.worker in generation or any(

@@ -421,6 +421,6 @@ class _Announcer:
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._reactor.post(
+        self._reactor.post_result(
             events.PartialSumsFinal(self._assignment, blocks, self._gradients.slots.list_parts())
         )

@@ -290,7 +290,7 @@ class Trainer:
             skipped=scale.skipped,
         )
         self.step, self.state.replicated.metrics["loss"] = outcome.step, outcome.loss
-        self.reactor.post(events.Applied())
+        self.reactor.post_result(events.Applied())
         return AppliedStep(scale.norm, scale.skipped, rates)
 
     def take_outcome(self, outcome: RoundOutcome, step: int) -> None:

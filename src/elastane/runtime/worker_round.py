@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import Empty
 
 from elastane.api.heartbeat_file import Phase
 from elastane.protocol import actions, events
@@ -84,7 +83,7 @@ class WorkerRound:
         self._is_entered = True
         self._heartbeat.beat(Phase.STEP)
         self.entered_at = time.perf_counter()
-        self._reactor.post(self._entered)
+        self._reactor.post_result(self._entered)
 
     def _take(self, directive: Directive | None) -> None:
         if directive is not None:
@@ -155,22 +154,17 @@ class WorkerRound:
     def finish_leaf(self, leaf: Leaf) -> None:
         """Report that the current virtual rank is computed."""
         self.computed += 1
-        self._reactor.post(events.Computed(leaf))
+        self._reactor.post_result(events.Computed(leaf))
 
     def _get_directive(self, *, wait: bool) -> Directive | None:
         """Return the next directive; None: none has come, and there is work to do."""
         if not wait:
-            try:
-                return self._reactor.directives.get_nowait()
-            except Empty:
-                return None
+            return self._reactor.take_directive(0.0)
         began_s = time.perf_counter()
         while True:
-            try:
-                directive = self._reactor.directives.get(timeout=BEAT_S)
-            except Empty:
-                # Waiting for a peer counts as progress: the stall detector must find the worker that hangs.
-                self._heartbeat.beat(Phase.STEP)
-                continue
-            self.seconds["reduce"] += time.perf_counter() - began_s
-            return directive
+            directive = self._reactor.take_directive(BEAT_S)
+            if directive is not None:
+                self.seconds["reduce"] += time.perf_counter() - began_s
+                return directive
+            # Waiting for a peer counts as progress: the stall detector must find the worker that hangs.
+            self._heartbeat.beat(Phase.STEP)

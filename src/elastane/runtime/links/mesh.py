@@ -98,6 +98,11 @@ class Mesh:
         for disowned in self._disowned:
             disowned.close_sockets()
 
+    @property
+    def has_peers(self) -> bool:
+        """Another worker is connected."""
+        return bool(self._peers)
+
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
         # A full pipe wakes it too.
