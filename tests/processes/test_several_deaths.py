@@ -30,7 +30,9 @@ def test_all_workers_but_one_may_die_in_the_same_step(stage, assert_equals_refer
     ended = stage.play(*format_faults(*(f"{number}:5:{moment}" for number in (0, 1, 3))), start=4)
     assert_equals_reference(ended)
     assert len(ended.find_subjects("worker.died")) == 3
-    assert ended.get_shares(5).keys() == {2}
+    shares = ended.get_shares(5)
+    # The sums of the last one to die may be complete, if worker 2 has its own: then they count.
+    assert shares.keys() == {2} or (moment == "after-first-summed" and 2 in shares and len(shares) == 2)
 
 
 def test_a_worker_may_die_while_the_survivors_finish_the_step_of_another(stage, assert_equals_reference):

@@ -374,7 +374,7 @@ def _at_vote(kind: events.RoundKind, *, sent: int | None) -> Moment:
                 if len(counted) == sent:
                     strike()
 
-        _around(Reactor, "post", before=post)
+        _around(Reactor, "post_result", before=post)
         _around(Reactor, "_send", before=before, after=after)
 
     return moment
