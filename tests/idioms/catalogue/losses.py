@@ -290,6 +290,26 @@ def hooks_on_parameters(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
+@register_exact(
+    "Hooks on accumulated gradients",
+    note="They see the gradient of each microbatch, before the run takes it; use them as here, not for a step.",
+)
+def hooks_on_accumulated_gradients(run: Run) -> None:
+    """A hook normalises `.grad` of each weight after its backward pass."""
+
+    def normalise(parameter: nn.Parameter) -> None:
+        parameter.grad.div_(parameter.grad.norm().clamp(min=1e-6))
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    model[0].weight.register_post_accumulate_grad_hook(normalise)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    model[2].weight.register_post_accumulate_grad_hook(normalise)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
 class Reversed(torch.autograd.Function):
     """Passes its input on, and the gradient back with the other sign."""
 
