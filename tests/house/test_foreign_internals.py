@@ -96,6 +96,7 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_foreach_copy_": ("torch", lambda: torch),
     "_foreach_mul_": ("torch", lambda: torch),
     "_foreach_norm": ("torch", lambda: torch),
+    "_make_subclass": ("torch", lambda: torch.Tensor),
     "_opt_called": ("torch", make_stepped_optimizer),
     "_scale": ("torch", make_used_scaler),
     "_per_optimizer_states": ("torch", make_used_scaler),

@@ -54,8 +54,8 @@ class Ends:
 
     def get_socket(self) -> socket.socket:
         """Return the socket of worker 0."""
-        self.poll_until(lambda: 1 in self.meshes[0]._peers)
-        return self.meshes[0]._peers[1].stream.sock
+        self.poll_until(lambda: 1 in self.meshes[0].peers)
+        return self.meshes[0].peers[1].stream.sock
 
     def close(self) -> None:
         while self.meshes:
@@ -175,7 +175,7 @@ def test_frames_that_arrive_in_one_record_are_all_read(ends, encryption):
     both = ends(encryption, encryption)
     both.dial()
     both.get_socket()
-    stream = both.meshes[0]._peers[1].stream
+    stream = both.meshes[0].peers[1].stream
     both.meshes[1].send(0, Vote(generation=1, round=0, leaves=()))
     both.poll_until(lambda: len(both.received) == 1)
     sent = []
@@ -286,19 +286,19 @@ def test_a_peer_that_is_lost_while_new_keys_come_is_lost_once(ends, encryption, 
     both.get_socket()
     dialler = both.meshes[1]
     dialler.send(0, STATE, [VALUES])
-    assert dialler._peers[0].is_due
-    dialler._drop(dialler._peers[0])
+    assert dialler.peers[0].is_due
+    dialler._drop(dialler.peers[0])
     deadline = time.monotonic() + 1
     both.poll_until(lambda: time.monotonic() > deadline)
     assert both.lost.count(0) == 1
-    assert dialler._peers == {}
+    assert dialler.peers == {}
 
 
 def test_a_mark_without_a_new_connection_breaks_the_peer(ends, encryption):
     both = ends(encryption, encryption)
     both.dial()
     both.get_socket()
-    both.meshes[1]._peers[0].put(build_frame(b""))
+    both.meshes[1].peers[0].put(build_frame(b""))
     both.meshes[1].send(0, vote(1))
     both.poll_until(lambda: both.lost == [1])
     assert both.received == []
@@ -342,7 +342,7 @@ def test_a_certificate_of_another_run_is_refused(ends, encryption, tmp_path, mon
     both = ends(load_encryption(other), encryption)
     both.dial()
     both.poll_until(lambda: both.lost == [0])
-    assert both.meshes[0]._peers == {}
+    assert both.meshes[0].peers == {}
 
 
 def test_an_altered_record_breaks_the_connection(ends, encryption):

@@ -150,7 +150,7 @@ def test_both_sides_notice_a_broken_connection(meshes):
     ends = connect_meshes(first, second)
     second.send(0, build_vote())
     ends.poll_until(lambda: ends.received)
-    second._drop(second._peers[0])
+    second._drop(second.peers[0])
     ends.poll_until(lambda: len(ends.lost) == 2)
     assert sorted(ends.lost) == [(0, 1), (1, 0)]
 
@@ -163,7 +163,7 @@ def test_a_peer_that_dies_during_an_answer_is_lost_once(meshes):
     second.send(0, build_vote(2))
     second.send(0, build_vote(3))
     first.send(1, build_vote(4))  # never read, so later messages are answered with a reset
-    second._drop(second._peers[0])
+    second._drop(second.peers[0])
 
     def answer(peer, message, payload):
         ends.received.append((0, peer, message, bytes(payload)))
@@ -200,8 +200,8 @@ def test_a_wrong_secret_is_refused_and_the_peer_is_lost_after_a_while(meshes, mo
     ends.poll_until(lambda: ends.lost)
     assert ends.lost == [(1, 0)]
     assert ends.received == []
-    assert not first._peers
-    assert not second._peers
+    assert not first.peers
+    assert not second.peers
 
 
 # -- strangers ---------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_a_peer_that_sends_an_invalid_message_is_lost(meshes, data):
     ends = connect_meshes(first, second)
     second.send(0, build_vote())
     ends.poll_until(lambda: ends.received)
-    second._peers[0].stream.sock.sendall(data)
+    second.peers[0].stream.sock.sendall(data)
     ends.poll_until(lambda: (0, 1) in ends.lost)
     assert len(ends.received) == 1
     # The sender does not notice it: it would report the receiver as lost, and its report might come first.

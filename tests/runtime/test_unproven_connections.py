@@ -232,7 +232,7 @@ def admit_newcomer(pair: Pair, third: Mesh | None = None) -> None:
     pair.meshes.append(third)
     third.dial(0, pair.meshes[0].host, pair.meshes[0].port)
     deadline = time.monotonic() + WAIT_S
-    while 2 not in pair.meshes[0]._peers or 0 not in third._peers:
+    while 2 not in pair.meshes[0].peers or 0 not in third.peers:
         assert time.monotonic() < deadline, "a peer does not connect"
         pair.poll()
     assert pair.lost == []
@@ -303,7 +303,7 @@ def test_a_peer_that_announces_a_terabyte_costs_no_memory(pair, payload_bytes):
     sender, receiver = pair.meshes[1], pair.meshes[0]
     body = msgspec.msgpack.encode(State(generation=1, committed=1))
     before = read_resident_bytes()
-    sock = sender._peers[0].stream.sock
+    sock = sender.peers[0].stream.sock
     sock.sendall(HEADER.pack(len(body), payload_bytes) + body + bytes(100))
     for _ in range(20):
         receiver.poll(0.01, lambda *_: None, pair.lost.append)
@@ -317,7 +317,7 @@ def read_resident_bytes() -> int:
 
 def test_a_lost_peer_is_not_dialled_again_and_gets_nothing(pair):
     sender, receiver = pair.meshes[1], pair.meshes[0]
-    sender._drop(sender._peers[0])
+    sender._drop(sender.peers[0])
     deadline = time.monotonic() + WAIT_S
     while sorted(pair.lost) != [0, 1]:
         assert time.monotonic() < deadline, f"lost: {pair.lost}"

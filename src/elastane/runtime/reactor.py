@@ -129,7 +129,9 @@ class Reactor:
         self._mesh = mesh
         self.traffic = None if mesh is None else TrafficMeter(member.worker, mesh.streams)
         self._coordinator, self._reports = coordinator, reports
-        self._payloads = Payloads(gradients, state, member, self._find_arenas)
+        self._payloads = Payloads(
+            gradients, state, member, _find_no_arenas if mesh is None else mesh.get_arenas
+        )
         self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
@@ -204,7 +206,7 @@ class Reactor:
         """Return whether no other worker takes part or will do so soon, or is still connected."""
         if self._mesh is None:
             return True
-        return self._proposed_alone and self._has_no_peers() and not self._mesh.has_peers
+        return self._proposed_alone and self._has_no_peers() and not self._mesh.peers
 
     def _has_no_peers(self) -> bool:
         """Return whether the generation has this worker only."""
@@ -235,18 +237,8 @@ class Reactor:
     def _handle_next(self) -> None:
         event = self._events.popleft()
         if isinstance(event, events.PartialSumsFinal):
-            event = self._merge(event)
+            event = _merge_with_following(event, self._events)
         self._handle(event)
-
-    def _merge(self, final: events.PartialSumsFinal) -> events.PartialSumsFinal:
-        """Merge blocks that became final one after the other, so that one message announces them."""
-        blocks = final.blocks
-        while self._events and isinstance(following := self._events[0], events.PartialSumsFinal):
-            if (following.assignment, following.parts) != (final.assignment, final.parts):
-                break
-            blocks += following.blocks
-            self._events.popleft()
-        return msgspec.structs.replace(final, blocks=blocks)
 
     def _receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         with self._handling:
@@ -311,12 +303,15 @@ class Reactor:
             case actions.Send(peer, message):
                 self._send(peer, message, self._payloads.build(peer, message))
             case actions.SendState(peer, fetch):
+                handed = (
+                    self._reports.hand_over() if fetch.needs_reports and self._reports is not None else b""
+                )
                 state = messages.State(
                     generation=fetch.generation,
                     committed=fetch.committed,
                     values=fetch.values,
                     states=fetch.states,
-                    reports=self._hand_reports_over(fetch),
+                    reports=handed,
                 )
                 self._send(peer, state, self._payloads.build_state(peer, fetch.values, fetch.states))
             case actions.LoadState(peer, state):
@@ -347,9 +342,11 @@ class Reactor:
                 self._payloads.forget(action.outcome.round)
                 self.directives.put(action)
             case actions.TakeSnapshot():
-                self._take_snapshot(action)
+                assert self.checkpoints is not None, "only a run with checkpoints takes snapshots"
+                _take_snapshot(self.checkpoints, self.meter, action)
             case actions.RestoreState():
-                self._restore(action)
+                assert self.source is not None, "only a run that resumes restores"
+                self._events.appendleft(_restore(self.source, action))
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self.meter.measure(ticket, norms, digests))
             case actions.EndProcess():
@@ -363,26 +360,6 @@ class Reactor:
                 self.directives.put(ReactorFailure(_build_disagreement_error(why)))
             case actions.FailDivergence(why):
                 self.directives.put(ReactorFailure(_build_divergence_error(why)))
-
-    def _hand_reports_over(self, fetch: messages.Fetch) -> bytes:
-        return self._reports.hand_over() if fetch.needs_reports and self._reports is not None else b""
-
-    def _take_snapshot(self, snapshot: actions.TakeSnapshot) -> None:
-        assert self.checkpoints is not None, "only a run with checkpoints takes snapshots"
-        if snapshot.settled and not snapshot.blocks:
-            self.checkpoints.refuse(snapshot, "the workers that can write do not have all of the state")
-        elif snapshot.settled and not self.meter.is_unchanged(snapshot.blocks):
-            self.checkpoints.refuse(snapshot, "the script has changed the state since the last step")
-        else:
-            self.checkpoints.copy_snapshot(snapshot)
-
-    def _restore(self, restore: actions.RestoreState) -> None:
-        assert self.source is not None, "only a run that resumes restores"
-        self.source.restore(restore.values, restore.states)
-        state = messages.State(
-            generation=restore.generation, committed=0, values=restore.values, states=restore.states
-        )
-        self._events.appendleft(events.Received(STORE, state))
 
     def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins after it is entered"
@@ -400,9 +377,41 @@ class Reactor:
             self._mesh.dial(peer, *self._addresses[peer])
         self._mesh.send(peer, message, payload)
 
-    def _find_arenas(self, peer: int) -> ArenaIds | None:
-        assert self._mesh is not None, "messages come from the mesh"
-        return self._mesh.get_arenas(peer)
+
+def _merge_with_following(
+    final: events.PartialSumsFinal, following: deque[events.Event]
+) -> events.PartialSumsFinal:
+    """Merge blocks that became final one after the other, so that one message announces them."""
+    blocks = final.blocks
+    while following and isinstance(event := following[0], events.PartialSumsFinal):
+        if (event.assignment, event.parts) != (final.assignment, final.parts):
+            break
+        blocks += event.blocks
+        following.popleft()
+    return msgspec.structs.replace(final, blocks=blocks)
+
+
+def _take_snapshot(checkpoints: CheckpointSink, meter: StateMeter, snapshot: actions.TakeSnapshot) -> None:
+    """Copy this worker's part of the state, unless it is not the state of the last step."""
+    if snapshot.settled and not snapshot.blocks:
+        checkpoints.refuse(snapshot, "the workers that can write do not have all of the state")
+    elif snapshot.settled and not meter.is_unchanged(snapshot.blocks):
+        checkpoints.refuse(snapshot, "the script has changed the state since the last step")
+    else:
+        checkpoints.copy_snapshot(snapshot)
+
+
+def _restore(source: RestoreSource, restore: actions.RestoreState) -> events.Received:
+    """Load state from the checkpoint, and return the event of its arrival."""
+    source.restore(restore.values, restore.states)
+    state = messages.State(
+        generation=restore.generation, committed=0, values=restore.values, states=restore.states
+    )
+    return events.Received(STORE, state)
+
+
+def _find_no_arenas(peer: int) -> ArenaIds | None:
+    raise AssertionError(f"without a mesh there is no worker {peer}")
 
 
 def _build_lost_state_error(units: tuple[int, ...]) -> StateLost:

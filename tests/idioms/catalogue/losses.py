@@ -292,7 +292,7 @@ def hooks_on_parameters(run: Run) -> None:
 
 @register_exact(
     "Hooks on accumulated gradients",
-    note="They see the gradient of each microbatch, before the run takes it; use them as here, not for a step.",
+    note="They act on each microbatch's gradient, before the run takes it.",
 )
 def hooks_on_accumulated_gradients(run: Run) -> None:
     """A hook normalises `.grad` of each weight after its backward pass."""

@@ -57,6 +57,7 @@ class Mesh:
         port: the port at which peers reach it.
         sums_fd: the descriptor of the sums, for peers; see `Process`.
         values_fd: the descriptor of the values, for peers; see `Process`.
+        peers: the connections to peers; another thread may ask whether there are any.
         streams: the bytes on the connection to each peer so far, including past connections.
     """
 
@@ -78,7 +79,7 @@ class Mesh:
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._peers: dict[int, PeerConnection] = {}
+        self.peers: dict[int, PeerConnection] = {}
         self.streams: dict[int, StreamBytes] = {}
         self._queued: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
@@ -93,15 +94,10 @@ class Mesh:
         # Do not unregister sockets: the parent shares the selector.
         self._selector.close()
         self._entrance.close_sockets()
-        for connection in list(self._peers.values()):
+        for connection in list(self.peers.values()):
             connection.close_sockets()
         for disowned in self._disowned:
             disowned.close_sockets()
-
-    @property
-    def has_peers(self) -> bool:
-        """Another worker is connected."""
-        return bool(self._peers)
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
@@ -111,7 +107,7 @@ class Mesh:
 
     def get_arenas(self, peer: int) -> tuple[int, int, int] | None:
         """Return ``(pid, fd of its sums, fd of its values)``; None: no connected peer shares this memory."""
-        connection = self._peers.get(peer)
+        connection = self.peers.get(peer)
         if connection is None or not connection.shared:
             return None
         return connection.process.pid, connection.process.sums, connection.process.values
@@ -129,7 +125,7 @@ class Mesh:
     def dial(self, peer: int, host: str, port: int) -> None:
         """Connect to a peer, unless connected or connecting; the worker with the higher number dials."""
         self._addresses[peer] = host, port
-        if peer not in self._peers and peer not in self._gone and peer < self.worker:
+        if peer not in self.peers and peer not in self._gone and peer < self.worker:
             self._entrance.dial(peer, (host, port), time.monotonic())
 
     def send(self, peer: int, message: AnyPeerMessage, payload: Iterable[Buffer] | None = None) -> None:
@@ -137,7 +133,7 @@ class Mesh:
         if peer in self._gone:
             return
         parts = build_frame(_encode(message), payload or ())
-        connection = self._peers.get(peer)
+        connection = self.peers.get(peer)
         if connection is None:
             self._queued.setdefault(peer, []).extend(parts)
             return
@@ -150,8 +146,8 @@ class Mesh:
         Its connection stays open until this process ends: a peer that saw it close would report this worker
         as lost, and the coordinator spares those that report.
         """
-        if peer in self._peers:
-            self._disown(self._peers[peer])
+        if peer in self.peers:
+            self._disown(self.peers[peer])
 
     def _flush(self, connection: PeerConnection) -> None:
         if connection.dropped:
@@ -189,8 +185,8 @@ class Mesh:
                 self._read(connection, on_message)
         if not self._entrance.quiet:
             for peer in self._entrance.handle_due(time.monotonic()):
-                if peer in self._peers:
-                    self._peers[peer].postpone()
+                if peer in self.peers:
+                    self.peers[peer].postpone()
                 else:
                     self._lose(peer)
         lost_peers, self._lost = self._lost, []
@@ -228,18 +224,18 @@ class Mesh:
             self._selector.unregister(stream.sock)
             stream.sock.close()
             return
-        if peer.worker in self._peers:
+        if peer.worker in self.peers:
             # Two workers have one connection, unless this one brings new keys.
             self._selector.unregister(stream.sock)
             try:
-                if not self._peers[peer.worker].adopt(stream, peer):
+                if not self.peers[peer.worker].adopt(stream, peer):
                     stream.sock.close()
             except OSError:
-                self._drop(self._peers[peer.worker])
+                self._drop(self.peers[peer.worker])
             return
         stream.limits = LIMITS
         connection = PeerConnection(self._selector, stream, peer, dialled=peer.worker < self.worker)
-        self._peers[peer.worker] = connection
+        self.peers[peer.worker] = connection
         self.streams[peer.worker] = stream.bytes
         connection.put(self._queued.pop(peer.worker, []))
         self._flush(connection)
@@ -285,13 +281,13 @@ class Mesh:
     def _forget(self, connection: PeerConnection) -> None:
         connection.dropped = True
         connection.forget()
-        del self._peers[connection.peer]
+        del self.peers[connection.peer]
         self._lose(connection.peer)
 
     def _lose(self, peer: int) -> None:
         """Report a peer once as lost; not if it is connected and only the dial for new keys has failed."""
-        if peer in self._peers:
-            self._peers[peer].postpone()
+        if peer in self.peers:
+            self.peers[peer].postpone()
             return
         if peer in self._gone:
             return
@@ -301,7 +297,7 @@ class Mesh:
 
     def close(self) -> None:
         """Close every connection and the listener."""
-        for connection in list(self._peers.values()):
+        for connection in list(self.peers.values()):
             self._drop(connection)
         for disowned in self._disowned:
             disowned.close_sockets()
