@@ -23,7 +23,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
 mesh = Mesh(0, b"secret")
 files = [open(os.devnull) for _ in range(own - len(os.listdir("/proc/self/fd")))]
 print(mesh.port, flush=True)
-while len(mesh._peers) < others:
+while len(mesh.peers) < others:
     mesh.poll(1, lambda *_: None, lambda _: None)
 print("all", flush=True)
 sys.stdin.read()
@@ -50,7 +50,7 @@ def test_a_worker_connects_to_as_many_others_as_the_limit_says():
             # One after the other: this thread answers for all.
             for mesh in meshes:
                 mesh.dial(0, "127.0.0.1", port)
-                while 0 not in mesh._peers:
+                while 0 not in mesh.peers:
                     assert time.monotonic() < deadline, f"worker {mesh.worker} of {others} has not connected"
                     mesh.poll(0.1, lambda *_: None, lost.append)
             assert process.stdout.readline() == b"all\n"

@@ -21,12 +21,12 @@ def send_malformed(mesh, peer, message, payload=None):
     generation = message.generation
     match kind:
         case "noise":
-            mesh._peers[peer].stream.put([memoryview(os.urandom(1000))])
+            mesh.peers[peer].stream.put([memoryview(os.urandom(1000))])
         case "nested":
             nested = b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0"
-            mesh._peers[peer].stream.put([memoryview(HEADER.pack(len(nested), 0) + nested)])
+            mesh.peers[peer].stream.put([memoryview(HEADER.pack(len(nested), 0) + nested)])
         case "terabyte":
-            mesh._peers[peer].stream.put([memoryview(HEADER.pack(1, 1 << 40) + bytes(10))])
+            mesh.peers[peer].stream.put([memoryview(HEADER.pack(1, 1 << 40) + bytes(10))])
         case "short message":
             return send(mesh, peer, State(generation=generation, committed=1), [b"short"])
         case "no state":
@@ -47,7 +47,7 @@ def send_malformed(mesh, peer, message, payload=None):
             return send(
                 mesh, peer, SumsReady(generation=generation, round=message.round, blocks=(0,)), [b"\0\0\0\0"]
             )
-    return mesh._flush(mesh._peers[peer])
+    return mesh._flush(mesh.peers[peer])
 
 
 Mesh.send = send_malformed
