@@ -185,7 +185,9 @@ class Reactor:
         try:
             with self._handling:
                 # Other events may need the mesh, which belongs to the reactor's thread; it is awake for them.
-                while self._events and (self._mesh is None or isinstance(self._events[0], RESULTS)):
+                while self._is_alone() and self._events:
+                    if self._mesh is not None and not isinstance(self._events[0], RESULTS):
+                        break
                     self._handle_next()
         except BaseException as error:
             if self._mesh is None:

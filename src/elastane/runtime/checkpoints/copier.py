@@ -42,7 +42,7 @@ class StateCopier:
         part_writer: receives the committed copies.
         reports: the reports of the parts.
         resumed: the number of times that the run has been resumed.
-        describe: returns the plain values of the state; called from the reactor's thread.
+        describe: returns the plain values of the state; called by the thread that handles the round.
         report_copied: called with the ticket of a snapshot after its copy.
     """
 

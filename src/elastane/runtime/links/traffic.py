@@ -35,7 +35,7 @@ class TrafficMeter:
         self._nodes |= {peer.worker: peer.node for peer in (*generation.members, *generation.leaving)}
 
     def end_step(self, generation: int, step: int) -> None:
-        """Measure the bytes since the last step; in the thread that drives the connections.
+        """Measure the bytes since the last step; in the thread that handles the end of the step.
 
         Args:
             generation: the number of the generation that has committed the step.
@@ -56,7 +56,9 @@ class TrafficMeter:
 
     def _count(self) -> tuple[int, int]:
         own = self._nodes.get(self._worker)
-        far = [stream for peer, stream in self._streams.items() if self._nodes.get(peer, own) != own]
+        # A copy in one call, because the thread that drives the connections may add one.
+        streams = list(self._streams.items())
+        far = [stream for peer, stream in streams if self._nodes.get(peer, own) != own]
         return sum(stream.sent for stream in far), sum(stream.received for stream in far)
 
     def find_bytes(self, generation: int) -> TrafficBytes | None:

@@ -117,7 +117,7 @@ class HostSlots:
         """Make everything readable: the worker is not alone any more."""
 
     def use_side_stream(self) -> AbstractContextManager[object]:
-        """Return the context in which the reactor thread uses sums."""
+        """Return the context in which the thread that handles a round uses sums."""
         return nullcontext()
 
     def find_sum(self, block: int) -> torch.Tensor:
