@@ -287,6 +287,21 @@ def test_hooks_of_the_script_may_change_gradients_before_the_run_takes_them(plac
         assert_same_bits(held, train_halved("in the loss"))
 
 
+@pytest.mark.usefixtures("taken")
+def test_a_layer_may_be_frozen_when_the_training_begins():
+    learned = prepare_lesson(Lesson(build_mlp, build_momentum_sgd))
+    layer = learned.model[0]
+    layer.requires_grad_(requires_grad=False)
+    weights = [layer.weight.clone()]
+    for step in learned.run.steps(make_samples(), global_batch=8, microbatch=2, until=2):
+        for batch in step:
+            step.backward(compute_mean_loss(learned.model, batch)[0])
+        weights.append(layer.weight.detach().clone())
+        layer.requires_grad_(requires_grad=True)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+
+
 def compute_token_loss(model, batch):
     inputs, targets = batch
     kept = targets != 0

@@ -104,6 +104,7 @@ class Gradients:
         handles = [
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             for parameter, hook in zip(self.layout.parameters, self._hooks, strict=True)
+            if parameter.requires_grad  # torch refuses a hook on one that the script has frozen
         ]
         if loss.requires_grad:
             handles.append(loss.register_hook(note_pass))  # type: ignore[no-untyped-call]
@@ -229,7 +230,7 @@ class Gradients:
                 self._add_small()
 
     def _make_dense(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
-        if number not in self._sparse:
+        if number not in self._sparse and self.layout.parameters[number].requires_grad:
             # Autograd adds a sparse gradient to the stand-in itself, which is sparse, too.
             self._sparse.add(number)
             self.layout.parameters[number].register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
