@@ -8,9 +8,8 @@ import pytest
 
 from elastane.api.membership import Generation, Member
 from elastane.protocol import actions, events
-from elastane.runtime import reactor as reactors
 from elastane.runtime.links.mesh import Mesh
-from elastane.runtime.reactor import Reactor
+from elastane.runtime.reactor import RESULTS, Reactor
 
 WAIT_S = 20.0
 REACTOR, TRAINING = "elastane-reactor", "MainThread"
@@ -42,7 +41,7 @@ def mesh():
 
 @pytest.fixture
 def reactor(mesh, monkeypatch):
-    monkeypatch.setattr(reactors, "Payloads", lambda *_parts: SimpleNamespace(round=0))
+    monkeypatch.setattr("elastane.runtime.reactor.Payloads", lambda *_parts: SimpleNamespace(round=0))
     gradients = SimpleNamespace(slots=SimpleNamespace(sums_fd=-1))
     state = SimpleNamespace(arena=SimpleNamespace(fd=-1))
     return Reactor(RecordingMember(), gradients, state, measure_norms=False, mesh=mesh)
@@ -114,4 +113,4 @@ def test_no_event_is_lost_while_peers_come_and_go(reactor):
     own = [event for _, event in handled if not isinstance(event, events.GenerationProposed)]
     assert own == [events.StopRequested(), events.Applied()] * turns
     # What may need the mesh is handled by the thread that drives it.
-    assert {thread for thread, event in handled if not isinstance(event, reactors.RESULTS)} == {REACTOR}
+    assert {thread for thread, event in handled if not isinstance(event, RESULTS)} == {REACTOR}
