@@ -1,5 +1,6 @@
 """Any module trains as in a plain loop."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -285,6 +286,16 @@ def test_hooks_of_the_script_may_change_gradients_before_the_run_takes_them(plac
     assert_same_bits(held, train_halved(place))
     if place != "in a microbatch":
         assert_same_bits(held, train_halved("in the loss"))
+
+
+def test_learning_rates_may_be_numbers_of_numpy():
+    def build_schedule(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10))
+
+    lesson = Lesson(build_mlp, build_momentum_sgd, scheduler=build_schedule)
+    learned = train_elastic(lesson)
+    assert isinstance(learned.optimizer.param_groups[0]["lr"], np.float64)
+    assert_alike(learned, train_plain(lesson))
 
 
 @pytest.mark.usefixtures("taken")

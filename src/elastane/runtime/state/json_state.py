@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-import msgspec
 import torch
 
 TENSOR = "elastane.tensor"
@@ -44,15 +43,6 @@ def to_json_text(value: object) -> str:
     return json.dumps(value, default=_convert, sort_keys=True)
 
 
-def encode_for_comparison(value: object) -> bytes:
-    """Return bytes that differ if the value has changed; faster than `to_json_text`.
-
-    Raises:
-        TypeError: see `to_json`.
-    """
-    return _encode(value)
-
-
 def digest_text(content: str) -> str:
     """Return the first 8 bytes of the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -66,9 +56,6 @@ def _convert(value: object) -> Any:
     if callable(value):
         return None
     raise TypeError(f"{type(value).__name__} {value!r}")
-
-
-_encode = msgspec.json.Encoder(enc_hook=_convert).encode
 
 
 def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:

@@ -13,7 +13,6 @@ from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.change_detector import digest_tensor
 from elastane.runtime.state.json_state import (
     digest_text,
-    encode_for_comparison,
     join_tensors,
     restore_types,
     split_tensors,
@@ -67,9 +66,9 @@ class ReplicatedState:
         self.untrained = UntrainedTensors(model, layout)
         self.metrics: dict[str, float] = {}
         self.recorded = ""
-        self._schedule_before = b""
+        self._schedule_before = ""
         self._flags = self._read_flags()
-        self._groups_before = b""
+        self._groups_before = ""
         # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
         self._attributes = ModuleAttributes(model)
         self._named_modules = tuple(model.named_modules())
@@ -201,7 +200,7 @@ class ReplicatedState:
     def remember_flags(self) -> None:
         """Remember the present flags, hyperparameters and scalars of modules as those of the step."""
         self._flags = self._read_flags()
-        self._groups_before = self._encode_groups()
+        self._groups_before = self._describe_groups()
         self._scalars = read_scalars(self._named_modules)
 
     def restore_flags(self) -> None:
@@ -218,7 +217,7 @@ class ReplicatedState:
                 module.training = training
             for parameter, required in zip(self._parameters, gradients, strict=True):
                 parameter.requires_grad_(required)
-        if self._groups_before != self._encode_groups():
+        if self._groups_before != self._describe_groups():
             raise BadInput(
                 "a hyperparameter of the optimizer was changed inside a step",
                 means="a worker without a microbatch in the step would keep the old value",
@@ -228,8 +227,8 @@ class ReplicatedState:
     def _read_flags(self) -> tuple[list[bool], list[bool]]:
         return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
 
-    def _encode_groups(self) -> bytes:
-        return encode_for_comparison([{**group, "params": None} for group in self._optimizer.param_groups])
+    def _describe_groups(self) -> str:
+        return to_json_text([{**group, "params": None} for group in self._optimizer.param_groups])
 
     @runs_script
     def step_schedule(self) -> None:
@@ -239,7 +238,7 @@ class ReplicatedState:
 
     def remember_schedule(self) -> None:
         """Remember the present state of the schedule as that of the step."""
-        self._schedule_before = self._encode_schedule()
+        self._schedule_before = self._read_schedule()
 
     def check_schedule(self) -> None:
         """Check that the script has not stepped the schedule that the run steps.
@@ -247,18 +246,18 @@ class ReplicatedState:
         Raises:
             BadInput: the script has stepped it.
         """
-        if self._encode_schedule() != self._schedule_before:
+        if self._read_schedule() != self._schedule_before:
             raise BadInput(
                 "the script called scheduler.step()",
                 means="the run steps the schedule of run.prepare, so it has been stepped twice",
                 do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
             )
 
-    def _encode_schedule(self) -> bytes:
+    def _read_schedule(self) -> str:
         """Return the state of the schedule that the run steps; empty without one."""
         if self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau):
-            return b""
-        return encode_for_comparison(self._scheduler.state_dict())
+            return ""
+        return to_json_text(self._scheduler.state_dict())
 
     def check_schedules_known(self) -> None:
         """Check that the run knows every schedule of the optimizer.
