@@ -52,7 +52,9 @@ def propose(reactor: Reactor, *workers: int) -> None:
     members = tuple(Member(worker, "127.0.0.1", 1) for worker in workers)
     handled = len(reactor.member.handled)
     reactor.post(events.GenerationProposed(Generation(1, 1, members, planned=False)))
+    deadline = time.monotonic() + WAIT_S
     while len(reactor.member.handled) == handled:
+        assert time.monotonic() < deadline, "the generation has not begun"
         time.sleep(0.001)
     assert reactor.member.handled[-1][0] == REACTOR
 

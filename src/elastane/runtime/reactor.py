@@ -11,6 +11,8 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
@@ -182,17 +184,12 @@ class Reactor:
             return None
 
     def _handle_results(self) -> None:
-        try:
-            with self._handling:
-                # Other events may need the mesh, which belongs to the reactor's thread; it is awake for them.
-                while self._is_alone() and self._events:
-                    if self._mesh is not None and not isinstance(self._events[0], RESULTS):
-                        break
-                    self._handle_next()
-        except BaseException as error:
-            if self._mesh is None:
-                raise
-            self._fail(error)
+        with self._ending_on_error(), self._handling:
+            # Other events may need the mesh, which belongs to the reactor's thread; it is awake for them.
+            while self._is_alone() and self._events:
+                if self._mesh is not None and not isinstance(self._events[0], RESULTS):
+                    break
+                self._handle_next()
 
     def raise_failure(self) -> None:
         """Raise the error with which the reactor has ended; the training thread takes no directives any more.
@@ -217,20 +214,24 @@ class Reactor:
 
     def _run(self) -> None:
         assert self._mesh is not None, "the thread runs only with peers"
-        try:
+        with self._ending_on_error():
             while True:
                 self._mesh.poll(None, self._receive, self._handle_lost_peer)
                 with self._handling:
                     self._drain()
-        except BaseException as error:  # noqa: BLE001
-            self._fail(error)
 
-    def _fail(self, error: BaseException) -> None:
-        """End the worker or the run with an error; the one place where an error of the protocol does so."""
-        if (resource := find_own_exhaustion(error)) is not None:
-            # Exit at once: the script may catch an error that the training thread raises.
-            exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
-        self.directives.put(ReactorFailure(error))
+    @contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        """End the worker or the run on an error; the one place where an error of the protocol does so."""
+        try:
+            yield
+        except BaseException as error:
+            if self._mesh is None:
+                raise
+            if (resource := find_own_exhaustion(error)) is not None:
+                # Exit at once: the script may catch an error that the training thread raises.
+                exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
+            self.directives.put(ReactorFailure(error))
 
     def _drain(self) -> None:
         while self._events:
