@@ -221,7 +221,9 @@ class Gradients:
         parameter.grad = consumed
         self._touched.add(number)
         # Sums are dense even for sparse gradients: a block is one slice of memory.
-        dense = self._make_dense(number, gradient) if gradient.is_sparse else gradient
+        if gradient.is_sparse:
+            self._note_sparse(number)
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
         if dense.nbytes > SMALL_BYTES or not self.slots.memory.can_wait():
             self._add({number: dense})
         else:
@@ -229,12 +231,12 @@ class Gradients:
             if len(self._small) >= TOGETHER:
                 self._add_small()
 
-    def _make_dense(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
-        if number not in self._sparse and self.layout.parameters[number].requires_grad:
-            # Autograd adds a sparse gradient to the stand-in itself, which is sparse, too.
+    def _note_sparse(self, number: int) -> None:
+        """Empty ``.grad`` before later gradients: autograd would add a sparse one to the stand-in itself."""
+        parameter = self.layout.parameters[number]
+        if number not in self._sparse and parameter.requires_grad:
             self._sparse.add(number)
-            self.layout.parameters[number].register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
-        return gradient.to_dense()
+            parameter.register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
 
     def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
         """Empty ``.grad`` for a backward pass that the script runs itself."""
