@@ -114,10 +114,14 @@ class Machines:
         return answers[-1]
 
     def count_members(self, node: str) -> int:
-        """Return how many workers of a machine are members."""
+        """Return how many workers of a machine are members and hold their state.
+
+        A member that joined fetches its state during its first steps; until then its peers may not die.
+        """
         answer = self.ask()
         rows = () if answer is None else answer.processes
-        return sum(row.node == node and row.role == "worker" and row.state == "member" for row in rows)
+        workers = (row for row in rows if row.node == node and row.role == "worker")
+        return sum(row.state == "member" and bool(row.blocks) for row in workers)
 
     def wait_for_members(self, node: str, count: int = 1) -> None:
         wait_until(lambda: self.count_members(node) == count, f"{count} members on {node or 'the first'}")
