@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from elastane.runtime.early_stopping import EarlyStopping as EarlyStopping
     from elastane.runtime.session import Run as Run
     from elastane.runtime.session import join as join
+    from elastane.runtime.split_adamw import SplitAdamW as SplitAdamW
 
 __version__ = "0.1.0"
-__all__ = ["EarlyStopping", "Run", "join"]
+__all__ = ["EarlyStopping", "Run", "SplitAdamW", "join"]
 
 
 def __dir__() -> list[str]:
@@ -22,7 +23,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from elastane.runtime import early_stopping, session
+        from elastane.runtime import early_stopping, session, split_adamw
 
-        return getattr(early_stopping if name == "EarlyStopping" else session, name)
+        home = {"EarlyStopping": early_stopping, "SplitAdamW": split_adamw}.get(name, session)
+        return getattr(home, name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")

@@ -146,8 +146,9 @@ def test_the_planned_model_is_the_one_that_is_trained(name):
     assert measures.trained == layout.elements
 
 
-def test_planned_optimizer_state_and_gradients_are_those_of_a_step():
-    recipe = load("llama-tiny")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_planned_optimizer_state_and_gradients_are_those_of_a_step(dtype):
+    recipe = load("llama-tiny", f"model.dtype={dtype}")
     size = plan(recipe, "1").sizes[0]
     model = build_model(recipe, Tokenizer(recipe.data.vocabulary))
     optimizer = build_optimizer(model, recipe.training)

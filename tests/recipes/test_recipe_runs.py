@@ -30,6 +30,7 @@ FAMILIES = ("llama", "gpt-oss", "qwen3", "gpt")
 LOSS_BEFORE, LOSS_AFTER = 5.9, 5.2
 """Nats per token: an untrained model of 400 tokens has 5.99."""
 LEAST_DROP = 0.02
+IN_BFLOAT16 = ("model.dtype=bfloat16",)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,9 @@ def play_reference(stage, tmp_path_factory):
     """Return a function that trains an undisturbed run of a recipe, once for each of the catalog."""
 
     @cache
-    def play(name: str) -> EndedRun:
-        return play_recipe(stage, make_small_recipe(name), tmp_path_factory.mktemp(name), release_all_steps)
+    def play(name: str, *changes: str) -> EndedRun:
+        recipe = make_small_recipe(name, *changes)
+        return play_recipe(stage, recipe, tmp_path_factory.mktemp(name), release_all_steps)
 
     return play
 
@@ -75,8 +77,9 @@ def list_logits(ended: EndedRun) -> list[torch.Tensor]:
     return [torch.load(path) for path in sorted(ended.run.run_dir.root.glob("logits-*.pt"))]
 
 
-def test_a_killed_run_resumes_to_the_same_bits(stage, play_reference, tmp_path):
-    recipe, reference = make_small_recipe("llama-tiny"), play_reference("llama-tiny")
+@pytest.mark.parametrize("changes", [(), IN_BFLOAT16], ids=["float32", "bfloat16"])
+def test_a_killed_run_resumes_to_the_same_bits(stage, play_reference, tmp_path, changes):
+    recipe, reference = make_small_recipe("llama-tiny", *changes), play_reference("llama-tiny", *changes)
     file = tmp_path / "recipe.yaml"
     file.write_text(format_recipe(recipe))
     with Attempts(stage, tmp_path) as attempts:
@@ -98,12 +101,21 @@ def test_a_killed_run_resumes_to_the_same_bits(stage, play_reference, tmp_path):
     assert read_files(ended) == read_files(reference)
 
 
-@pytest.mark.parametrize("name", ["llama-tiny-chat", "llama-tiny-lora", "llama-tiny-dpo"])
-def test_a_disturbed_run_of_each_task_has_the_same_bits(stage, play_reference, tmp_path, name):
-    reference = play_reference(name)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama-tiny-chat", ()),
+        ("llama-tiny-lora", ()),
+        ("llama-tiny-dpo", ()),
+        ("llama-tiny", IN_BFLOAT16),
+        ("gpt-oss-tiny-chat", IN_BFLOAT16),
+    ],
+)
+def test_a_disturbed_run_of_each_task_has_the_same_bits(stage, play_reference, tmp_path, name, changes):
+    reference = play_reference(name, *changes)
     first, *_, last = (line.loss for line in reference.run.ledger)
     assert last < first - LEAST_DROP
-    disturbed = play_recipe(stage, make_small_recipe(name), tmp_path, join_kill_and_drain)
+    disturbed = play_recipe(stage, make_small_recipe(name, *changes), tmp_path, join_kill_and_drain)
     assert_equal_runs(disturbed, reference)
 
 

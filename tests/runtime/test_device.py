@@ -108,7 +108,7 @@ def test_gradients_added_on_the_host_give_the_same_bits(monkeypatch, copies):
     lesson = move_to_device(Lesson(build_mlp))
     expected = train_elastic(lesson, copies=copies)
     assert isinstance(expected.run._trainer.state.placement.slots, DeviceSlots)
-    monkeypatch.setattr(slot_memory, "MEMORY_FACTOR", 1 << 50)
+    monkeypatch.setattr(slot_memory, "GRADIENT_COPIES", 1 << 50)
     staged = train_elastic(lesson, copies=copies)
     assert isinstance(staged.run._trainer.state.placement.slots, StagedSlots)
     assert staged.losses == expected.losses

@@ -9,6 +9,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
+from elastane.runtime.split_adamw import SplitAdamW
 from elastane.runtime.state import shared_optimizer_state
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.trainer import read_learning_rates
@@ -59,6 +60,39 @@ def test_an_optimizer_that_cannot_work_is_refused_by_name(kind):
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
     lesson = make_lesson(kind, large)
+    whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
+    assert len(pieces.run._trainer.layout.blocks) > 3
+    assert_same_bits(whole.model, pieces.model)
+    assert whole.run.digest == pieces.run.digest
+
+
+class Cast(nn.Module):
+    """Converts its inputs to a type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.to(self._dtype)
+
+
+def large_in_bfloat16() -> nn.Module:
+    return nn.Sequential(Cast(torch.bfloat16), *large().to(torch.bfloat16), Cast(torch.float32))
+
+
+def large_of_two_types() -> nn.Module:
+    first, *others = large()
+    return nn.Sequential(Cast(torch.bfloat16), first.to(torch.bfloat16), Cast(torch.float32), *others)
+
+
+def make_split_lesson(build=large_in_bfloat16) -> Lesson:
+    return Lesson(build, lambda model: SplitAdamW(model.parameters(), lr=0.01))
+
+
+@pytest.mark.parametrize("build", [large_in_bfloat16, large_of_two_types])
+def test_weights_in_bfloat16_have_the_same_bits_in_pieces(build):
+    lesson = make_split_lesson(build)
     whole, pieces = train_elastic(lesson), train_elastic(lesson, copies=2)
     assert len(pieces.run._trainer.layout.blocks) > 3
     assert_same_bits(whole.model, pieces.model)
@@ -128,6 +162,16 @@ def test_a_joiner_that_unpacks_every_unit_has_the_same_state_and_trains_alike(ki
     donor, joiner = join(make_lesson(kind, large), copies=copies)
     assert compute_digests(joiner) == compute_digests(donor)
     assert_same_bits(donor.state.model, joiner.state.model)
+    train_on(donor)
+    train_on(joiner)
+    assert compute_digests(joiner) == compute_digests(donor)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_joiner_gets_the_low_bits_of_weights_in_bfloat16(copies):
+    donor, joiner = join(make_split_lesson(), copies=copies)
+    entries = [donor.state.shards.read_state(unit).items() for unit in range(donor.state.shards.units)]
+    assert any(key.endswith("low_bits") and entry.any() for some in entries for key, entry in some)
     train_on(donor)
     train_on(joiner)
     assert compute_digests(joiner) == compute_digests(donor)

@@ -231,8 +231,8 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
 
 def test_a_device_adds_gradients_if_it_has_the_memory_for_all_partial_sums():
     # AdamW's moments, nine slots and a waiting gradient of a model with 1 billion fp32 parameters.
-    assert are_added_on_device(4 << 30, 96 << 30)
-    assert not are_added_on_device(4 << 30, 95 << 30)
+    assert are_added_on_device(4 << 30, 8 << 30, 96 << 30)
+    assert not are_added_on_device(4 << 30, 8 << 30, 95 << 30)
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,10 @@ from elastane.recipes.traffic import (
     divide_ranks,
 )
 from elastane.runtime.json_answer import print_answer
+from elastane.runtime.state.optimizer_shards import estimate_state_bytes
 from elastane.runtime.state.slot_memory import are_added_on_device
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-MOMENTS = 2
-"""AdamW keeps two moments of each trained parameter, in the parameter's data type."""
 
 
 def plan_recipe(request: PlanRequest) -> RecipePlan:
@@ -90,13 +89,16 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     between = count_node_traffic(measures.sections, ranks, on_nodes, most_copies)
     largest_bytes = max(traffic.largest_bytes for traffic in inside.values())
     trained_bytes = sum(elements * size for elements, size in measures.sections)
+    states = [(elements, estimate_state_bytes(1, size)) for elements, size in measures.sections]
     # Of two sibling microbatches, the gradients of the first wait for those of the second.
     waiting = trained_bytes if largest > 1 else measures.largest_bytes
     slots = max(count_slots(share, ranks) for share in shares)
     parts = max(len(cover(range(*share), ranks)) for share in shares)
     gradients_bytes = slots * trained_bytes + waiting
     added_there = devices.memory_bytes is None or are_added_on_device(
-        trained_bytes, devices.memory_bytes - 2 * measures.parameters_bytes
+        trained_bytes,
+        count_held_bytes(states, 1, None),
+        devices.memory_bytes - 2 * measures.parameters_bytes,
     )
     is_copied = recipe.task == "preference" and recipe.lora is None
     compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
@@ -107,7 +109,7 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
         microbatches=largest,
         parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1),
         gradients_bytes=gradients_bytes,
-        optimizer_bytes=MOMENTS * count_held_bytes(measures.sections, workers, most_copies),
+        optimizer_bytes=count_held_bytes(states, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),
         gpu_gradients_bytes=gradients_bytes if added_there else trained_bytes + measures.largest_bytes,
         host_bytes=parts * trained_bytes + trained_bytes if added_there else gradients_bytes + trained_bytes,

@@ -7,18 +7,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from elastane import SplitAdamW
 from elastane.recipes.recipe import TrainingSpec
 
 
 def build_optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
-    """Return the optimizer of all trained parameters; only matrices decay."""
+    """Return the optimizer of all trained parameters, in float32 also if they are in bfloat16.
+
+    Only matrices decay.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [one for one in trained if one.dim() > 1], "weight_decay": spec.weight_decay},
         {"params": [one for one in trained if one.dim() <= 1], "weight_decay": 0.0},
     ]
     kept: list[dict[str, Any]] = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(kept, lr=spec.learning_rate, betas=spec.betas)
+    is_split = any(one.dtype == torch.bfloat16 for one in trained)
+    kind = SplitAdamW if is_split else torch.optim.AdamW
+    return kind(kept, lr=spec.learning_rate, betas=spec.betas)
 
 
 def build_learning_rate_schedule(

@@ -26,7 +26,7 @@ class ModelSpec(RecipePart, frozen=True, kw_only=True):
         config: the configuration of a model with random weights, with the fields of ``transformers``. Without
             ``vocab_size`` the model gets the size of the tokenizer's vocabulary.
         source: a folder, or a name on the hub, with a pretrained model; the file says ``from``.
-        dtype: of the weights.
+        dtype: of the weights; those in bfloat16 train as in float32, see `elastane.SplitAdamW`.
     """
 
     family: FamilyName = "llama"

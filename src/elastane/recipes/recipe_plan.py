@@ -75,7 +75,7 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         microbatches: the most that a worker computes in a step.
         parameters_bytes: the model, with frozen parts and the copy of it that preferences compare with.
         gradients_bytes: partial sums, and the gradients of the pass that runs.
-        optimizer_bytes: the moments of AdamW in the blocks that a worker holds.
+        optimizer_bytes: the state of AdamW in the blocks that a worker holds.
         activations_bytes: of one microbatch, with its logits.
         gpu_gradients_bytes: the same on a GPU: without partial sums, if it lacks the memory for them.
         host_bytes: beside a GPU: partial sums, and the mirror of the trained parameters.

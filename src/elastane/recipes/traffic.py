@@ -110,7 +110,13 @@ def count_node_traffic(
 
 
 def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: int | None) -> int:
-    """Return the bytes of values in the blocks of which one worker keeps the optimizer state, at most."""
+    """Return the bytes in the blocks of which one worker keeps the optimizer state, at most.
+
+    Args:
+        sections: of the flat state: the number of elements, and the counted bytes of each.
+        workers: their number.
+        copies: of the optimizer state; None: all.
+    """
     blocks = cut_blocks([elements for elements, _ in sections])
     held = [0] * workers
     _, holders = _assign_blocks(len(blocks), workers, copies)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+import elastane
 from elastane import Run
 
 from .registry import register_exact, register_refused
@@ -45,6 +46,18 @@ def elementwise(run: Run, kind: str) -> None:
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@register_exact("A model in bf16", note="`elastane.SplitAdamW` loses nothing of an update.")
+def in_bfloat16(run: Run) -> None:
+    """All weights are in bf16, and the optimizer keeps their lower bits."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES)).to(torch.bfloat16)
+    optimizer = elastane.SplitAdamW(model.parameters(), lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            logits = model(inputs.to(torch.bfloat16)).float()
+            step.backward(functional.cross_entropy(logits, targets))
 
 
 OPTIONS: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import optim
 
+from elastane.runtime.split_adamw import SplitAdamW
 from elastane.runtime.state.model_layout import Extent, Piece
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
@@ -20,7 +21,12 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.RMSprop,
     optim.Rprop,
     optim.SGD,
+    SplitAdamW,
 )
+
+MOMENTS = 2
+SPLIT_BYTES = 10
+"""Two moments in float32, and the lower 16 bits of a weight."""
 
 
 def updates_elementwise(optimizer: optim.Optimizer) -> bool:
@@ -29,7 +35,18 @@ def updates_elementwise(optimizer: optim.Optimizer) -> bool:
     A hook of the script may couple parameters, such as one that clips the norm of the whole gradient.
     """
     has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    return type(optimizer).__module__.partition(".")[0] == "torch" and not has_hooks
+    kind = type(optimizer)
+    return (kind is SplitAdamW or kind.__module__.partition(".")[0] == "torch") and not has_hooks
+
+
+def estimate_state_bytes(elements: int, element_bytes: int) -> int:
+    """Return the bytes of optimizer state of some elements with `SplitAdamW`, the most of the usual ones.
+
+    Args:
+        elements: their number.
+        element_bytes: of each.
+    """
+    return elements * (SPLIT_BYTES if element_bytes == torch.bfloat16.itemsize else MOMENTS * element_bytes)
 
 
 class OptimizerShards(Protocol):

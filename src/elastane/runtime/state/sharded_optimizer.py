@@ -14,7 +14,7 @@ from torch import optim
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.model_layout import Extent, ModelLayout, Piece
-from elastane.runtime.state.optimizer_shards import ELEMENTWISE
+from elastane.runtime.state.optimizer_shards import ELEMENTWISE, estimate_state_bytes
 from elastane.runtime.state.shared_optimizer_state import RefusedState
 from elastane.runtime.state.slot_memory import Sections
 from elastane.runtime.state.tensor_bytes import flatten_dense
@@ -49,7 +49,8 @@ class ShardedOptimizer:
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        return (*(8 * block.elements for block in self._layout.blocks), 0)
+        sizes = [section.dtype.itemsize for section in self._layout.sections]
+        return (*(estimate_state_bytes(b.elements, sizes[b.section]) for b in self._layout.blocks), 0)
 
     @runs_script
     def apply(

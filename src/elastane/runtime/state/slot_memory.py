@@ -19,14 +19,15 @@ import torch
 from elastane.runtime.state.devices import SideStream, open_cuda_stream, register_host_memory
 from elastane.runtime.state.gradient_copier import Add, GradientCopier, GradientsByNumber
 from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.optimizer_shards import estimate_state_bytes
 from elastane.runtime.state.shared_memory import Arena
 
 Sections: TypeAlias = tuple[torch.Tensor, ...]
 Announce: TypeAlias = Callable[[tuple[int, ...]], None]
 """Receives the numbers of blocks that have final partial sums."""
-MEMORY_FACTOR = 24
-"""A GPU adds gradients if this many times their bytes are free when the run prepares: nine slots, a gradient
-that waits for its sibling, and AdamW's two moments, all in half of the free memory."""
+GRADIENT_COPIES = 10
+"""A GPU adds gradients if half of the memory that is free when the run prepares has room for the state of the
+optimizer and for this many gradients: nine slots, and one that waits for its sibling."""
 
 HELD_BYTES = 64 << 20
 """Gradients up to this size stay where autograd leaves them until the end of a backward pass on the CPU."""
@@ -397,19 +398,22 @@ def choose_slots(layout: ModelLayout, side_stream: SideStream) -> SumsOnDevice:
     """Choose the memory for a device: on it if it fits; the sums have the same bits."""
     if layout.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(layout.device)
-        if not are_added_on_device(count_trained_bytes(layout), free):
+        sections = layout.sections[: layout.parameter_sections]
+        state = sum(estimate_state_bytes(each.elements, each.dtype.itemsize) for each in sections)
+        if not are_added_on_device(count_trained_bytes(layout), state, free):
             return StagedSlots(layout, side_stream)
     return DeviceSlots(layout, side_stream)
 
 
-def are_added_on_device(gradient_bytes: int, free_bytes: int) -> bool:
+def are_added_on_device(gradient_bytes: int, state_bytes: int, free_bytes: int) -> bool:
     """Return whether a device has the memory to add gradients.
 
     Args:
         gradient_bytes: of one virtual rank.
+        state_bytes: of the optimizer, at most.
         free_bytes: of the device, beside the model.
     """
-    return MEMORY_FACTOR * gradient_bytes <= free_bytes
+    return 2 * (GRADIENT_COPIES * gradient_bytes + state_bytes) <= free_bytes
 
 
 def count_trained_bytes(layout: ModelLayout) -> int:

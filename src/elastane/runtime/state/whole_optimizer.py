@@ -9,6 +9,7 @@ from torch import optim
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.model_layout import Extent, ModelLayout, Piece
+from elastane.runtime.state.optimizer_shards import estimate_state_bytes
 from elastane.runtime.state.shared_optimizer_state import SharedOptimizerState
 from elastane.runtime.state.tensor_bytes import flatten_dense
 
@@ -27,8 +28,8 @@ class WholeOptimizer:
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
-        """An estimate of each unit's optimizer state in bytes: twice its values, as with Adam."""
-        return (*(2 * p.numel() * p.element_size() for p in self._layout.parameters), 0)
+        """An estimate of each unit's optimizer state in bytes."""
+        return (*(estimate_state_bytes(p.numel(), p.element_size()) for p in self._layout.parameters), 0)
 
     @runs_script
     def apply(
