@@ -1,13 +1,16 @@
 """``elastane run --hosts`` starts a run on several machines from one terminal.
 
-Here ssh is a script that runs the command on this machine, in a session of its own.
+In most tests ssh is a script that runs the command on this machine, in a session of its own.
 """
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,8 @@ SSH = """#!/bin/sh
 echo "$2" >> {log}
 ELASTANE_HOME={home}-$1 exec setsid -w sh -c "$2"
 """
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 class Terminal:
@@ -113,7 +118,8 @@ def test_the_run_goes_on_when_its_terminal_closes(terminal):
     run.send_signal(signal.SIGHUP)
     shown, _ = run.communicate()
     assert run.returncode == 0
-    assert "unreachable: elastane join ended with exit code 255: connect to host" in shown
+    assert f"unreachable: {terminal.ssh} has no connection" in shown
+    assert "it goes on: connect to host unreachable port 22: No route to host" in shown
     terminal.wait_for("run.finished", "coordinator")
     assert terminal.find_subjects("node.left") == ["the first node"]
     assert terminal.find_subjects("worker.died") == []
@@ -144,3 +150,53 @@ def test_without_any_machine_the_run_fails_in_words(terminal):
     shown, _ = run.communicate()
     assert run.returncode == 1
     assert "elastane join has failed on every machine of --hosts" in shown
+
+
+@contextmanager
+def serve_ssh(folder: Path, home: Path) -> Iterator[tuple[str, int]]:
+    """Serve ssh to this user on loopback; return the command that reaches it, and the pid of the server."""
+    for key in ("host", "user"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / f"{key}-key")]
+        subprocess.run(command, check=True)
+    with socket.create_server(("127.0.0.3", 0)) as free:
+        port = free.getsockname()[1]
+    config = [
+        f"ListenAddress 127.0.0.3:{port}",
+        f"HostKey {folder / 'host-key'}",
+        f"AuthorizedKeysFile {folder / 'user-key.pub'}",
+        f"SetEnv ELASTANE_HOME={home}",
+        *("StrictModes no", "PermitRootLogin yes", "UsePAM no", "PidFile none"),
+    ]
+    (folder / "sshd-config").write_text("\n".join(config))
+    options = ["HostName 127.0.0.3", f"Port {port}", f"IdentityFile {folder / 'user-key'}"]
+    options += ["StrictHostKeyChecking no", f"UserKnownHostsFile {folder / 'known'}"]
+    (folder / "ssh-config").write_text("\n".join(options))
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it, and only a service manager makes it
+    with subprocess.Popen(
+        [SSHD, "-D", "-e", "-f", str(folder / "sshd-config")], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            yield f"ssh -F {folder / 'ssh-config'} -o BatchMode=yes", server.pid
+        finally:
+            server.terminate()
+
+
+def end_sessions(server: int) -> None:
+    """Kill the processes of a server's sessions, as a server that restarts without care does."""
+    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.skipif(SSHD is None, reason="the program sshd is not installed")
+def test_the_run_goes_on_when_a_real_ssh_loses_its_connection(terminal, tmp_path):
+    with serve_ssh(tmp_path, tmp_path / "home-b") as (command, server):
+        terminal.ssh = command
+        run = terminal.start("node-b:1", epochs=10)
+        terminal.wait_for("generation.started", "coordinator")
+        end_sessions(server)
+        shown, _ = run.communicate()
+    assert run.returncode == 0, shown
+    assert "node-b: ssh has no connection; if elastane join runs there, it goes on" in shown
+    assert terminal.find_subjects("worker.died") == terminal.find_subjects("node.lost") == []
+    assert read_last_step(terminal.run_dir).step == 230

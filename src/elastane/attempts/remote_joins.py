@@ -15,6 +15,8 @@ from elastane.observability.tail import read_end_of_text
 TICKET_FROM_STDIN = "-"
 """In place of a ticket: other users of a machine could read it among the words of a command."""
 LONGEST_MESSAGE_BYTES = 2000
+SSH_FAILED = 255
+"""Exit code of ssh if it did not connect or has lost the connection; otherwise that of the command."""
 
 
 def build_join_command(host: RunHost, run_dir: RunDir, directory: Path, python: str) -> str:
@@ -88,8 +90,13 @@ class RemoteJoins:
         if process.returncode:
             said = output[-LONGEST_MESSAGE_BYTES:].decode(errors="replace").strip() or self._read_log(host)
             lines = " / ".join(escape_line(line.strip()) for line in said.splitlines()) or "it said nothing"
-            self._say(f"{host.node}: elastane join ended with exit code {process.returncode}: {lines}")
+            self._say(f"{host.node}: {self._describe_end(process.returncode)}: {lines}")
         return not process.returncode
+
+    def _describe_end(self, code: int) -> str:
+        if code == SSH_FAILED:
+            return f"{self._ssh[0]} has no connection; if elastane join runs there, it goes on"
+        return f"elastane join ended with exit code {code}"
 
     def _read_log(self, host: RunHost) -> str:
         try:
