@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import pickle
+import sys
 from pathlib import Path
 
 import msgspec
@@ -64,8 +65,10 @@ def expect_tokens(tokenizer, context):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets", "parts"])
-def test_windows_have_every_token_once_in_every_format(tmp_path, tokenizer, write_rows, kind):
+def test_windows_have_every_token_once_in_every_format(tmp_path, tokenizer, write_rows, monkeypatch, kind):
     path = write_rows(*TEXTS) if kind == "jsonl" else save_table(tmp_path, TEXTS, kind)
+    # The extra for recipes does not install it.
+    monkeypatch.setitem(sys.modules, "datasets", None)
     data = open_rows(path, tokenizer, "pretrain", 16)
     assert read_windows(data.train) == expect_tokens(tokenizer, 16)
     assert data.held_out is None

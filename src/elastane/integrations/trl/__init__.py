@@ -7,7 +7,7 @@ One changed import makes a script elastic::
 
 from elastane.api.extras import require_for_import
 
-with require_for_import("recipes", "elastane.integrations.trl"):
+with require_for_import("trl", "elastane.integrations.trl"):
     from elastane.integrations.trl.elastic_trainers import DPOTrainer, SFTTrainer
 
 __all__ = ["DPOTrainer", "SFTTrainer"]
