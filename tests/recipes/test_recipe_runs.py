@@ -16,8 +16,10 @@ from tests.processes.ways import OPPOSITE_WAYS, pair_with_ways
 from .rehearsed_runs import (
     PACED,
     assert_equal_runs,
+    compute_logits,
     find_script,
     join_kill_and_drain,
+    list_logits,
     make_small_recipe,
     play_recipe,
     read_files,
@@ -63,18 +65,6 @@ def test_a_disturbed_run_of_each_family_has_the_same_bits_and_loads(
     assert len(AutoTokenizer.from_pretrained(root)) == recipe.data.vocabulary
     for logits in list_logits(disturbed):
         assert torch.equal(compute_logits(AutoModelForCausalLM.from_pretrained(root)), logits)
-
-
-@torch.no_grad()
-def compute_logits(model) -> torch.Tensor:
-    """Return the logits that a worker of `paced.py` has written for the same model."""
-    # Another test of this process may have left more threads, and their number decides the last bits.
-    torch.set_num_threads(1)
-    return model.eval()(torch.arange(20, 40)[None]).logits
-
-
-def list_logits(ended: EndedRun) -> list[torch.Tensor]:
-    return [torch.load(path) for path in sorted(ended.run.run_dir.root.glob("logits-*.pt"))]
 
 
 @pytest.mark.parametrize("changes", [(), IN_BFLOAT16], ids=["float32", "bfloat16"])
