@@ -102,9 +102,9 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
     if request["program"] == "python":
         wait_for_copy(connection)
     connection.sendall(f"{os.getpid():08}".encode())
+    os.chdir(request["folder"])
     if request["program"] in COMMANDS:
         os.environ.clear()
-        os.chdir(request["folder"])
     if request["program"] == "elastane":
         client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), sys.argv[1])
         agent.Commands = lambda: Commands((*client, "coordinator"), (*client, "fork-server"))
