@@ -195,9 +195,9 @@ def api_over():
 
 
 @contextmanager
-def _served(api, port=0):
+def _served(api, port=0, **settings):
     """Serve the API on a real socket, and yield its URL."""
-    config = configure_server(api.app, ControllerSettings(home="", store=""))
+    config = configure_server(api.app, ControllerSettings(home="", store="", **settings))
     config.port = port
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -206,7 +206,7 @@ def _served(api, port=0):
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'https' if settings.get('certificate') else 'http'}://127.0.0.1:{port}"
     finally:
         api.app.state.closing.set()
         server.should_exit = True

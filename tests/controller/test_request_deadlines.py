@@ -2,10 +2,13 @@
 
 import socket
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from elastane.api.run_certificate import CERTIFICATE, build_client_context, create_certificate
+from elastane.api.rundir import RunDir
 from elastane.api.unproven_connections import AdmissionRules
 from elastane.controller import server
 from elastane.controller.rest import connections
@@ -112,11 +115,22 @@ def ended(line):
         return True
 
 
-def test_the_oldest_of_too_many_waiting_connections_is_closed_and_requests_are_answered(
-    api, served, monkeypatch
-):
-    few = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
-    monkeypatch.setattr(server, "build_waiting_rules", lambda _: few)
+@pytest.fixture
+def few(monkeypatch):
+    """Let few connections wait for a request."""
+    rules = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
+    monkeypatch.setattr(server, "build_waiting_rules", lambda _: rules)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """Return a file with a certificate and its key."""
+    create_certificate(RunDir(tmp_path))
+    return str(tmp_path / CERTIFICATE)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_oldest_of_too_many_waiting_connections_is_closed_and_requests_are_answered(api, served):
     with served(api) as url, ExitStack() as crowd:
         at = urlsplit(url).hostname, urlsplit(url).port
         watching = crowd.enter_context(socket.create_connection(at, timeout=10))
@@ -131,6 +145,28 @@ def test_the_oldest_of_too_many_waiting_connections_is_closed_and_requests_are_a
         seen = b""
         while b"seen" not in seen:
             seen += watching.recv(1000)
+
+
+@pytest.mark.usefixtures("few")
+def test_connections_that_begin_no_handshake_count_too(api, served, certificate):
+    with served(api, certificate=certificate, key=certificate) as url, ExitStack() as crowd:
+        at = urlsplit(url).hostname, urlsplit(url).port
+        silent_ones = [crowd.enter_context(socket.create_connection(at)) for _ in range(20)]
+        context = build_client_context(Path(certificate).read_text())
+        with context.wrap_socket(socket.create_connection(at, timeout=10)) as line:
+            line.sendall(request(api))
+            assert line.recv(1000).startswith(b"HTTP/1.1 200")
+            assert all(ended(silent) for silent in silent_ones[:15])
+            line.sendall(request(api))
+            assert line.recv(1000)
+
+
+def test_a_handshake_that_does_not_begin_is_closed_at_the_deadline(api, served, certificate, monkeypatch):
+    monkeypatch.setattr(connections, "ARRIVE_S", SOON_S)
+    with served(api, certificate=certificate, key=certificate) as url:
+        at = urlsplit(url).hostname, urlsplit(url).port
+        with socket.create_connection(at, timeout=10) as line:
+            assert line.recv(100) == b""
 
 
 def test_connections_leave_descriptors_for_the_store_and_the_jobs():

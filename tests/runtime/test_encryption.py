@@ -1,5 +1,6 @@
 """Encrypted connections between workers: they carry the same frames, and nobody on the wire can read them."""
 
+import contextlib
 import os
 import selectors
 import socket
@@ -10,6 +11,7 @@ import pytest
 
 from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import RunDir
+from elastane.api.unproven_connections import AdmissionRules
 from elastane.protocol.messages import State, Vote
 from elastane.runtime.links.connection import PeerConnection
 from elastane.runtime.links.encryption import Encryption, load_encryption
@@ -363,3 +365,19 @@ def test_the_death_of_a_peer_is_noticed(ends, encryption):
     both.meshes[0].close_in_child()
     both.meshes.pop(0)
     both.poll_until(lambda: both.lost == [0])
+
+
+def test_strangers_that_begin_no_handshake_give_way_to_a_peer(ends, encryption):
+    both = ends(encryption, encryption)
+    entrance = both.meshes[0]._entrance
+    entrance.rules = lambda: AdmissionRules(
+        most=8, deadline_s=WAIT_S, least_s=0.0, descriptor_ceiling=1 << 20
+    )
+    address = (FIRST, both.meshes[0].port)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(100):
+            strangers.enter_context(socket.create_connection(address, source_address=(SECOND, 0)))
+        both.dial()
+        both.get_socket()
+        assert 0 < len(entrance._unproven) <= 8
+        exchange(both)

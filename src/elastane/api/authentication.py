@@ -1,7 +1,8 @@
 """The authentication of connections to a run's servers: each sends one HTTP request with the run's secret.
 
 Until then a connection has a deadline and a limit of bytes, and the number of such connections is limited. An
-error on an unproven connection ends only that connection.
+encrypted one counts before its TLS handshake, for which it has the same deadline once more. An error on an
+unproven connection ends only that connection.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -20,10 +22,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from elastane.api.endpoint import build_bearer_header
+from elastane.api.late_handshake import LateHandshake
 from elastane.api.patient_listener import compute_admission_rules, make_patient_listener
 from elastane.api.unproven_connections import RefusalLog, UnprovenConnections
 
 DEADLINE_S = 10.0
+CLOSE_S = 1.0
 LARGEST_REQUEST_BYTES = 64 << 10
 PATH = "/"
 
@@ -46,19 +50,33 @@ class Authenticator:
     Args:
         secret: the secret of the run; every connection presents it as a bearer token.
         pages: answers tickets, and requests for anything but `PATH`; None: there are no pages.
+        context: encrypts the connections; None: they stay on this machine.
     """
 
-    def __init__(self, secret: str, pages: Pages | None = None) -> None:
+    def __init__(
+        self, secret: str, pages: Pages | None = None, context: ssl.SSLContext | None = None
+    ) -> None:
         self._pages = pages
+        self._context = context
         self._unproven: UnprovenConnections[GuardedConnection] = UnprovenConnections(
             compute_admission_rules()
         )
         self._refusals = RefusalLog()
         self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
-    def create_connection(self, *args: Any, **options: Any) -> "GuardedConnection":
+    def create_connection(self, *args: Any, **options: Any) -> "GuardedConnection | LateHandshake":
         """Create a guarded connection, for ``create_connection`` of `websockets`."""
-        return GuardedConnection(self, *args, **options)
+        connection = GuardedConnection(self, *args, **options)
+        if self._context is None:
+            return connection
+        return LateHandshake(
+            connection,
+            self._context,
+            arrive=connection.arrive,
+            depart=partial(self.count, connection),
+            ssl_handshake_timeout=DEADLINE_S,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
 
     def add(self, connection: "GuardedConnection") -> None:
         """Add a new connection; close another one if there are too many."""
@@ -145,6 +163,12 @@ class GuardedConnection(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is None:
+            self.arrive(self.transport)
+
+    def arrive(self, transport: asyncio.Transport) -> None:
+        """Count the TCP connection, which has just been accepted; it may still have to be encrypted."""
+        self.transport = transport
         self._authenticator.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -181,18 +205,17 @@ def serve_authenticated(
     """
     logger = logging.getLogger("websockets.server")
     logger.addFilter(filter_unproven_records)
-    authenticator = Authenticator(secret, pages)
+    authenticator = Authenticator(secret, pages, context)
     return serve(
         handle,
         sock=make_patient_listener(listening),
-        ssl=context,
         # The documentation allows a factory, but the annotation does not.
         create_connection=authenticator.create_connection,  # type: ignore[arg-type]
         process_request=authenticator.authorise,
         open_timeout=DEADLINE_S,
         max_size=largest_bytes,
         logger=logger,
-        close_timeout=1,
+        close_timeout=CLOSE_S,
         compression=None,
     )
 

@@ -210,7 +210,11 @@ def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Conf
         app,
         # The API has no WebSockets. The application refuses such requests.
         ws="none",
-        http=build_protocol(build_waiting_rules(read_descriptor_limit())),
+        # It encrypts the connections itself: uvicorn would count them only after the handshake. Any factory
+        # will do, whatever the annotation says.
+        http=build_protocol(  # type: ignore[arg-type]
+            build_waiting_rules(read_descriptor_limit()), _load_context(settings)
+        ),
         # Uvicorn's lines use the handler of this process, with a timestamp.
         log_config=None,
         log_level="warning",
@@ -220,8 +224,6 @@ def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Conf
         proxy_headers=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=FAREWELL_S,
-        ssl_certfile=settings.certificate or None,
-        ssl_keyfile=settings.key or None,
     )
 
 
@@ -269,8 +271,8 @@ def _open_listener(settings: ControllerSettings) -> socket.socket:
     for file in filter(None, (settings.certificate, settings.key)):
         if not Path(file).is_file():
             raise BadInput(f"there is no file {file}", do="give the paths of the certificate and of its key")
-    if settings.certificate:
-        _check_pair(settings.certificate, settings.key)
+    # The certificate is checked before the controller reports that it is ready.
+    _load_context(settings)
     if not settings.certificate and not _is_loopback(settings.host):
         raise BadInput(
             f"{settings.host} can be reached from other machines, and there is no certificate",
@@ -293,21 +295,25 @@ def _open_listener(settings: ControllerSettings) -> socket.socket:
     return make_patient_listener(listener)
 
 
-def _check_pair(certificate: str, key: str) -> None:
-    """Check that a certificate and its key can be used, before the controller reports that it is ready.
+def _load_context(settings: ControllerSettings) -> ssl.SSLContext | None:
+    """Return the context with the certificate of the controller; None: it has none.
 
     Raises:
-        BadInput: they cannot.
+        BadInput: the certificate and its key cannot be used.
     """
+    if not settings.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # Without this, OpenSSL would ask for a passphrase on the terminal. An empty one opens no key.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
+        context.load_cert_chain(settings.certificate, settings.key, password=str)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{certificate} and {key} are not a certificate and its key ({error})",
+            f"{settings.certificate} and {settings.key} are not a certificate and its key ({error})",
             means="nothing was started",
             do="give two PEM files that this user may read, the key of this certificate without a passphrase",
         ) from error
+    return context
 
 
 def _is_loopback(host: str) -> bool:

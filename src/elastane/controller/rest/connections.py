@@ -2,18 +2,23 @@
 
 A client that sends nothing, or one byte at a time, occupies a connection and a file descriptor, and needs no
 token for that. With enough such connections, no other client could be served. So a request has a deadline.
-When too many connections wait for a request, the oldest of these is closed.
+When too many connections wait for a request, the oldest of these is closed. A TLS handshake is a part of the
+wait for the first request.
 """
 
 import asyncio
+import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from elastane.api.late_handshake import LateHandshake
 from elastane.api.unproven_connections import AdmissionRules, UnprovenConnections
 from elastane.controller.rest.problems import make_problem
 
@@ -37,13 +42,33 @@ def build_waiting_rules(descriptors: int) -> AdmissionRules:
     )
 
 
-def build_protocol(rules: AdmissionRules) -> "type[DeadlineProtocol]":
-    """Build the protocol of one server, which counts all of its connections together."""
+def build_protocol(
+    rules: AdmissionRules, context: ssl.SSLContext | None = None
+) -> Callable[..., asyncio.Protocol]:
+    """Build the protocol of one server, which counts all of its connections together.
+
+    Args:
+        rules: for the connections that wait for a request.
+        context: encrypts the connections; None: they stay on this machine.
+    """
 
     class ServerProtocol(DeadlineProtocol):
         waiting = UnprovenConnections(rules)
 
-    return ServerProtocol
+    if context is None:
+        return ServerProtocol
+
+    def create_encrypted(**options: Any) -> LateHandshake:
+        connection = ServerProtocol(**options)
+        return LateHandshake(
+            connection,
+            context,
+            arrive=connection.arrive,
+            depart=connection.depart,
+            ssl_handshake_timeout=ARRIVE_S,
+        )
+
+    return create_encrypted
 
 
 class DeadlineProtocol(H11Protocol):
@@ -58,8 +83,18 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is None:
+            self.arrive(transport)
+
+    def arrive(self, transport: asyncio.Transport) -> None:
+        """Count the TCP connection, which has just been accepted; it may still have to be encrypted."""
+        self.transport = transport
         self._start_deadline()
         self._count_waiting()
+
+    def depart(self, _reason: str) -> None:
+        """Forget a connection whose handshake has failed."""
+        self._stop_deadline()
 
     def data_received(self, data: bytes) -> None:
         self._start_deadline()
@@ -112,9 +147,12 @@ class DeadlineProtocol(H11Protocol):
         if oldest is not None:
             oldest.transport.abort()
 
+    def _close(self) -> None:
+        self.transport.close()
+
     def _start_deadline(self) -> None:
         if self._late is None:
-            self._late = self.loop.call_later(ARRIVE_S, self.transport.close)
+            self._late = self.loop.call_later(ARRIVE_S, self._close)
 
     def _stop_deadline(self) -> None:
         self.waiting.discard(self)
