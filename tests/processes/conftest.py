@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from .attempts import Attempts
+from .networks import Networks, NoNetworks
+from .skipping import skip_except_in_ci
 from .stage import EndedRun, Stage
 
 
@@ -37,6 +39,16 @@ def assert_equals_reference(play_reference: Callable[..., EndedRun]) -> Callable
         assert not ended.find_events("worker.failed"), ended.describe()
 
     return check
+
+
+@pytest.fixture
+def networks() -> Iterator[Networks]:
+    """A hub and two machines, each with a network of its own."""
+    try:
+        with Networks(2) as made:
+            yield made
+    except NoNetworks as error:
+        skip_except_in_ci(str(error))
 
 
 @pytest.fixture

@@ -11,20 +11,10 @@ import pytest
 from elastane.api.rundir import RunDir
 
 from .machines import FIRST, Machines
-from .networks import Networks, NoNetworks
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 ELASTANE = [sys.executable, "-P", "-m", "elastane"]
 OPTIONS = ("--encrypt", "--transport", "tcp")
-
-
-@pytest.fixture
-def networks():
-    try:
-        with Networks(2) as made:
-            yield made
-    except NoNetworks as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

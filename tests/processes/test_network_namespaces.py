@@ -10,20 +10,10 @@ from elastane.api.membership import SILENCE_S
 from elastane.api.rundir import RunDir
 
 from .machines import FIRST, Machines
-from .networks import Networks, NoNetworks
 from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 ELASTANE = [sys.executable, "-P", "-m", "elastane"]
-
-
-@pytest.fixture
-def networks():
-    try:
-        with Networks(2) as made:
-            yield made
-    except NoNetworks as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from elastane.claims.urls import find_claims, open_claim_list
 from elastane.protocol.tree import expand_spans
 from elastane.recipes.traffic import count_node_traffic
 
+from .skipping import skip_except_in_ci
 from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
@@ -225,11 +226,13 @@ def test_two_copies_survive_the_death_of_a_whole_machine(stage, assert_equals_re
     assert ended.find_events("run.resumed") == []
 
 
-def can_hide_processes():
-    """Return whether this system lets a user begin a namespace of process ids."""
+@pytest.fixture(scope="module")
+def process_namespaces():
+    """Check that this system lets a user begin a namespace of process ids."""
     with contextlib.suppress(FileNotFoundError):
-        return not subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode
-    return False
+        if not subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode:
+            return
+    skip_except_in_ci("this system allows no namespaces of process ids to users")
 
 
 def count_mapped_sums(pid):
@@ -238,7 +241,7 @@ def count_mapped_sums(pid):
     return len({line.split()[4] for line in lines if "memfd:elastane-slot-0" in line})
 
 
-@pytest.mark.skipif(not can_hide_processes(), reason="no namespaces of process ids")
+@pytest.mark.usefixtures("process_namespaces")
 def test_workers_share_memory_within_a_machine_and_use_tcp_between_machines(stage, assert_equals_reference):
     async def disturb(run):
         await run.wait_for_step(1)
@@ -290,7 +293,7 @@ def count_wire_bytes(ended, nodes):
     return full
 
 
-@pytest.mark.skipif(not can_hide_processes(), reason="no namespaces of process ids")
+@pytest.mark.usefixtures("process_namespaces")
 @pytest.mark.parametrize("workers", [2, 4])
 def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, workers):
     members = (*range(workers), *range(100, 100 + workers))

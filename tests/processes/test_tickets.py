@@ -11,6 +11,7 @@ import pytest
 
 from elastane.api.ticket_files import list_tickets
 
+from .skipping import skip_except_in_ci
 from .stage import find_members
 
 pytestmark = pytest.mark.processes
@@ -67,7 +68,7 @@ def test_a_user_commands_a_run_from_a_machine_without_its_directory(
     stage, assert_equals_reference, tmp_path_factory
 ):
     if subprocess.run([*WITHOUT_DIRECTORY, "/mnt", "true"], check=False).returncode:
-        pytest.skip("this system forbids mounts in user namespaces")
+        skip_except_in_ci("this system forbids mounts in user namespaces")
     home = tmp_path_factory.mktemp("visitor")
     followers = []
 
