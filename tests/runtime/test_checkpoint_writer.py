@@ -1,6 +1,7 @@
 """A worker copies its part of a checkpoint at one moment, writes it later, and publishes the checkpoint."""
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -352,3 +353,24 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     assert (part.writers, part.attempt) == ((0,), 1)
     assert writers.publish(5).error == ""
     assert writers.catalog.verify(format_checkpoint_name(5)) == ()
+
+
+def test_a_writer_keeps_a_priority_that_is_lower_than_its_usual_one(tmp_path):
+    """Only root may raise it, so the thread of another user's writer would end."""
+    found = []
+
+    def write():
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        before = {*threading.enumerate()}
+        writers = Writers(tmp_path)
+        writers.take_snapshot(5)
+        writers.commit()
+        writers.wait_until(5, "written")
+        started = [one for one in threading.enumerate() if one not in before]
+        found.extend(os.getpriority(os.PRIO_PROCESS, one.native_id) for one in started)
+
+    # A new thread takes its priority from the one that starts it.
+    writing = threading.Thread(target=write)
+    writing.start()
+    writing.join()
+    assert set(found) == {19}

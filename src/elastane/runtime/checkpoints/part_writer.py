@@ -114,7 +114,9 @@ class PartWriter:
             self._report_refusal(False)
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICE)
+        # Users may have started the run with an even lower priority, which only root may raise.
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, max(WRITER_NICE, os.getpriority(os.PRIO_PROCESS, own)))
         while True:
             with self._state:
                 self._state.wait_for(lambda: bool(self._queue))
