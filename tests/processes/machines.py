@@ -60,12 +60,15 @@ class Machines:
                 networks.wrap_command(0, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
 
-    def begin(self, *script_options: str, start: int = 2, options: Sequence[str] = ()) -> None:
+    def begin(
+        self, *script_options: str, start: int = 2, options: Sequence[str] = (), network: int = 0
+    ) -> None:
         """Begin the run on the first machine."""
-        address = "127.0.0.2" if self._networks is None else "10.77.1.1"
+        inside = f"10.77.{network}.2" if network else "10.77.1.1"
+        address = "127.0.0.2" if self._networks is None else inside
         self._start(
             FIRST,
-            0,
+            network,
             *("run", "--listen", address, "--workers", "1:8", "--start", str(start)),
             *("--digest-every", "5", "--run-dir", str(self.run_dir.root), *options),
             *(str(SCRIPTS / "training.py"), *script_options),

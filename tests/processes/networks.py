@@ -4,9 +4,15 @@ Each machine has a user namespace too, so no worker can read the memory of anoth
 between machines. No root is needed where the system allows user namespaces.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +45,42 @@ async def main():
 asyncio.run(main())
 """
 """Publishes ports of a machine at an address of the hub, as container engines do."""
+SLOW_LINK = """
+import ctypes, fcntl, os, queue, struct, sys, threading, time
+
+delay_s = float(sys.argv[3])
+
+def open_end(name):
+    end = os.open("/dev/net/tun", os.O_RDWR)
+    # TUNSETIFF, with IFF_TUN and IFF_NO_PI
+    fcntl.ioctl(end, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
+    return end
+
+def deliver(end, packets):
+    while True:
+        due_s, packet = packets.get()
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        try:
+            os.write(end, packet)
+        except OSError:
+            pass  # the link is cut
+
+def carry(begin, end):
+    packets = queue.SimpleQueue()
+    threading.Thread(target=deliver, args=(end, packets)).start()
+    while True:
+        packet = os.read(begin, 1 << 16)
+        packets.put((time.monotonic() + delay_s, packet))
+
+here = open_end(sys.argv[1])
+if ctypes.CDLL(None).setns(os.open(f"/proc/{sys.argv[2]}/ns/net", os.O_RDONLY), 0):
+    sys.exit("cannot enter the other network")
+there = open_end("wire")
+print("up", flush=True)
+threading.Thread(target=carry, args=(there, here)).start()
+carry(here, there)
+"""
+"""A link whose packets arrive late; not every kernel has the queueing discipline ``netem``."""
 HOLD = ("sh", "-c", "echo up; exec sleep 3600")
 HIDDEN = ("unshare", "--map-root-user")
 """Begins a command: processes of other machines cannot read the memory of this one."""
@@ -55,14 +97,18 @@ class Networks:
 
     Args:
         machines: the number of machines beside the hub.
+        delay_s: how long a packet takes between a machine and the hub.
     """
 
-    def __init__(self, machines: int) -> None:
+    def __init__(self, machines: int, delay_s: float = 0.0) -> None:
         self._holders: list[subprocess.Popen[bytes]] = []
+        self._sleepers: list[int] = []
+        """The process in the namespaces of each machine, the hub's first; nsenter and unshare become it."""
+        self._delay_s = delay_s
         if shutil.which("ip") is None:
             raise NoNetworks("the program `ip` is not installed (package iproute2)")
         try:
-            self._hold([*HIDDEN, "--net", *HOLD])
+            self._sleepers.append(self._hold([*HIDDEN, "--net", *HOLD]))
             self._run(0, "ip", "link", "set", "lo", "up")
             # Rules come before the delivery to the hub itself, so that they can block that too.
             self._run(0, "ip", "rule", "add", "lookup", "local", "pref", "100")
@@ -75,9 +121,15 @@ class Networks:
             raise
 
     def _add_machine(self, number: int) -> None:
-        self._hold(self._enter(0, [*HIDDEN, "--net", *HOLD]))
-        pid, link = str(self._find_sleeper(number)), f"to{number}"
-        self._run(0, "ip", "link", "add", link, "type", "veth", "peer", "name", "wire", "netns", pid)
+        self._sleepers.append(self._hold(self._enter(0, [*HIDDEN, "--net", *HOLD])))
+        pid, link = str(self._sleepers[number]), f"to{number}"
+        if self._delay_s:
+            self._hold(
+                self._enter(0, [sys.executable, "-c", SLOW_LINK, link, pid, str(self._delay_s)]),
+                "this system allows users no TUN devices, which links with a delay need",
+            )
+        else:
+            self._run(0, "ip", "link", "add", link, "type", "veth", "peer", "name", "wire", "netns", pid)
         self._run(0, "ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
         self._run(0, "ip", "link", "set", link, "up")
         for words in (
@@ -88,27 +140,65 @@ class Networks:
         ):
             self._run(number, "ip", *words)
 
-    def _hold(self, command: list[str]) -> None:
+    def _hold(
+        self, command: list[str], why: str = "this system allows no network namespaces to users"
+    ) -> int:
+        """Keep a command running, and return its process id.
+
+        Raises:
+            NoNetworks: it does not say that it is up, for this reason.
+        """
         holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self._holders.append(holder)
         if holder.stdout is None or holder.stdout.readline() != b"up\n":
-            raise NoNetworks("this system allows no network namespaces to users")
-
-    def _find_sleeper(self, machine: int) -> int:
-        """Return the process in the namespaces of a machine; nsenter and unshare become it."""
-        return self._holders[machine].pid
+            raise NoNetworks(why)
+        return holder.pid
 
     def _run(self, machine: int, *command: str) -> None:
         subprocess.run(self._enter(machine, list(command)), check=True, capture_output=True)
 
     def _enter(self, machine: int, command: list[str]) -> list[str]:
-        target = f"--target={self._find_sleeper(machine)}"
+        target = f"--target={self._sleepers[machine]}"
         return ["nsenter", target, "--user", "--preserve-credentials", "--net", *command]
 
     def wrap_command(self, machine: int, command: list[str]) -> list[str]:
         """Return the command line that runs a command on a machine; 0 is the hub. It keeps its process id."""
         # The owner of the hub's user namespace may look into those of the machines, which lie within it.
         return self._enter(machine, command if machine else [*HIDDEN, *command])
+
+    def list_processes(self, machine: int) -> set[int]:
+        """Return all processes on a machine, but not those that hold its network."""
+        network = self._find_network(self._sleepers[machine])
+        holders = {holder.pid for holder in self._holders}
+        found = {int(entry.name) for entry in Path("/proc").glob("[0-9]*")} - holders
+        return {pid for pid in found if self._find_network(pid) == network}
+
+    def _find_network(self, pid: int) -> Path | None:
+        # Processes come and go, and some belong to other users.
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/ns/net").readlink()
+        return None
+
+    def signal(self, machine: int, number: signal.Signals) -> None:
+        """Send a signal to every process on a machine, also to those that start meanwhile."""
+        reached: set[int] = set()
+        while new := self.list_processes(machine) - reached:
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            reached |= new
+
+    def part(self, some: Sequence[int], others: Sequence[int]) -> None:
+        """Let no packet pass between two groups of machines; the hub reaches both."""
+        for one, other in product(some, others):
+            self.block(one, other)
+            self.block(other, one)
+
+    def unite(self, some: Sequence[int], others: Sequence[int]) -> None:
+        """Undo a `part` with the same arguments."""
+        for one, other in product(some, others):
+            self.unblock(one, other)
+            self.unblock(other, one)
 
     def block(self, sender: int, receiver: int, ports: PORTS | None = None) -> None:
         """Let packets from one machine to another one vanish; packets the other way arrive.
