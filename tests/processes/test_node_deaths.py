@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import NUMBERS_AT_ONCE
 from elastane.api.rundir import RunDir
 
@@ -197,6 +198,40 @@ def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_e
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 0", "worker 1"]
 
 
+def interrupt(machines, node):
+    """Press Ctrl-C in ``elastane join``."""
+    machines.signal(machines.list_pids(node)[:1], signal.SIGINT)
+    log = machines.run_dir.root.parent / f"{node}.log"
+    wait_until(
+        lambda: "press Ctrl-C again to end at once" in log.read_text(), "the command says what follows"
+    )
+
+
+def test_ctrl_c_in_elastane_join_drains_the_machine(machines, assert_equals_reference):
+    begin_with(machines, "b")
+    interrupt(machines, "b")
+    assert machines.wait("b") == 0
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("node.left") == ["node b"]
+    assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+
+
+def test_a_second_ctrl_c_in_elastane_join_ends_the_machine_at_once(machines, assert_equals_reference):
+    machines.begin("--steps=40", "--paced-from=5")
+    machines.wait_for_members(FIRST, 2)
+    join_each(machines, ["b"])
+    # Its worker could leave at a commit only, and there is none.
+    interrupt(machines, "b")
+    interrupt(machines, "b")
+    assert machines.wait("b") == ExitCode.STOPPED_BY_USER
+    machines.stop_pacing()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == [f"worker {NUMBERS_AT_ONCE}"]
+
+
 def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
     machines, assert_equals_reference
 ):
@@ -212,27 +247,3 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
     ended = machines.end("c" if killed == "b" else "b")
     assert_equals_reference(ended)
     assert machines.run_dir.report.exists()
-
-
-@pytest.mark.long
-# Ten deaths alone take two and a half minutes.
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("series", range(5))
-def test_the_machine_in_charge_dies_ten_times(series, machines, assert_equals_reference):
-    """Together fifty deaths of the coordinator's machine, each with other workers and another age."""
-    machines.begin("--seconds=0.08", "--steps=900", start=1 + series % 2)
-    machines.wait_for_members(FIRST, 1 + series % 2)
-    names = [f"m{number}" for number in range(11)]
-    # With an even number of workers the smaller part must wait for the larger one; with three it need not.
-    machines.join(names[0], slots=1 + series % 3)
-    machines.wait_for_members(names[0], 1 + series % 3)
-    killed = []
-    for name in names[1:]:
-        machines.join(name)
-        machines.wait_for_members(name)
-        killed.append(machines.find_in_charge())
-        machines.kill(killed[-1])
-        machines.wait_for("node.lost", f"node {killed[-1]}" if killed[-1] else "the first node")
-    assert len({*killed}) == 10
-    machines.hurry()
-    assert_equals_reference(machines.end(machines.find_in_charge()))
