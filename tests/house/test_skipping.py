@@ -1,4 +1,4 @@
-"""In CI no test is skipped for want of a namespace or an emulator."""
+"""In CI no test is skipped for want of a namespace."""
 
 from pathlib import Path
 

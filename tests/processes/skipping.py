@@ -1,4 +1,4 @@
-"""Tests that need namespaces or an emulator say so where there are none; in CI they fail."""
+"""Tests that need namespaces say so where there are none; in CI they fail."""
 
 import os
 from typing import NoReturn

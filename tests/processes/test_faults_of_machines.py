@@ -13,6 +13,7 @@ from elastane.api.rundir import RunDir
 
 from .machines import FIRST, Machines
 from .networks import Networks, NoNetworks
+from .skipping import skip_except_in_ci
 from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -28,7 +29,7 @@ def networks(request):
         with Networks(*getattr(request, "param", (3,))) as made:
             yield made
     except NoNetworks as error:
-        pytest.skip(str(error))
+        skip_except_in_ci(str(error))
 
 
 @pytest.fixture

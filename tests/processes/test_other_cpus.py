@@ -24,7 +24,6 @@ from elastane.agent.processes import Commands
 from elastane.api.machine_address import MachineAddress
 from elastane.api.rundir import RunDir
 
-from .skipping import skip_except_in_ci
 from .stage import SCRIPTS, EndedRun, LiveRun
 
 EMULATOR = shutil.which("qemu-x86_64")
@@ -39,14 +38,8 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates models of x86-64 only"),
-    pytest.mark.usefixtures("emulator"),
+    pytest.mark.skipif(EMULATOR is None, reason="qemu-x86_64 is not installed (package qemu-user)"),
 ]
-
-
-@pytest.fixture(scope="module")
-def emulator() -> None:
-    if EMULATOR is None:
-        skip_except_in_ci("qemu-x86_64 is not installed (package qemu-user)")
 
 
 def compute_digests(numerics: str, model: str) -> dict[str, str]:
