@@ -1,10 +1,12 @@
 """The source of a pretrained model: a folder, or a name on the hub that is downloaded once, before a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from elastane.api.errors import BadField
 from elastane.api.extras import require_for_import
+from elastane.api.safe_text import fold_text
 from elastane.api.untrusted_data import Malformed, decode_object, read_bytes
 
 FIELD = "model.from"
@@ -12,6 +14,9 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """The files of a model on the hub that a run needs; no code is among them."""
 LARGEST_CONFIG_BYTES = 4 << 20
+QUANTIZATION = "quantization_config"
+MXFP4 = "mxfp4"
+"""The quantization of the published GPT-OSS, the only one that is undone when a model is loaded."""
 
 
 def locate_model(source: str) -> Path:
@@ -56,11 +61,39 @@ def read_pretrained_config(folder: Path) -> dict[str, Any]:
             do="copy the .safetensors files into it; or write model.config, to start from random weights",
         )
     try:
-        return decode_object(read_bytes(config, LARGEST_CONFIG_BYTES))
+        found = decode_object(read_bytes(config, LARGEST_CONFIG_BYTES))
     except (OSError, Malformed) as error:
         raise BadField(
             FIELD, f"{config} cannot be read: {error}", do="restore the file, or name another folder"
         ) from error
+    _check_quantization(folder, find_quantization(found))
+    return found
+
+
+def find_quantization(config: Mapping[str, Any]) -> str:
+    """Return the method by which the weights of a model are quantized; empty: they are plain.
+
+    Args:
+        config: the content of its ``config.json``.
+    """
+    # A model of texts and images has the entry in its text part.
+    for part in (config, config.get("text_config")):
+        entry = part.get(QUANTIZATION) if isinstance(part, Mapping) else None
+        if entry:
+            method = entry.get("quant_method") if isinstance(entry, Mapping) else None
+            return str(method or "an unknown method")
+    return ""
+
+
+def _check_quantization(folder: Path, method: str) -> None:
+    if method in ("", MXFP4):
+        return
+    raise BadField(
+        FIELD,
+        f"{folder} has quantized weights: {fold_text(method, 40)}",
+        means=f"only plain weights can be trained; of quantized ones a run can restore those in {MXFP4}",
+        do="name the same model with plain weights (bfloat16 or float32), from which this one was quantized",
+    )
 
 
 def download_model(name: str) -> Path:

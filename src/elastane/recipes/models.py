@@ -1,12 +1,14 @@
 """The models of recipes: classes of ``transformers``, unmodified, with random or pretrained weights."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from elastane.recipes.families import FAMILIES
+from elastane.recipes.model_source import MXFP4, find_quantization, read_pretrained_config
 from elastane.recipes.recipe import LoraSpec, ModelSpec, Recipe
 
 TOKEN_NAMES = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -56,16 +58,24 @@ def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
 
 
 def load_model(source: str, dtype: str) -> Any:
-    """Return a pretrained model.
+    """Return a pretrained model with plain weights.
 
     Args:
-        source: a folder on this machine; `elastane.recipes.model_source` has checked it.
+        source: a folder on this machine.
         dtype: of the weights.
+
+    Raises:
+        BadField: the weights are quantized, and not in MXFP4.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.utils.quantization_config import Mxfp4Config
 
+    options: dict[str, Any] = {}
+    if find_quantization(read_pretrained_config(Path(source))) == MXFP4:
+        # By default transformers keeps the experts quantized where its kernels are installed, and frozen.
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
     return AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False
+        source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False, **options
     )
 
 
