@@ -6,12 +6,17 @@ import re
 import httpx
 import pytest
 from huggingface_hub import errors
+from huggingface_hub.utils import filter_repo_objects
 
 from elastane.api.errors import BadField
-from elastane.recipes import model_source
-from elastane.recipes.model_source import download_model, locate_model, read_pretrained_config
-from elastane.recipes.recipe_files import is_path
-from elastane.recipes.resolution import load_recipe, resolve_recipe
+from elastane.recipes.model_source import (
+    download_config,
+    download_model,
+    locate_model,
+    read_pretrained_config,
+)
+from elastane.recipes.recipe_files import find_published_sizes, is_path, list_recipes
+from elastane.recipes.resolution import load_recipe, resolve_recipe, resolve_without_download
 
 
 @pytest.fixture
@@ -69,6 +74,7 @@ def test_a_missing_folder_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("error", "words", "do"),
     [
+        (errors.RemoteEntryNotFoundError, "org/model has no config.json", "for transformers"),
         (errors.GatedRepoError, "org/model is a gated model", "accept the licence"),
         (errors.RepositoryNotFoundError, "the hub has no model org/model", "correct the name"),
         (errors.LocalEntryNotFoundError, "cannot be downloaded", "check the network"),
@@ -79,10 +85,11 @@ def test_the_answers_of_the_hub_are_explained(monkeypatch, error, words, do):
     def refuse(*_args, **_options):
         raise make_error(error)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(BadField, match=re.escape(words)) as refused:
-        download_model("org/model")
-    assert do in refused.value.do
+    for function, download in (("snapshot_download", download_model), ("hf_hub_download", download_config)):
+        monkeypatch.setattr(f"huggingface_hub.{function}", refuse)
+        with pytest.raises(BadField, match=re.escape(words)) as refused:
+            download("org/model")
+        assert do in refused.value.do
 
 
 def make_error(kind):
@@ -93,14 +100,73 @@ def make_error(kind):
     return kind("refused")
 
 
-def test_only_weights_and_texts_are_downloaded(monkeypatch, tmp_path):
-    asked = {}
-    monkeypatch.setattr(
-        "huggingface_hub.snapshot_download", lambda name, **options: asked.update(options) or str(tmp_path)
-    )
-    assert locate_model("org/model") == tmp_path
-    assert asked == {"allow_patterns": list(model_source.DOWNLOADED)}
-    assert not any(pattern.endswith(".py") for pattern in model_source.DOWNLOADED)
+def test_only_the_weights_and_texts_of_one_format_are_downloaded(monkeypatch, folder):
+    wanted = [
+        "config.json", "generation_config.json", "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json", "tokenizer.json", "tokenizer.model", "merges.txt",
+        "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+    ]  # fmt: skip
+    others = [
+        "original/model.safetensors", "original/config.json", "original/consolidated.00.pth",
+        "original/tokenizer.model", "metal/model.bin", "onnx/a/vocab.txt", "consolidated.safetensors",
+        "consolidated-00001-of-00002.safetensors", "modeling_own.py", "README.md",
+    ]  # fmt: skip
+    fetched = []
+
+    def download(name, **patterns):
+        assert name == "org/model"
+        fetched.extend(filter_repo_objects(sorted(wanted + others), **patterns))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: str(folder / "config.json"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert locate_model("org/model") == folder
+    assert fetched == sorted(wanted)
+
+
+def test_weights_of_the_hub_that_cannot_be_trained_are_not_downloaded(monkeypatch, folder):
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: str(folder / "config.json"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("downloaded"))
+    with pytest.raises(BadField, match="quantized weights: gptq"):
+        locate_model("org/model")
+
+
+def test_a_recipe_that_was_not_downloaded_names_its_model_as_before(monkeypatch, tmp_path):
+    refuse_downloads(monkeypatch)
+    recipe = load_recipe("llama-3.1-8b-lora", (), tmp_path)
+    settled = resolve_without_download(recipe)
+    assert (settled.model.source, settled.model.config) == ("meta-llama/Llama-3.1-8B", {})
+    assert settled.data == recipe.data
+    # Its sizes are in the catalog, so its context is checked without a download.
+    with pytest.raises(BadField, match="200000 is longer than the 131072 positions"):
+        resolve_without_download(load_recipe("llama-3.1-8b-lora", ["batch.context=200000"], tmp_path))
+    # Those of another model are not, and llama-tiny has the shorter context of its own sizes.
+    other = load_recipe("llama-tiny", ["model.from=org/model", "batch.context=1000"], tmp_path)
+    assert resolve_without_download(other).model.source == "org/model"
+
+
+def test_a_recipe_of_a_folder_is_resolved_without_a_download(monkeypatch, folder):
+    refuse_downloads(monkeypatch)
+    recipe = load_recipe("llama-tiny", ["model.from=./model", "batch.context=64"], folder.parent)
+    assert resolve_without_download(recipe) == resolve_recipe(recipe)
+
+
+def refuse_downloads(monkeypatch):
+    for function in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(f"huggingface_hub.{function}", lambda *_, **__: pytest.fail("downloaded"))
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if "-tiny" not in name])
+def test_the_sizes_of_each_model_that_the_catalog_names_are_in_it(name, tmp_path):
+    recipe = load_recipe(name, (), tmp_path)
+    if recipe.model.source:
+        found = find_published_sizes(recipe.model.source)
+        assert (found.family, found.config) == (recipe.model.family, recipe.model.config)
+
+
+def test_the_catalog_has_no_sizes_of_other_models():
+    assert find_published_sizes("org/model") is None
 
 
 @pytest.mark.parametrize(

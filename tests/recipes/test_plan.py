@@ -291,6 +291,56 @@ def test_the_command_prints_its_plan(monkeypatch, tmp_path):
     assert "invalid devices: 'many'" in refused.stderr
 
 
+def plan_with_source(name, source, *options):
+    typed = ["recipe", "plan", name, "--devices", "1", "--flops", "1e12", "--set", f"model.from={source}"]
+    return CliRunner().invoke(app, [*typed, *options])
+
+
+def test_a_plan_is_for_the_model_that_was_typed(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: pytest.fail("downloaded"))
+    # The catalog has the sizes of this model, in another recipe and of another family.
+    page = plan_with_source("llama-3.1-8b-lora", "Qwen/Qwen3-0.6B-Base", "--json")
+    assert page.exit_code == 0, page.output
+    planned = json.loads(page.stdout)
+    assert planned["parameters"] - planned["trained"] == 596_049_920
+
+
+def test_a_plan_reads_the_configuration_of_another_model_of_the_hub(monkeypatch, tmp_path):
+    build_config("llama", 2).save_pretrained(tmp_path)
+    asked = []
+
+    def download(*words):
+        asked.append(words)
+        return str(tmp_path / "config.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    found = describe_model_only(load("llama-3.1-8b-lora", "model.from=org/model"))
+    assert asked == [("org/model", "config.json")]
+    model = transformers.AutoModelForCausalLM.from_config(build_config("llama", 2))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    measures = measure_model(found)
+    assert measures.parameters - measures.trained == parameters
+    # A folder needs no weights either.
+    in_folder = describe_model_only(load("llama-3.1-8b-lora", f"model.from={tmp_path}"))
+    assert measure_model(in_folder) == measures
+
+
+def test_a_plan_for_a_model_that_cannot_be_read_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_):
+        raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    refused = plan_with_source("llama-tiny", "org/model")
+    assert refused.exit_code == 2
+    assert "the model org/model cannot be downloaded" in " ".join(refused.stderr.split())
+    assert "check the network" in refused.stderr
+    refused = plan_with_source("llama-tiny", "./gone")
+    assert refused.exit_code == 2
+    assert "model.from: no such folder" in " ".join(refused.stderr.split())
+
+
 def test_a_plan_for_several_nodes_counts_what_leaves_one(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     typed = ["recipe", "plan", "llama-tiny", "--devices", "4", "--flops", "1e12"]

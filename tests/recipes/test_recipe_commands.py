@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ training: {steps: 4, warmup_steps: 1}
 evaluation: {every: 0, samples: 2, sample_tokens: 4}
 workers: {min: 1, max: 2}
 """
+
+COMMIT = "0" * 40
 
 
 @pytest.fixture
@@ -126,6 +129,70 @@ def test_a_mistake_is_refused_before_anything_is_written(folder, command, words,
     assert what in " ".join(refused.stderr.split())
     assert do in " ".join(refused.stderr.split())
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.fixture
+def no_downloads(monkeypatch):
+    for function in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(f"huggingface_hub.{function}", lambda *_, **__: pytest.fail("downloaded"))
+
+
+@pytest.mark.parametrize("source", ["meta-llama/Llama-3.1-8B", "org/model"])
+def test_an_ejected_recipe_names_its_model_of_the_hub_and_downloads_nothing(folder, no_downloads, source):
+    ejected = invoke("eject", "llama-3.1-8b-lora", "mine", "--set", f"model.from={source}")
+    assert ejected.exit_code == 0, ejected.output
+    written = read_recipe("mine/recipe.yaml")
+    assert (written.model.source, written.model.config, written.data.tokenizer) == (source, {}, "")
+
+
+def test_a_job_of_a_dry_run_names_its_model_of_the_hub_and_downloads_nothing(folder, no_downloads):
+    submitted = invoke("submit", "llama-3.1-8b-lora", "--dry-run")
+    assert submitted.exit_code == 0, submitted.output
+    (inline,) = read_yaml(submitted.stdout)["args"]
+    assert read_recipe(inline).model.source == "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.processes
+def test_an_ejected_script_finds_its_model_by_its_name_and_trains_the_same_bytes(
+    home, tmp_path, monkeypatch, tokenizer
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(OWN)
+    # The cache of the hub, as after a download.
+    snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / COMMIT
+    write_tiny_model(tokenizer, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # A warm process of the tests has read the settings of the hub before this test.
+    elastane, source = [sys.executable, "-m", "elastane"], ("--set", "model.from=org/model")
+    run_command([*elastane, "recipe", "run", "own.yaml", "--name", "of-the-hub", "--seed", "5", *source])
+    run_command([*elastane, "recipe", "eject", "own.yaml", "mine", *source])
+    assert read_recipe("mine/recipe.yaml").model.source == "org/model"
+    options = ("--name", "ejected-from-it", "--seed", "5", "--workers", "1")
+    run_command([*elastane, "run", *options, "mine/train.py", str(tmp_path / "mine" / "recipe.yaml")])
+    whole, ejected = home / "runs" / "of-the-hub", home / "runs" / "ejected-from-it"
+    assert read_recipe(str(whole / "recipe.yaml")).model.source == str(snapshot)
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (whole / name).read_bytes() == (ejected / name).read_bytes()
+    assert (whole / "model.safetensors").read_bytes() != (snapshot / "model.safetensors").read_bytes()
+
+
+def write_tiny_model(tokenizer, folder: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    config = AutoConfig.for_model("llama", vocab_size=len(tokenizer), **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @pytest.mark.processes

@@ -12,7 +12,7 @@ from elastane.api.documents import format_yaml, read_yaml
 from elastane.api.errors import BadField, BadInput
 from elastane.api.extras import require_for_import
 from elastane.api.untrusted_data import Malformed, read_bytes
-from elastane.recipes.recipe import Recipe
+from elastane.recipes.recipe import ModelSpec, Recipe
 
 CATALOG = Path(__file__).with_name("catalog")
 SUFFIXES = (".yaml", ".yml")
@@ -81,6 +81,18 @@ def merge_documents(below: Mapping[str, Any], above: Mapping[str, Any]) -> Docum
         else:
             merged[name] = value
     return merged
+
+
+def find_published_sizes(source: str) -> ModelSpec | None:
+    """Return the family and the sizes of a model of the hub; None: the catalog does not have it.
+
+    Args:
+        source: its name on the hub.
+    """
+    for path in sorted(CATALOG.glob("*.yaml")):
+        if _read_mapping(path).get("model", {}).get("from") == source:
+            return parse_recipe(load_document(path)).model
+    return None
 
 
 def make_paths_absolute(document: Document, folder: Path) -> Document:

@@ -8,11 +8,11 @@ import msgspec
 from elastane.api.errors import BadField, BadInput
 from elastane.api.extras import require_for_import
 from elastane.recipes.families import FAMILIES
-from elastane.recipes.model_source import locate_model, read_pretrained_config
+from elastane.recipes.model_source import is_on_hub, locate_model, read_pretrained_config
 from elastane.recipes.overrides import apply_overrides
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import check_recipe
-from elastane.recipes.recipe_files import find_recipe, load_document, parse_recipe
+from elastane.recipes.recipe_files import find_published_sizes, find_recipe, load_document, parse_recipe
 
 SCRIPTS = {
     "pretrain": "elastane.recipes.scripts.train",
@@ -64,6 +64,22 @@ def resolve_recipe(recipe: Recipe) -> Recipe:
     resolved = msgspec.structs.replace(recipe, model=model, data=data)
     check_recipe(resolved, config)
     return resolved
+
+
+def resolve_without_download(recipe: Recipe) -> Recipe:
+    """Return a recipe that names its model of the hub as before, after the checks that need no download.
+
+    Its training script resolves it with `resolve_recipe`. A recipe of another model is resolved here.
+
+    Raises:
+        BadField: a value is invalid; nothing was written.
+    """
+    if not is_on_hub(recipe.model.source):
+        return resolve_recipe(recipe)
+    sizes = find_published_sizes(recipe.model.source)
+    recipe = msgspec.structs.replace(recipe, model=msgspec.structs.replace(recipe.model, config={}))
+    check_recipe(recipe, {} if sizes is None else sizes.config)
+    return recipe
 
 
 def fails_alike(document: dict[str, object], error: BadField) -> bool:

@@ -7,7 +7,7 @@ import typer
 
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_files import list_recipes
-from elastane.recipes.resolution import load_recipe, resolve_recipe
+from elastane.recipes.resolution import load_recipe
 
 
 def complete_recipes(typed: str) -> list[str]:
@@ -37,11 +37,6 @@ Changes: TypeAlias = Annotated[
 def read_typed_recipe(named: str, changes: list[str] | None) -> Recipe:
     """Return the recipe that was typed, with the typed changes."""
     return load_recipe(named, changes or (), Path.cwd())
-
-
-def resolve_typed_recipe(named: str, changes: list[str] | None) -> Recipe:
-    """Return the recipe that was typed, complete and checked."""
-    return resolve_recipe(read_typed_recipe(named, changes))
 
 
 def get_stem(named: str) -> str:

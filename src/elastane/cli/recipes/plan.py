@@ -12,8 +12,10 @@ from elastane.cli.devices import count_devices
 from elastane.cli.option_values import read_size_bytes
 from elastane.cli.recipes.arguments import Changes, RecipeName, read_typed_recipe
 from elastane.cli.torch_process import run_module
+from elastane.recipes.model_source import download_config, is_on_hub, read_model_config
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import check_sizes
+from elastane.recipes.recipe_files import find_published_sizes
 from elastane.recipes.recipe_plan import (
     PlanRequest,
     RecipePlan,
@@ -67,7 +69,8 @@ def plan_sizes(
 ) -> None:
     """Plan the memory, the traffic and the speed of a recipe at each number of workers.
 
-    Nothing is trained or downloaded; the model is built without its weights.
+    Nothing is trained, and the model is built without its weights. Of a model of
+    the hub that no recipe of the catalog names, only config.json is downloaded.
 
       $ elastane recipe plan llama-tiny
       $ elastane recipe plan llama-3.1-8b --devices 64:80GB --flops 4e14
@@ -100,8 +103,19 @@ def plan_sizes(
 
 
 def describe_model_only(recipe: Recipe) -> Recipe:
-    """Return a recipe with the sizes that it writes, in place of a model of the hub with the same sizes."""
-    source = recipe.model.source
-    if not source or Path(source).is_absolute() or not recipe.model.config:
+    """Return a recipe for a plan: its model has the sizes, or a folder with the configuration.
+
+    Raises:
+        BadField: the configuration cannot be read, or cannot be downloaded from the hub.
+    """
+    model = recipe.model
+    if not model.source:
         return recipe
-    return msgspec.structs.replace(recipe, model=msgspec.structs.replace(recipe.model, source=""))
+    sizes = find_published_sizes(model.source)
+    if sizes is not None:
+        described = msgspec.structs.replace(model, family=sizes.family, config=sizes.config, source="")
+    else:
+        folder = download_config(model.source) if is_on_hub(model.source) else Path(model.source)
+        read_model_config(folder)
+        described = msgspec.structs.replace(model, source=str(folder), config={})
+    return msgspec.structs.replace(recipe, model=described)

@@ -12,7 +12,6 @@ from elastane.cli.recipes.arguments import (
     RecipeName,
     get_stem,
     read_typed_recipe,
-    resolve_typed_recipe,
 )
 from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.run import recipe_run
@@ -20,7 +19,7 @@ from elastane.cli.recipes.submit import recipe_submit
 from elastane.cli.runs.address_options import CommandWithListen
 from elastane.recipes.ejection import eject_recipe
 from elastane.recipes.recipe_files import format_recipe, list_recipes
-from elastane.recipes.resolution import load_recipe
+from elastane.recipes.resolution import load_recipe, resolve_without_download
 
 HELP = """
 Train models of the hub without code: Llama, GPT-OSS, Qwen 3 and GPT.
@@ -84,9 +83,12 @@ def eject_files(
       $ elastane recipe eject llama-tiny mine
       $ elastane run mine/train.py mine/recipe.yaml
 
+    Nothing is downloaded: the script downloads a model of the hub when it starts,
+    if it is not in the cache of its machine.
+
     With --json, the paths of the two files.
     """
-    recipe = resolve_typed_recipe(named, changes)
+    recipe = resolve_without_download(read_typed_recipe(named, changes))
     script, written = eject_recipe(recipe, folder or Path(get_stem(named)))
     if as_json:
         print_json({"script": str(script), "recipe": str(written)})

@@ -9,7 +9,7 @@ import typer
 from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.options import expand_options, list_explicit_options
-from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, resolve_typed_recipe
+from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
 from elastane.cli.recipes.preparation import prepare_for_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.run import open_new_run, train_to_end
@@ -17,7 +17,7 @@ from elastane.cli.runs.run_options import RunOptions
 from elastane.client.runs_home import find_runs_home
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_files import format_recipe
-from elastane.recipes.resolution import SCRIPTS, list_preloaded
+from elastane.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe
 
 HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks")
 """Options of ``elastane run`` that a recipe decides, or that need no recipe."""
@@ -44,7 +44,7 @@ def run_recipe(
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
     require("recipes", "recipes train models of transformers")
-    recipe = resolve_typed_recipe(named, changes)
+    recipe = resolve_recipe(read_typed_recipe(named, changes))
     run_name = options.name or generate_name(get_stem(named))
     directory = (options.run_dir or find_runs_home() / run_name).absolute()
     typed = list_explicit_options(context, left_out=("changes",))

@@ -8,13 +8,13 @@ from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.submission import apply_options
 from elastane.cli.jobs.submit import describe_invocation, find_job_team, submit_job
 from elastane.cli.options import expand_options
-from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, resolve_typed_recipe
+from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
 from elastane.cli.recipes.preparation import prepare_for_job
 from elastane.cli.run_names import generate_name
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_checks import describe_checkpoints
 from elastane.recipes.recipe_files import format_inline
-from elastane.recipes.resolution import SCRIPTS, list_preloaded
+from elastane.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe, resolve_without_download
 
 
 def submit_recipe(
@@ -28,12 +28,15 @@ def submit_recipe(
 
     The options of elastane submit win over the fields of the recipe. The job
     contains the complete recipe; the nodes need its data and models at the same
-    paths. All data is read before the job is submitted; --dry-run reads none.
+    paths. All data is read before the job is submitted, and a model of the hub is
+    downloaded. --dry-run does neither: its job names the model of the hub, which
+    each node then needs in its cache, or downloads.
 
       $ elastane recipe submit llama-tiny --workers 1:4
       $ elastane recipe submit llama-tiny --dry-run > job.yaml
     """
-    recipe = resolve_typed_recipe(named, changes)
+    typed = read_typed_recipe(named, changes)
+    recipe = resolve_without_download(typed) if options.dry_run else resolve_recipe(typed)
     invocation = describe_invocation()
     written = JobSpec(
         name=generate_name(get_stem(named)),

@@ -15,12 +15,13 @@ from elastane.recipes.losses import causal_loss_sum
 from elastane.recipes.models import build_model
 from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
 from elastane.recipes.recipe_files import read_recipe
+from elastane.recipes.resolution import resolve_recipe
 from elastane.recipes.samples import write_sample
 from elastane.recipes.training_length import count_training_steps
 
 
 def main() -> None:
-    recipe = read_recipe(sys.argv[1])
+    recipe = resolve_recipe(read_recipe(sys.argv[1]))
     run = elastane.join()
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
