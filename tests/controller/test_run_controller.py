@@ -2,6 +2,7 @@
 
 import sys
 
+import msgspec
 import pytest
 
 from elastane.api.rundir import RunDir
@@ -23,10 +24,10 @@ def run_dir(tmp_path) -> RunDir:
     return run_dir
 
 
-def lived(run_dir, attempt=1):
+def lived(run_dir, attempt=1, spec=SPEC, devices=2):
     """Run it for an attempt until it has decided or refused; return its messages."""
     said = []
-    with RunController(run_dir, SPEC, attempt, (2, "cpu"), said.append) as controller:
+    with RunController(run_dir, spec, attempt, (devices, "cpu"), said.append) as controller:
         while controller._thread.is_alive() and not _decisions(run_dir):
             controller._thread.join(0.02)
     return said
@@ -49,6 +50,12 @@ def test_the_controller_of_a_run_decides_with_the_devices_of_this_machine_and_ex
         told.explanation.sentences
     )
     assert [decided.action for decided in told.decisions] == ["start"]
+
+
+@pytest.mark.parametrize(("sizes", "workers"), [((), 3), ((1, 2, 4), 2)])
+def test_a_run_grows_to_legal_sizes_only(run_dir, sizes, workers) -> None:
+    assert lived(run_dir, spec=msgspec.structs.replace(SPEC, sizes=sizes), devices=3) == []
+    assert read_run_explanation(run_dir).workers == workers
 
 
 def test_the_next_attempt_of_a_run_has_the_devices_of_the_previous_one(run_dir) -> None:

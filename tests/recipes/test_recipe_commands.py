@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from elastane.api.documents import read_yaml
 from elastane.cli.main import app
+from elastane.cli.recipes.run import choose_sizes, complete_options
+from elastane.cli.runs.run_options import RunOptions
 from elastane.recipes.recipe_files import list_recipes, read_recipe
 from elastane.recipes.resolution import load_recipe
 
@@ -44,7 +46,12 @@ def test_the_list_has_every_recipe_with_its_task(folder):
     assert [one["name"] for one in listed] == list(list_recipes())
     assert {one["task"] for one in listed} == {"pretrain", "finetune", "preference"}
     assert all(one["description"].endswith(".") for one in listed)
-    assert "llama-tiny-dpo" in invoke("list").stdout
+    page = invoke("list").stdout
+    assert "llama-tiny-dpo" in page
+    assert (
+        page.splitlines()[-1] == "A recipe of your own is named by its path: elastane recipe run ./own.yaml"
+    )
+    assert invoke("show", "./own.yaml").exit_code == 0
 
 
 def test_show_prints_every_field_and_a_recipe_reads_it_back(folder):
@@ -81,6 +88,29 @@ def test_a_submitted_recipe_is_a_job_that_contains_it(folder):
 def test_the_typed_number_of_workers_replaces_that_of_the_recipe(folder):
     submitted = invoke("submit", "own.yaml", "-n", "--set", "workers.sizes=[1, 2]", "--workers", "2")
     assert read_yaml(submitted.stdout)["elasticPolicy"] == {"minReplicas": 2, "maxReplicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("typed", "limits", "sizes"),
+    [
+        ({}, "2:4", (2, 4)),
+        ({"workers": "1:3"}, "1:3", ()),
+        ({"debug": True}, "2:4", ()),
+    ],
+)
+def test_a_run_has_the_legal_sizes_of_its_recipe_unless_workers_are_typed(folder, typed, limits, sizes):
+    options = RunOptions(**typed)
+    recipe = load_recipe("llama-tiny", ["workers.sizes=[2, 4]"], folder)
+    assert complete_options(options, recipe, "name").workers == limits
+    assert choose_sizes(options, recipe) == sizes
+
+
+def test_a_run_does_not_start_with_another_size_than_the_legal_ones(folder):
+    before = sorted(folder.rglob("*"))
+    refused = invoke("run", "llama-tiny", "--set", "workers.sizes=[2, 4]", "--start", "3")
+    assert refused.exit_code == 2
+    assert "--start 3 is not one of workers.sizes: 2, 4" in refused.stderr
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

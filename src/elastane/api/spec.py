@@ -77,6 +77,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         args: arguments of the script or module.
         min_workers: the fewest that may be requested; deaths and drains can leave the run with fewer.
         max_workers: never more workers than this; `NO_LIMIT`: as many as a step has virtual ranks.
+        sizes: the only numbers of workers that may be requested, ascending; empty: all within the limits.
         start: number of workers at the start.
         self_sizing: a controller decides on the number of workers, until a user sets it.
         host_discovery: a command that prints the slots of each host, which then decide; empty: there is none.
@@ -117,6 +118,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     args: tuple[str, ...] = ()
     min_workers: int = 1
     max_workers: int = 8
+    sizes: tuple[int, ...] = ()
     start: int = 1
     self_sizing: bool = False
     host_discovery: str = ""

@@ -185,7 +185,11 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
         contract="elastane" if spec.contract is None else "torchrun",
         nproc_per_node=processes,
         resources_per_worker=WorkerResources(devices=processes * (spec.threads if kind == "cpu" else 1)),
-        elastic_policy=ElasticPolicy(min_replicas=spec.min_workers, max_replicas=spec.max_workers),
+        elastic_policy=ElasticPolicy(
+            min_replicas=spec.min_workers,
+            max_replicas=spec.max_workers,
+            replica_discrete_values=spec.sizes,
+        ),
         training=JobTraining(
             seed=spec.seed,
             threads=spec.threads,

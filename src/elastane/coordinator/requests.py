@@ -63,6 +63,9 @@ def _find_resize_refusal(roster: Roster, ask: AskResize) -> str:
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
+    sizes = roster.spec.sizes
+    if sizes and ask.limits is None and ask.workers not in sizes:
+        return f"{ask.workers} is not a legal size of this run: choose {', '.join(map(str, sizes))}"
     if roster.pinned is not None and ask.workers > roster.pinned.virtual_ranks:
         ranks = roster.pinned.virtual_ranks
         return f"{ask.workers} workers cannot share {ranks} virtual ranks: choose at most {ranks}"

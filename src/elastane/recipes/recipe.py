@@ -134,7 +134,7 @@ class WorkerPolicy(RecipePart, frozen=True, kw_only=True):
     Args:
         min: the fewest.
         max: the most; 0: as many as the machine has CPUs, up to the number of microbatches.
-        sizes: the legal numbers of workers of a job of a cluster, ascending; empty: all from min to max.
+        sizes: the legal numbers of workers, ascending; empty: all from min to max.
         copies: how many workers keep each piece of the optimizer's state.
     """
 

@@ -9,7 +9,7 @@ from elastane.api.errors import BadInput
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.runs.debugger import check_debug_options
 from elastane.cli.runs.run_options import RunOptions
-from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks
+from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks, restrict_sizes
 
 
 def build(options: RunOptions, script: Path, name: str = "trial", *, cpus: int = 8) -> RunSpec:
@@ -155,6 +155,28 @@ def test_a_resumed_run_is_debugged_only_on_request():
     debugged = change_spec(spec, RunOptions(debug=True), 8)
     assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
     assert not change_spec(debugged, RunOptions(), 8).debug
+
+
+def test_a_run_with_legal_sizes_starts_with_one_and_has_no_other_machines(script):
+    spec = build(RunOptions(workers="2:8"), script)
+    assert restrict_sizes(spec, (2, 4, 8)).sizes == (2, 4, 8)
+    assert restrict_sizes(spec, ()) == spec
+    with pytest.raises(BadInput, match=r"--start 3 is not one of workers\.sizes: 2, 4, 8") as refused:
+        restrict_sizes(build(RunOptions(workers="2:8", start=3), script), (2, 4, 8))
+    assert "--workers MIN:MAX" in refused.value.do
+    for elsewhere in ({"listen": "127.0.0.1"}, {"host_discovery_script": "./hosts"}):
+        with pytest.raises(BadInput, match="cannot be combined with several machines"):
+            restrict_sizes(build(RunOptions(workers="2:8", **elsewhere), script), (2, 4, 8))
+
+
+def test_a_resumed_run_keeps_its_legal_sizes_until_others_are_typed():
+    spec = RunSpec(name="trial", script="/train.py", min_workers=2, max_workers=8, start=2, sizes=(2, 4, 8))
+    assert change_spec(spec, RunOptions(), 8).sizes == (2, 4, 8)
+    assert change_spec(spec, RunOptions(start=4), 8).start == 4
+    with pytest.raises(BadInput, match=r"--start 3 is not one of workers\.sizes"):
+        change_spec(spec, RunOptions(start=3), 8)
+    assert change_spec(spec, RunOptions(workers="1:3", start=3), 8).sizes == ()
+    assert change_spec(spec, RunOptions(debug=True), 8).sizes == ()
 
 
 def test_a_resumed_run_keeps_the_checkpoint_settings_that_were_not_typed():

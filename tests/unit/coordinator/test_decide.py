@@ -323,6 +323,16 @@ def test_an_impossible_request_is_refused_with_a_reason_and_changes_nothing(trai
     assert stage.roster == before
 
 
+def test_a_user_requests_only_a_legal_size(training) -> None:
+    stage = training(2)
+    stage.roster = replace(stage.roster, spec=msgspec.structs.replace(stage.roster.spec, sizes=(1, 2, 4, 8)))
+    before = stage.roster
+    answer = stage.ask(AskResize(workers=3))
+    assert (answer.ok, answer.why) == (False, "3 is not a legal size of this run: choose 1, 2, 4, 8")
+    assert stage.roster == before
+    assert stage.ask(AskResize(workers=4)).ok
+
+
 def test_limits_of_a_controller_override_those_of_the_run(training) -> None:
     stage = training(2, high=2)
     assert stage.ask(AskResize(workers=3, limits=(1, 4))).ok

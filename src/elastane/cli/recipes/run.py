@@ -33,8 +33,9 @@ def run_recipe(
 ) -> None:
     """Train a recipe elastically, in the foreground, until the run is over.
 
-    The options of elastane run win over the fields of the recipe. All data is
-    read before the run begins. The complete recipe is stored in the run
+    The options of elastane run win over the fields of the recipe: --workers over
+    all numbers of workers, workers.sizes included. All data is read before the
+    run begins. The complete recipe is stored in the run
     directory as recipe.yaml.
 
       $ elastane recipe run llama-tiny
@@ -55,10 +56,16 @@ def run_recipe(
         typed,
         console,
         preload=list_preloaded(recipe),
+        sizes=choose_sizes(options, recipe),
         recipe=format_recipe(recipe),
         prepare=lambda: prepare_for_run(recipe, console),
     )
     train_to_end(opened, console, as_json=as_json)
+
+
+def choose_sizes(options: RunOptions, recipe: Recipe) -> tuple[int, ...]:
+    """Return the only numbers of workers of the run; empty: all within its limits."""
+    return () if options.workers is not None or options.debug else recipe.workers.sizes
 
 
 def complete_options(options: RunOptions, recipe: Recipe, name: str) -> RunOptions:
@@ -66,8 +73,11 @@ def complete_options(options: RunOptions, recipe: Recipe, name: str) -> RunOptio
     workers, rules = recipe.workers, recipe.checkpoints
     cpus = max(2, len(os.sched_getaffinity(0)))
     most = max(workers.min, min(cpus, recipe.batch.virtual_ranks))
+    limits = workers.min, workers.max or most
+    if workers.sizes:
+        limits = workers.sizes[0], workers.sizes[-1]
     defaults = {
-        "workers": f"{workers.min}:{workers.max or most}",
+        "workers": "{}:{}".format(*limits),
         "copies": str(workers.copies),
         "checkpoint_every": rules.every,
         "keep_last": rules.keep_last,

@@ -38,6 +38,7 @@ from elastane.cli.runs.run_spec import (
     check_pinned_options,
     check_run_name,
     list_remarks,
+    restrict_sizes,
 )
 from elastane.cli.scripts import check_script, find_script
 from elastane.client.runs_home import find_runs_home
@@ -151,6 +152,7 @@ def open_new_run(
     console: "Console",
     *,
     preload: tuple[str, ...] = (),
+    sizes: tuple[int, ...] = (),
     recipe: str = "",
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[], object] | None = None,
@@ -164,6 +166,7 @@ def open_new_run(
         typed: the options for the report.
         console: for messages.
         preload: modules that all workers need, for the fork server.
+        sizes: the only numbers of workers of the run; empty: all within the limits.
         recipe: the content of ``recipe.yaml`` in the directory; empty: there is none.
         environment: further variables of each process of an unmodified script.
         prepare: the last and longest check, called when all options are valid and nothing is written.
@@ -178,7 +181,7 @@ def open_new_run(
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
     _check_connections(spec)
-    spec = msgspec.structs.replace(spec, preload=preload)
+    spec = msgspec.structs.replace(restrict_sizes(spec, sizes), preload=preload)
     if spec.contract is not None and environment:
         contract = msgspec.structs.replace(spec.contract, environment=dict(environment))
         spec = msgspec.structs.replace(spec, contract=contract)

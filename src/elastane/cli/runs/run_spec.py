@@ -110,6 +110,31 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     )
 
 
+def restrict_sizes(spec: RunSpec, sizes: tuple[int, ...]) -> RunSpec:
+    """Return the spec of a run that has only some numbers of workers.
+
+    Args:
+        spec: of the run; its limits are the smallest and the largest size.
+        sizes: ascending; empty: there is no such restriction.
+
+    Raises:
+        BadInput: the run starts with another number, or its machines decide on it.
+    """
+    replaced = "write --workers MIN:MAX, which replaces the sizes"
+    if sizes and (spec.listen or spec.hosts or spec.host_discovery):
+        raise BadInput(
+            "workers.sizes cannot be combined with several machines or --host-discovery-script",
+            means="the machines and their slots decide on the number of workers",
+            do=replaced,
+        )
+    if sizes and spec.start not in sizes:
+        raise BadInput(
+            f"--start {spec.start} is not one of workers.sizes: {', '.join(map(str, sizes))}",
+            do=f"choose one of them; or {replaced}",
+        )
+    return msgspec.structs.replace(spec, sizes=sizes)
+
+
 def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
     """Return the place of ``--claims``; see `complete_claims_url`.
 
@@ -135,16 +160,17 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
     Raises:
         BadInput: the error names the option to change.
     """
-    low, high = spec.min_workers, spec.max_workers
+    low, high, sizes = spec.min_workers, spec.max_workers, spec.sizes
     hosts = read_hosts(options) or spec.hosts
     if options.workers is not None or options.debug:
+        sizes = ()
         low, high = _choose_limits(options, spec.virtual_ranks, cpus, hosts)
     start = min(max(low, spec.start), high) if options.start is None else options.start
     address = choose_machine_address(options, read_hosts(options))
     if address is not None:
         check_ports(address, _count_own_slots(hosts, high, cpus))
         spec = msgspec.structs.replace(spec, **describe_address(address))
-    return msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         spec,
         min_workers=low,
         max_workers=high,
@@ -158,6 +184,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
+    return restrict_sizes(changed, sizes)
 
 
 def describe_address(address: MachineAddress) -> dict[str, Any]:
