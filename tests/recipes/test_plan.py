@@ -26,9 +26,11 @@ from elastane.recipes.recipe_plan import (
     NodeGroup,
     PlanRequest,
     build_plan_rows,
+    describe_illegal_sizes,
     describe_plan,
     format_bytes,
     list_sizes,
+    mark_legal_sizes,
     parse_devices,
     parse_nodes,
 )
@@ -408,6 +410,37 @@ def test_only_legal_sizes_are_planned():
     assert list_sizes(8, 100, (4, 8, 16)) == (4, 8)
     with pytest.raises(BadInput, match="2 devices are fewer than the recipe needs"):
         plan(load("llama-tiny", "workers.sizes=[4, 8]", "workers.min=4"), "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "marked"),
+    [
+        (["workers.min=2", "workers.max=4"], 8, {1, 8}),
+        (["workers.min=8"], 4, {1, 2, 4}),
+        (["workers.min=2", "workers.sizes=[2, 8]"], 8, set()),
+        ([], 8, set()),
+    ],
+)
+def test_a_number_of_workers_that_the_recipe_does_not_allow_is_marked(changes, devices, marked):
+    recipe = load("llama-tiny", *changes)
+    planned = mark_legal_sizes(plan(recipe, str(devices)), recipe)
+    assert {size.workers for size in planned.sizes if not size.legal} == marked
+    cells = {row[0] for row in build_plan_rows(planned)}
+    assert {f"* {workers}" for workers in marked} == {cell for cell in cells if not cell.isdigit()}
+    assert len(describe_illegal_sizes(planned, recipe)) == bool(marked)
+
+
+def test_the_printed_plan_explains_the_marked_numbers_of_workers(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    typed = ["recipe", "plan", "llama-tiny", "--devices", "2", "--flops", "1e12", "--set", "workers.min=2"]
+    page = CliRunner().invoke(app, typed, env={"COLUMNS": "200"})
+    assert page.exit_code == 0, page.output
+    lines = page.stdout.splitlines()
+    assert [line.split("  ")[0].split() for line in (lines[1].strip(), lines[2].strip())] == [
+        ["*", "1"],
+        ["2"],
+    ]
+    assert lines[3] == "* The recipe does not run so: it has 2 to 8 workers (workers.min, workers.max)."
 
 
 def test_sizes_have_three_digits():

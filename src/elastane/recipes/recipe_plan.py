@@ -86,6 +86,7 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
         node_traffic_bytes: the most that one node sends to the others, or receives, in a step.
         step_s: the expected time of a step.
         tokens_per_s: the expected speed of the run.
+        legal: the recipe allows this number of workers; see `mark_legal_sizes`.
     """
 
     workers: int
@@ -103,6 +104,7 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     node_traffic_bytes: int
     step_s: float
     tokens_per_s: float
+    legal: bool = True
 
     @property
     def memory_bytes(self) -> int:
@@ -149,6 +151,8 @@ HEADINGS = (
     "its host", "traffic/step", "step", "tokens/s",
 )  # fmt: skip
 
+MARK = "*"
+"""Stands before a number of workers that the recipe does not allow."""
 NODE_HEADINGS = ("nodes", "leaves a node")
 """The last columns of a plan for several nodes."""
 
@@ -220,12 +224,33 @@ def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tupl
     return tuple(sorted({*powers, most}))
 
 
+def mark_legal_sizes(plan: RecipePlan, recipe: Recipe) -> RecipePlan:
+    """Return the plan of a recipe, in which each size says whether the recipe allows it."""
+    low, high = find_limits(recipe)
+    legal = recipe.workers.sizes or range(low, high + 1)
+    marked = tuple(msgspec.structs.replace(size, legal=size.workers in legal) for size in plan.sizes)
+    return msgspec.structs.replace(plan, sizes=marked)
+
+
+def find_limits(recipe: Recipe) -> tuple[int, int]:
+    """Return the fewest and the most workers of a recipe."""
+    return recipe.workers.min, recipe.workers.max or recipe.batch.virtual_ranks
+
+
+def describe_illegal_sizes(plan: RecipePlan, recipe: Recipe) -> list[str]:
+    """Return a sentence that explains the marked sizes, if there are any."""
+    if all(size.legal for size in plan.sizes):
+        return []
+    low, high = find_limits(recipe)
+    return [f"{MARK} The recipe does not run so: it has {low} to {high} workers (workers.min, workers.max)."]
+
+
 def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
     """Return the cells of a table with the headings of `list_headings`, a row for each number of workers."""
     words = {True: "", False: " (too much)", None: ""}
     return [
         (
-            str(size.workers),
+            f"{'' if size.legal else f'{MARK} '}{size.workers}",
             str(size.microbatches),
             format_bytes(size.parameters_bytes),
             format_bytes(size.gradients_bytes),

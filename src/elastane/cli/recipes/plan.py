@@ -20,8 +20,10 @@ from elastane.recipes.recipe_plan import (
     PlanRequest,
     RecipePlan,
     build_plan_rows,
+    describe_illegal_sizes,
     describe_plan,
     list_headings,
+    mark_legal_sizes,
     parse_devices,
     parse_nodes,
 )
@@ -89,7 +91,8 @@ def plan_sizes(
     if bandwidth is not None:
         bytes_per_s = float(read_size_bytes("--bandwidth", bandwidth))
         request = msgspec.structs.replace(request, bandwidth_bytes_per_s=bytes_per_s)
-    plan = run_module("elastane.recipes.memory_plan", [msgspec.json.encode(request).decode()], RecipePlan)
+    planned = run_module("elastane.recipes.memory_plan", [msgspec.json.encode(request).decode()], RecipePlan)
+    plan = mark_legal_sizes(planned, recipe)
     if as_json:
         print_json(plan)
         return
@@ -98,7 +101,7 @@ def plan_sizes(
     console = open_console()
     headings = list_headings(plan)
     print_wide(console, build_table(headings, build_plan_rows(plan), numbers=headings))
-    for sentence in describe_plan(plan):
+    for sentence in (*describe_illegal_sizes(plan, recipe), *describe_plan(plan)):
         console.print(sentence, markup=False)
 
 

@@ -40,7 +40,10 @@ text of Python's standard library.
 
 
 def list_catalog(as_json: AsJson = False) -> None:
-    """List the recipes.
+    """List the recipes of the catalog.
+
+    A file of your own is a recipe, too: write its path as NAME, such as
+    elastane recipe run ./own.yaml.
 
     With --json, a list of objects with the keys name, task and description.
     """
@@ -51,7 +54,9 @@ def list_catalog(as_json: AsJson = False) -> None:
     from elastane.cli.tables import build_table, print_wide
 
     cells = [(name, one.task, one.description) for name, one in found]
-    print_wide(open_console(), build_table(("name", "task", "description"), cells, folds="description"))
+    console = open_console()
+    print_wide(console, build_table(("name", "task", "description"), cells, folds="description"))
+    console.print("A recipe of your own is named by its path: elastane recipe run ./own.yaml", markup=False)
 
 
 def show_recipe(named: RecipeName, changes: Changes = None, as_json: AsJson = False) -> None:
