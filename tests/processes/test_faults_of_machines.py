@@ -10,6 +10,8 @@ from itertools import cycle, islice
 import pytest
 
 from elastane.api.rundir import RunDir
+from elastane.claims.history import list_generations
+from elastane.claims.urls import find_claims, open_claim_list
 
 from .machines import FIRST, Machines
 from .networks import Networks, NoNetworks
@@ -90,6 +92,17 @@ def assert_only_lost(ended, names, workers):
     assert sorted(ended.find_subjects("node.lost")) == sorted(map(name_node, names)), ended.describe()
     # A coordinator that is lost right after it has given up a machine has not written why its workers died.
     assert set(ended.find_subjects("worker.died")) <= set(workers), ended.describe()
+    assert_one_chain(ended)
+
+
+def assert_one_chain(ended):
+    """Assert that claimed generations follow each other, and that only their members made their steps."""
+    claims = find_claims(ended.run.run_dir, ended.run.record.spec)
+    chain = list_generations(open_claim_list(claims).read())
+    claimed = {one.number: one.members for one in chain}
+    assert [one.number for one in chain] == sorted(claimed), ended.describe()
+    by_claim = [line for line in ended.run.ledger if line.generation in claimed]
+    assert all(set(line.workers) <= set(claimed[line.generation]) for line in by_claim), ended.describe()
 
 
 @pytest.mark.parametrize("how", ENDS)
