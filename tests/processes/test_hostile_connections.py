@@ -42,8 +42,8 @@ async def wait_for_member(run: LiveRun, worker: int) -> Answer:
         await asyncio.sleep(STEP_S)
 
 
-@pytest.fixture(scope="module")
-def flood(stage, tmp_path_factory):
+@pytest.fixture(scope="module", params=["", "127.0.0.1"], ids=["plain", "TLS"])
+def flood(request, stage, tmp_path_factory):
     count = tmp_path_factory.mktemp("flood") / "connections"
 
     async def disturb(run: LiveRun) -> None:
@@ -67,7 +67,8 @@ def flood(stage, tmp_path_factory):
             run.stop_pacing()
             await run.wait_for_step(answer.steps - 1)
 
-    return stage.play("--paced-from=5", disturb=disturb, start=2), count
+    # A run that listens for other machines encrypts its control connections.
+    return stage.play("--paced-from=5", disturb=disturb, start=2, listen=request.param), count
 
 
 def test_hostile_connections_change_no_byte(flood, assert_equals_reference):

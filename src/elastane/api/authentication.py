@@ -74,8 +74,8 @@ class Authenticator:
             self._context,
             arrive=connection.arrive,
             depart=partial(self.count, connection),
-            ssl_handshake_timeout=DEADLINE_S,
-            ssl_shutdown_timeout=CLOSE_S,
+            handshake_s=DEADLINE_S,
+            close_s=CLOSE_S,
         )
 
     def add(self, connection: "GuardedConnection") -> None:

@@ -8,7 +8,6 @@ finishes one would hold a descriptor that is not counted. So the server gets no 
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 
 class LateHandshake(asyncio.Protocol):
@@ -17,9 +16,10 @@ class LateHandshake(asyncio.Protocol):
     Args:
         protocol: serves the encrypted connection.
         context: of the server.
-        arrive: counts the connection that was accepted, and may close it at any time with ``abort``.
-        depart: is told why the connection has closed, if it never reached the protocol.
-        timeouts: ``ssl_handshake_timeout`` and ``ssl_shutdown_timeout`` of ``start_tls``.
+        arrive: counts the connection that was accepted, and may abort it at any time.
+        depart: records why a connection has closed that did not reach the protocol.
+        handshake_s: the longest time of the handshake.
+        close_s: the longest time of an orderly end of TLS.
     """
 
     def __init__(
@@ -29,9 +29,11 @@ class LateHandshake(asyncio.Protocol):
         *,
         arrive: Callable[[asyncio.Transport], None],
         depart: Callable[[str], None],
-        **timeouts: Any,
+        handshake_s: float,
+        close_s: float,
     ) -> None:
-        self._protocol, self._context, self._timeouts = protocol, context, timeouts
+        self._protocol, self._context = protocol, context
+        self._handshake_s, self._close_s = handshake_s, close_s
         self._arrive, self._depart = arrive, depart
         self._early: list[bytes] = []
         self._handshake: asyncio.Task[None] | None = None
@@ -53,9 +55,15 @@ class LateHandshake(asyncio.Protocol):
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
         if transport.is_closing():  # another connection has displaced it
             return
-        start_tls = asyncio.get_running_loop().start_tls
         try:
-            encrypted = await start_tls(transport, self, self._context, server_side=True, **self._timeouts)
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=self._close_s,
+            )
         except OSError as error:
             self._depart(f"its TLS handshake failed: {error}")
             return

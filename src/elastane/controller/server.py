@@ -210,8 +210,8 @@ def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Conf
         app,
         # The API has no WebSockets. The application refuses such requests.
         ws="none",
-        # It encrypts the connections itself: uvicorn would count them only after the handshake. Any factory
-        # will do, whatever the annotation says.
+        # It encrypts the connections itself: uvicorn would count them only after the handshake. Uvicorn takes
+        # any factory here, but the annotation does not say so.
         http=build_protocol(  # type: ignore[arg-type]
             build_waiting_rules(read_descriptor_limit()), _load_context(settings)
         ),

@@ -65,7 +65,8 @@ def build_protocol(
             context,
             arrive=connection.arrive,
             depart=connection.depart,
-            ssl_handshake_timeout=ARRIVE_S,
+            handshake_s=ARRIVE_S,
+            close_s=ARRIVE_S,
         )
 
     return create_encrypted
@@ -93,7 +94,7 @@ class DeadlineProtocol(H11Protocol):
         self._count_waiting()
 
     def depart(self, _reason: str) -> None:
-        """Forget a connection whose handshake has failed."""
+        """Forget a connection after its handshake has failed."""
         self._stop_deadline()
 
     def data_received(self, data: bytes) -> None:
