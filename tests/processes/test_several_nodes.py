@@ -18,6 +18,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from elastane.agent import silence
 from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskDrainNode, AskResize
 from elastane.api.endpoint import read_endpoint
@@ -29,7 +30,7 @@ from elastane.protocol.tree import expand_spans
 from elastane.recipes.traffic import count_node_traffic
 
 from .skipping import skip_except_in_ci
-from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
+from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -380,3 +381,42 @@ def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_re
         assert list((ended.run.run_dir.root / "claims").iterdir()) == []
     finally:
         server.stop()
+
+
+def count_applied(run, step):
+    """Return how many workers have applied a step."""
+    return len(list(run.run_dir.root.glob(f"applied-{step}-*")))
+
+
+def test_training_goes_on_without_a_coordinator_while_the_claim_list_is_away(
+    stage, assert_equals_reference, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(silence, "LONGEST_SILENCE_S", 4.0)
+
+    async def disturb(run):
+        claims, away = run.run_dir.root / "claims", tmp_path / "away"
+        await run.wait_for_step(4)
+        async with join(stage, run, "b") as other:
+            answer = await step_until_members(run, 0, 1, 100, 101)
+            workers = [dict(agent.workers.living) for agent in (run.agent, other)]
+            claims.rename(away)
+            kill(answer, "coordinator")
+            for step in range(answer.step + 1, answer.step + 6):
+                run.touch(f"gate-{step}")
+                await asyncio.to_thread(
+                    wait_until, lambda step=step: count_applied(run, step) == 4, f"step {step}"
+                )
+                await asyncio.sleep(1.5)
+            assert [dict(agent.workers.living) for agent in (run.agent, other)] == workers
+            away.rename(claims)
+            run.stop_pacing()
+            await run.wait_for_event("run.finished")
+
+    ended = stage.play("--paced-from=5", disturb=disturb, **NODES)
+    assert_equals_reference(ended)
+    assert ended.find_events("worker.died") == []
+    held = open_claim_list(find_claims(ended.run.run_dir, ended.run.record.spec)).read()
+    assert [type(one.record) for one in held if type(one.record) is not GenerationClaim] == [
+        *(TermClaim, TermClaim),
+        OutcomeClaim,
+    ]

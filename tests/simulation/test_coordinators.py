@@ -177,3 +177,30 @@ def test_a_death_waits_for_the_claim_list_and_is_recorded_once(seed):
     assert len({event.why for event in list_kinds(history, "claim.waiting")}) == len(
         list_kinds(history, "claim.waiting")
     )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("for_s", [12.0, 75.0])
+def test_training_goes_on_without_a_coordinator_however_long_the_claim_list_is_away(for_s, seed):
+    history, verdict = play(seed, HideClaims(1.5, for_s), KillCoordinator(2.0, 0.1), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 60)
+    assert list_killed(history) == set()
+    # The coordinator that waited for the list is the only further one.
+    assert list_terms(history) == [(1, ""), (2, "")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_death_of_the_node_in_charge_waits_for_the_claim_list(seed):
+    history, verdict = play(seed, HideClaims(1.5, 75.0), KillNode(2.0, 0), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 60)
+    assert list_killed(history) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
+def test_a_side_that_is_cut_off_while_the_claim_list_is_away_waits(side, seed):
+    faults = HideClaims(1.5, 8.0), PartNodes(2.0, side, 90.0)
+    history, verdict = play(seed, *faults, nodes=(2, 2), steps=60)
+    assert (verdict.code, history.files.step) == (0, 60)
+    larger = {0, 1, 2} - set(side) if len(side) == 1 else set(side)
+    assert list_killed(history, larger) == set()

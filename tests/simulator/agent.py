@@ -105,6 +105,7 @@ class SimAgent:
                 exits=tuple(self.exits),
                 draining=self.worker_set.draining,
                 by_hand=self.worker_set.by_hand,
+                claimed=self.worker_set.claimed,
                 stopping=self.stopping,
                 leaving=self.leaving,
             )

@@ -19,6 +19,8 @@ from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
 LENGTHS_S = (0.5, 2.0, 4.0, 7.0, 12.0)
+LONG_OUTAGE_S = 75.0
+"""Longer than an agent waits for anything else."""
 
 
 def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
@@ -87,7 +89,8 @@ def _draw_node_fault(chance: Random, at_s: float, nodes: int) -> Fault:
         case 2:
             return PauseCoordinator(at_s, for_s)
         case 3:
-            return HideClaims(at_s, for_s, chance.choice((0.0, 0.3)))
+            away_s = chance.choice((for_s, for_s, LONG_OUTAGE_S))
+            return HideClaims(at_s, away_s, chance.choice((0.0, 0.3)))
         case _:
             return KillCoordinator(at_s, chance.random() * 0.3)
 

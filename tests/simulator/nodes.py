@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from elastane.agent.silence import Silence
 from elastane.api.control import AgentReport, ToAgent, ToWorker
 from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
@@ -216,7 +217,7 @@ class SimNode:
         coordinators: those that it has started, oldest first.
         link: the coordinator to which its processes are connected.
         heard_s: when its agent last heard a coordinator.
-        slots_before: the number of held slots of the claim list when it last heard one.
+        silence: what its agent has seen since then.
         claims_term: its agent is starting a coordinator.
         started: its workers so far.
         back_s: how long after its leave it joins again; None: never.
@@ -228,7 +229,7 @@ class SimNode:
     coordinators: list[NodeCoordinator] = field(default_factory=list)
     link: NodeCoordinator | None = None
     heard_s: float = 0.0
-    slots_before: int = 0
+    silence: Silence = field(default_factory=Silence)
     claims_term: bool = False
     started: set[WorkerId] = field(default_factory=set)
     back_s: float | None = None

@@ -6,8 +6,19 @@ from dataclasses import replace
 
 import msgspec
 
-from elastane.agent.node_agent import LONGEST_SILENCE_S, REPORT_EVERY_S
-from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
+from elastane.agent.node_agent import ASK_AFTER_S, REPORT_EVERY_S
+from elastane.agent.silence import (
+    EndAgent,
+    Silence,
+    SilentAgent,
+    TakeCharge,
+    Wait,
+    decide_in_silence,
+    record_answer,
+    record_outage,
+    record_takeover,
+)
+from elastane.agent.takeover import CoordinatorHeard
 from elastane.api.control import (
     AgentReport,
     Ask,
@@ -226,7 +237,7 @@ class NodesHistory(History):
         if not node.alive:
             return
         if node.agent.has_left:
-            self._end_agent(node)
+            self._end_agent(node, "the node has left")
             return
         self._check_link(node)
         self.clock.schedule_after(
@@ -236,7 +247,7 @@ class NodesHistory(History):
     def _check_link(self, node: SimNode) -> None:
         now, link, newest = self.clock.now, node.link, self.newest
         if link is not None and self._hears(node, link):
-            node.heard_s, node.slots_before = now, len(self.claims.held)
+            node.heard_s = now
         elif link is not None and (not link.alive or now - node.heard_s >= SILENCE_S):
             node.link = None
         if node.link is None and newest is not None and self._hears(node, newest):
@@ -244,36 +255,49 @@ class NodesHistory(History):
             node.agent.report()
             for worker in node.agent.living:
                 self.workers[worker].reconnect()
-        elif node.link is None and newest is not None and not node.claims_term:
-            self._take_over(node, newest)
+        if now - node.heard_s < ASK_AFTER_S:
+            node.silence = Silence()
+        elif newest is not None and node.agent.over is None:
+            self._act_in_silence(node, newest)
 
-    def _take_over(self, node: SimNode, newest: NodeCoordinator) -> None:
-        silent_s = self.clock.now - node.heard_s
-        if silent_s > LONGEST_SILENCE_S and self.is_over:
-            # The run has ended without this node, and nothing of it is left that could say so.
-            node.agent.receive(self.outcome_elsewhere)
-        if self.claims.is_away:
-            return
+    def _act_in_silence(self, node: SimNode, newest: NodeCoordinator) -> None:
+        now = self.clock.now
+        try:
+            held = self.claims.read()
+            node.silence = record_answer(node.silence, held, self.files.signed_s, 1, now)
+        except ClaimsUnavailable:
+            node.silence = record_outage(node.silence)
         answers = {
-            other.name: CoordinatorHeard(self.clock.now - other.heard_s, len(other.agent.living))
+            other.name: CoordinatorHeard(now - other.heard_s, len(other.agent.living))
             if self.reaches(node, other) and self.reaches(other, node)
             else None
             for other in self.nodes
             if other is not node
         }
-        view = SilenceView(
+        agent = SilentAgent(
             node.name,
-            silent_s,
+            node.silence,
+            now - node.heard_s,
             answers,
             newest.node,
-            left_out=is_left_out(self.claims.held[node.slots_before :], node.agent.living),
-            unseen_s=self.clock.now - max(self.files.signed_s, node.heard_s),
-            workers=len(node.agent.living),
+            workers=tuple(node.agent.living),
             total=node.agent.worker_set.total,
+            claimed=node.agent.worker_set.claimed,
             is_new=node.agent.is_new,
         )
-        if decide_takeover(view).now:
-            self.claim_term(node, newest.term + 1, silent_s)
+        match decide_in_silence(agent, now):
+            case TakeCharge(silent_s=silent_s):
+                node.silence = record_takeover(node.silence, now)
+                # Otherwise the coordinator that waits for the claim list is as good as the next one.
+                if not node.claims_term:
+                    self.claim_term(node, newest.term + 1, silent_s)
+            case EndAgent(over=over, is_outcome=True):
+                node.agent.receive(over)
+            case EndAgent(over=over):
+                expect(not node.agent.living, f"node {node.name!r} ends its workers: {over.why}")
+                self._end_agent(node, over.why)
+            case Wait():
+                pass
 
     # -- faults ------------------------------------------------------------------------------------------
 
@@ -334,9 +358,9 @@ class NodesHistory(History):
         else:
             node.agent.leave()
 
-    def _end_agent(self, node: SimNode) -> None:
-        """End the agent of a node that has left, and with it a coordinator."""
-        self.trace(lambda: f"the agent of node {node.name!r} ends, because the node has left")
+    def _end_agent(self, node: SimNode, why: str) -> None:
+        """End the agent of a node without workers, and with it a coordinator."""
+        self.trace(lambda: f"the agent of node {node.name!r} ends: {why}")
         node.alive = node.agent.alive = False
         for coordinator in node.list_living():
             coordinator.alive = False
@@ -350,7 +374,7 @@ class NodesHistory(History):
         self.trace(lambda: f"node {node.name!r} joins again")
         self.record_fault()
         node.alive, node.link, node.claims_term = True, None, False
-        node.heard_s, node.slots_before = self.clock.now, len(self.claims.held)
+        node.heard_s, node.silence = self.clock.now, Silence()
         slots = self.plan.nodes[node.index - 1]
         node.agent = SimAgent(AgentOutlet(self, node), 0, node.name, slots)
         node.agent.between_reports_s = REPORT_EVERY_S
@@ -425,11 +449,6 @@ class NodesHistory(History):
     @property
     def has_ended(self) -> bool:
         return all(node.agent.over is not None and not node.agent.living for node in self.list_living_nodes())
-
-    @property
-    def outcome_elsewhere(self) -> RunOver:
-        """The outcome that the first agent has received that has one."""
-        return next(node.agent.over for node in self.nodes if node.agent.over is not None)
 
     @property
     def outcome(self) -> RunOver:

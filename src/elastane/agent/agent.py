@@ -291,6 +291,7 @@ class Agent:
             stopping=self._stopping,
             awaiting_data=self.workers.awaiting_data,
             by_hand=worker_set.by_hand,
+            claimed=worker_set.claimed,
         )
 
     # -- the end --------------------------------------------------------------------------------------------

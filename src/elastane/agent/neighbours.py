@@ -3,29 +3,24 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeAlias
 
 import msgspec
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from elastane.agent.takeover import CoordinatorHeard
+from elastane.agent.takeover import Answers, CoordinatorHeard
 from elastane.api.authentication import Pages, serve_authenticated
 from elastane.api.coordinator_connection import open_async_connection
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
-from elastane.api.membership import NodeAddress, NodeName
+from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import load_server_context, read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed
 
 ANSWER_S = 1.0
 LARGEST_ANSWER_BYTES = 1024
-
-
-Answers: TypeAlias = Mapping[NodeName, CoordinatorHeard | None]
-"""The answer of each node's agent; None: it gave none."""
 
 _decode: Decoder[CoordinatorHeard] = Decoder(CoordinatorHeard, at_most_bytes=LARGEST_ANSWER_BYTES)
 

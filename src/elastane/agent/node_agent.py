@@ -1,6 +1,7 @@
 """The agent of one machine in a run on several ones; no machine is the head of the run."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +17,18 @@ from elastane.agent.departure import has_left, is_last_machine
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.run_pages import RunPages
-from elastane.agent.takeover import CoordinatorHeard, SilenceView, decide_takeover, is_left_out
+from elastane.agent.silence import (
+    EndAgent,
+    Silence,
+    SilentAgent,
+    TakeCharge,
+    Wait,
+    decide_in_silence,
+    record_answer,
+    record_outage,
+    record_takeover,
+)
+from elastane.agent.takeover import Answers, CoordinatorHeard
 from elastane.agent.worker_set import WorkerSet
 from elastane.api.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
 from elastane.api.endpoint import (
@@ -35,7 +47,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.ticket_files import open_tickets
 from elastane.api.untrusted_data import Malformed
-from elastane.claims.records import HeldSlot, TermClaim
+from elastane.claims.records import HeldSlot
 from elastane.claims.terms import SUPERSEDED_CODE
 from elastane.claims.urls import find_claims, open_claim_list
 
@@ -47,7 +59,6 @@ ASLEEP_S = 1.0
 READ_CLAIMS_S = 1.0
 REST_S = 60.0
 """How long a machine on which coordinators keep dying leaves the charge to others."""
-LONGEST_SILENCE_S = 60.0
 
 
 class NodeAgent(Agent):
@@ -94,15 +105,10 @@ class NodeAgent(Agent):
         self._idle_s = time.monotonic()
         """When this machine last had a worker."""
         self._charge = asyncio.Event()
-        self._resting_until = 0.0
+        self._failed_s = -math.inf
+        """When coordinators had last died too often on this machine."""
         self._poll = NeighbourPoll(run_dir)
-        self._claims_before: int | None = None
-        self._claims_seen = 0
-        self._sign: int | None = None
-        self._signed_s = 0.0
-        """When this agent last saw the sign of a coordinator change, during the present silence."""
-        self._tried_s = 0.0
-        """When a coordinator last took charge, or was to take it, during the present silence."""
+        self._silence = Silence()
 
     def leave(self) -> None:
         """Let the workers of this machine leave at the next commit; the run goes on without them.
@@ -215,7 +221,7 @@ class NodeAgent(Agent):
                 continue
             if self.is_last:
                 self._give_up("coordinator", code, deaths)
-            self._resting_until = time.monotonic() + REST_S
+            self._failed_s = time.monotonic()
 
     async def _watch_run(self, coordinators: Coordinators, link: ControlLink) -> None:
         """Take charge when it is this machine's turn; end this agent when its machine has left the run."""
@@ -234,65 +240,73 @@ class NodeAgent(Agent):
             if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
                 self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
             if link.silent_s < ASK_AFTER_S:
-                self._claims_before = self._sign = None
+                self._silence = Silence()
                 self._poll.stop()
             else:
-                await self._consider_charge(coordinators, link)
-            if link.silent_s > LONGEST_SILENCE_S:
-                why = f"no coordinator of the run has answered for {link.silent_s:.0f} s"
-                self.finish(RunOver(code=ExitCode.FAILED, why=why))
+                await self._act_in_silence(coordinators, link)
 
-    async def _consider_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
+    async def _act_in_silence(self, coordinators: Coordinators, link: ControlLink) -> None:
+        answers = await self._observe()
+        endpoint, running, now = self._find_last_endpoint(), self.workers.worker_set, time.monotonic()
+        agent = SilentAgent(
+            self._run_dir.node,
+            self._silence,
+            link.silent_s,
+            answers,
+            self._run_dir.node if endpoint is None else endpoint.node,
+            workers=tuple(running.living),
+            total=running.total,
+            claimed=running.claimed,
+            first_term=self._first_term,
+            is_new=not self._begins and not running.nodes,
+            rests=now < self._failed_s + REST_S,
+            has_failed=self._failed_s > link.heard_s,
+        )
+        match decide_in_silence(agent, now):
+            case TakeCharge(silent_s=silent_s, why=why):
+                self._write_log("coordinator", f"this machine takes charge: {why}")
+                coordinators.take_over(0 if endpoint is None else endpoint.term, silent_s)
+                self._charge.set()
+                self._silence = record_takeover(self._silence, now)
+            case EndAgent(over=over, is_outcome=is_outcome):
+                self.told_over |= is_outcome
+                self.finish(over)
+            case Wait():
+                pass
+
+    async def _observe(self) -> Answers | None:
+        """Ask the other agents and read the claim list; return the answers of the agents so far."""
         others = tuple(
             node for node in self.workers.worker_set.nodes if node.name != self._run_dir.node and node.port
         )
         try:
             answers = self._poll.read(others)
-            claimed, sign = await asyncio.to_thread(lambda: (self._read_new_claims(), self._read_sign()))
+            held, sign = await asyncio.to_thread(self._read_signs)
         except (OSError, ElastaneError):
-            # The file system of the run is away, so nothing could be claimed either.
-            return
-        now = time.monotonic()
-        if answers is None or now < self._resting_until:
-            return
-        # A coordinator that has just taken charge needs time until it answers.
-        silent_s = min(link.silent_s, now - self._tried_s)
-        if sign != self._sign:
-            self._sign, self._signed_s = sign, now
-        endpoint = self._find_last_endpoint()
-        view = SilenceView(
-            self._run_dir.node,
-            silent_s,
-            answers,
-            self._run_dir.node if endpoint is None else endpoint.node,
-            left_out=is_left_out(claimed, self.workers.living),
-            unseen_s=now - self._signed_s,
-            workers=len(self.workers.living),
-            total=self.workers.worker_set.total,
-            is_new=not self._begins and not self.workers.worker_set.nodes,
-        )
-        decision = decide_takeover(view)
-        if decision.now:
-            self._write_log("coordinator", f"this machine takes charge: {decision.why}")
-            coordinators.take_over(0 if endpoint is None else endpoint.term, silent_s)
-            self._charge.set()
-            self._tried_s = now
+            self._silence = record_outage(self._silence)
+            return None
+        self._silence = record_answer(self._silence, held, sign, self._first_term, time.monotonic())
+        return answers
 
     def _make_answer(self, link: ControlLink) -> CoordinatorHeard:
         return CoordinatorHeard(link.silent_s, len(self.workers.living))
 
-    def _read_sign(self) -> int:
-        """Return the time stamp that the coordinator in charge renews about every second; 0: it is missing.
+    def _read_signs(self) -> tuple[tuple[HeldSlot, ...], int]:
+        """Return the claim list, and the time stamp that the coordinator in charge renews about every second.
+
+        The time stamp is 0 if no coordinator is named.
 
         Raises:
+            ElastaneError: the claim list is away.
             OSError: the file system of the run is away.
         """
+        held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
         try:
             # An open file, because a network file system may remember attributes for a minute.
             with self._run_dir.endpoint.open("rb") as file:
-                return os.fstat(file.fileno()).st_mtime_ns
+                return held, os.fstat(file.fileno()).st_mtime_ns
         except FileNotFoundError:
-            return 0
+            return held, 0
 
     def _find_last_endpoint(self) -> CoordinatorEndpoint | None:
         """Return the endpoint of the last coordinator; None if nothing says it: then the run goes on here."""
@@ -300,20 +314,6 @@ class NodeAgent(Agent):
             return read_endpoint(self._run_dir)
         except (OSError, Malformed):
             return None
-
-    def _read_new_claims(self) -> tuple[HeldSlot, ...]:
-        """Return what was claimed since this machine last heard the coordinator.
-
-        Raises:
-            ElastaneError: the claim list is away.
-        """
-        held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
-        if self._claims_before is None:
-            self._claims_before, self._claims_seen = len(held), len(held)
-        if any(isinstance(one.record, TermClaim) for one in held[self._claims_seen :]):
-            self._tried_s = time.monotonic()
-        self._claims_seen = len(held)
-        return held[self._claims_before :]
 
     def handle_order(self, message: ToAgent) -> None:
         """Carry out a message from the coordinator."""

@@ -7,14 +7,13 @@ without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from elastane.api.bounds import Count
 from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
-from elastane.claims.history import list_generations
-from elastane.claims.records import HeldSlot
+from elastane.claims.records import GenerationClaim
 
 UNSEEN_S = 20.0
 """How long a node without which the run has gone on looks for signs that the run still goes on."""
@@ -35,16 +34,20 @@ class CoordinatorHeard(msgspec.Struct, frozen=True):
     workers: Count = 0
 
 
+Answers: TypeAlias = Mapping[NodeName, CoordinatorHeard | None]
+"""The answer of each node's agent; None: it gave none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SilenceView:
     """The state of an agent that does not hear the coordinator.
 
     Args:
         node: its node.
-        silent_s: how long it has not heard the coordinator.
-        answers: of the other nodes of the run; None: no answer.
+        silent_s: how long no coordinator has answered, although one had time to.
+        answers: of the other nodes of the run.
         coordinator_node: the node of the silent coordinator.
-        left_out: the run has gone on without the workers of this node, see `is_left_out`.
+        left_out: the run may have gone on without the workers of this node, see `is_left_out`.
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
         workers: how many workers live on this node.
         total: how many workers the run should have.
@@ -53,7 +56,7 @@ class SilenceView:
 
     node: NodeName
     silent_s: float
-    answers: Mapping[NodeName, CoordinatorHeard | None]
+    answers: Answers
     coordinator_node: NodeName
     left_out: bool = False
     unseen_s: float = 0.0
@@ -104,14 +107,13 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     return TakeoverDecision(now=True, why=f"no node heard the coordinator for {view.silent_s:.1f} s{alone}")
 
 
-def is_left_out(claimed: Sequence[HeldSlot], workers: Collection[WorkerId]) -> bool:
+def is_left_out(generations: Sequence[GenerationClaim], workers: Collection[WorkerId]) -> bool:
     """Return whether the run has gone on without the workers of this node.
 
     The coordinator is silent here because it has lost this node, so it is in charge for others.
 
     Args:
-        claimed: the slots of the claim list that were claimed since the coordinator was heard.
+        generations: those that were claimed since the coordinator was heard, in order.
         workers: the living workers of this node.
     """
-    generations = list_generations(claimed)
     return bool(generations and workers) and set(generations[-1].members).isdisjoint(workers)

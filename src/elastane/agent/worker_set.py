@@ -23,6 +23,7 @@ class WorkerSet:
         living: process ids of the running workers.
         exits: the latest exits, oldest first.
         by_hand: a user has set the target.
+        claimed: the newest claimed generation that the coordinator has named.
     """
 
     target: int
@@ -34,6 +35,7 @@ class WorkerSet:
     living: Mapping[WorkerId, int] = field(default_factory=dict)
     exits: tuple[WorkerExit, ...] = ()
     by_hand: bool = False
+    claimed: int = 0
 
     @property
     def numbers_end(self) -> int:
@@ -79,6 +81,7 @@ def follow_order(workers: WorkerSet, order: SetTarget) -> WorkerSet:
         nodes=order.nodes,
         draining=order.drain,
         by_hand=order.by_hand,
+        claimed=order.claimed,
     )
 
 

@@ -312,6 +312,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         stopping: the user requested the end of the run.
         awaiting_data: workers that have waited for their samples for seconds, in the middle of a step.
         by_hand: as in the last `SetTarget`.
+        claimed: as in the last `SetTarget`.
     """
 
     pid: int
@@ -334,6 +335,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     stopping: bool = False
     awaiting_data: tuple[WorkerId, ...] = ()
     by_hand: bool = False
+    claimed: Count = 0
 
 
 class SetTarget(ControlMessage, frozen=True, kw_only=True):
@@ -347,6 +349,8 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         nodes: all nodes of the run.
         numbers: more numbers for workers, as first number and end; None: the agent has enough.
         leave: the node must leave the run, because a user has drained it.
+        claimed: the number of the newest generation that was claimed; 0: there is none. A node that does not
+            hear the coordinator finds later ones in the claim list.
     """
 
     target: int
@@ -356,6 +360,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
     nodes: tuple[NodeAddress, ...] = ()
     numbers: Numbers | None = None
     leave: bool = False
+    claimed: Count = 0
 
 
 class KillWorker(ControlMessage, frozen=True, kw_only=True):

@@ -161,8 +161,8 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
         if over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
             raise RunFailed(
                 f"this machine has left the run in {run_dir.root}: {over.why}",
-                means="the run goes on on the other machines",
-                do=f"elastane join {run_dir.root}, when the cause is mended",
+                means="its workers have ended; the run goes on if a coordinator of another machine answers",
+                do=f"elastane ps {run_dir.root} shows that; elastane join {run_dir.root} to take part again",
             )
         return None, agent.target
     # The user killed the run before it could record its outcome; that counts as stopped, not as failed.

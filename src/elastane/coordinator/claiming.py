@@ -62,10 +62,12 @@ def receive_held(turn: Turn, held: ClaimHeld) -> None:
     """
     if turn.roster.claiming.pending != held.subject:
         return
-    turn.roster = replace(turn.roster, claiming=replace(turn.roster.claiming, pending=None, recorded=False))
+    claiming = replace(turn.roster.claiming, pending=None, recorded=False)
     if isinstance(held.subject, Ending):
+        turn.roster = replace(turn.roster, claiming=claiming)
         announce_end(turn, held.subject)
     else:
+        turn.roster = replace(turn.roster, claiming=replace(claiming, newest=held.subject.number))
         turn.announce(held.subject)
 
 

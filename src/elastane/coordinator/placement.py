@@ -133,6 +133,7 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
             numbers=roster.nodes.granted.get(name),
             # The last node has none to leave the run to.
             leave=name in roster.nodes.drained and len(targets) > 1,
+            claimed=roster.claiming.newest,
         )
         for name, target in targets.items()
     }
@@ -144,6 +145,7 @@ def is_order_known(report: AgentReport, order: SetTarget) -> bool:
         order.numbers is None
         and (report.leaving or not order.leave)
         and (report.target, report.total, report.nodes) == (order.target, order.total, order.nodes)
+        and report.claimed == order.claimed
         and set(report.draining) == set(order.drain)
     )
 

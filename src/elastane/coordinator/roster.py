@@ -78,6 +78,7 @@ class Claiming:
 
     Args:
         earlier: the generations that earlier terms of this attempt have claimed.
+        newest: the number of the newest generation that any term of this attempt has claimed; 0: none.
         outcome: the end of the run that an earlier term has claimed, perhaps just before its death.
         pending: the generation or the end that is being claimed; until the list has answered, no generation
             is proposed.
@@ -88,6 +89,7 @@ class Claiming:
     """
 
     earlier: tuple[GenerationClaim, ...] = ()
+    newest: int = 0
     outcome: OutcomeClaim | None = None
     pending: Claimable | None = None
     asked_s: float = 0.0
@@ -559,6 +561,7 @@ def create_roster(
     step = origin if last is None else last.step
     number = 0 if last is None else last.generation
     claimed = tuple(claimed)
+    earlier = tuple(claim for claim in claimed if claim.term >= first_term)
     return Roster(
         spec=spec,
         term=Term(
@@ -574,7 +577,9 @@ def create_roster(
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),
         claiming=Claiming(
-            earlier=tuple(claim for claim in claimed if claim.term >= first_term), outcome=outcome
+            earlier=earlier,
+            newest=max((claim.number for claim in earlier), default=0),
+            outcome=outcome,
         ),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
         progress=StepProgress(

@@ -14,7 +14,7 @@ from elastane.agent.takeover import (
     is_left_out,
 )
 from elastane.api.membership import MINORITY_S, SILENCE_S
-from elastane.claims.records import GenerationClaim, HeldSlot
+from elastane.claims.records import GenerationClaim
 
 NODES = ("", "a", "b", "c")
 
@@ -71,9 +71,9 @@ def test_a_node_that_was_left_out_takes_charge_only_if_nothing_is_left_of_the_ru
 
 def test_a_node_without_which_the_run_has_gone_on_takes_nothing_over() -> None:
     claim = GenerationClaim(number=4, term=1, members=(0, 1), nonce="0" * 32)
-    assert is_left_out([HeldSlot(3, claim)], {100, 101})
-    assert not is_left_out([HeldSlot(3, claim)], {1, 100})
-    assert not is_left_out([HeldSlot(3, claim)], set())
+    assert is_left_out([claim], {100, 101})
+    assert not is_left_out([claim], {1, 100})
+    assert not is_left_out([claim], set())
     assert not is_left_out([], {100})
 
 
