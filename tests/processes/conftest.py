@@ -27,7 +27,7 @@ def play_reference(stage: Stage) -> Callable[..., EndedRun]:
 def assert_equals_reference(play_reference: Callable[..., EndedRun]) -> Callable[[EndedRun], None]:
     """Return a function that asserts that a run finished with the bytes of the reference run."""
 
-    def check(ended: EndedRun) -> None:
+    def check(ended: EndedRun, *, unfit: str = "") -> None:
         assert ended.outcome.code == 0, ended.describe()
         expected = play_reference(len(ended.run.ledger))
         assert ended.losses == expected.losses, ended.describe()
@@ -36,7 +36,8 @@ def assert_equals_reference(play_reference: Callable[..., EndedRun]) -> Callable
         assert ended.model_digest == expected.model_digest
         assert ended.verdict.problems == ()
         assert len(ended.find_events("run.finished")) == 1
-        assert not ended.find_events("worker.failed"), ended.describe()
+        failed = {event.detail.get("node", "first") for event in ended.find_events("worker.failed")}
+        assert failed == ({unfit} if unfit else set()), ended.describe()
 
     return check
 

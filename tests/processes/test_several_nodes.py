@@ -48,10 +48,12 @@ NODES = {"listen": ADDRESS, "start": 2}
 
 
 @asynccontextmanager
-async def join(stage, run, name, slots=2, address=HERE):
+async def join(stage, run, name, slots=2, *, address=HERE, say=print):
     """Let another machine take part; leaving the context ends its agent."""
     run_dir = RunDir(run.run_dir.root, name)
-    agent = NodeAgent(run_dir, run.agent.spec, address, slots=slots, begins=False, commands=stage.commands)
+    agent = NodeAgent(
+        run_dir, run.agent.spec, address, slots=slots, begins=False, commands=stage.commands, say=say
+    )
     task = asyncio.create_task(agent.run())
     try:
         yield agent
@@ -88,6 +90,28 @@ def test_a_machine_joins_and_leaves(stage, assert_equals_reference):
     assert ended.find_subjects("node.joined") == ["node b"]
     assert ended.find_events("worker.died") == []
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 100", "worker 101"]
+
+
+def test_a_machine_on_which_no_worker_starts_takes_no_place_from_the_others(stage, assert_equals_reference):
+    said = []
+
+    async def disturb(run):
+        await run.wait_for_step(4)
+        async with join(stage, run, "b", say=said.append) as unfit, join(stage, run, "c"):
+            await run.wait_for_event("node.closed", "node b")
+            answer = await step_until_members(run, 0, 1, 200, 201)
+            assert {row.node for row in answer.processes if row.role == "worker"} == {"", "c"}
+            await run.wait_for_event("node.left", "node b")
+            assert unfit.left
+            run.stop_pacing()
+            await run.wait_for_event("run.finished")
+
+    ended = stage.play("--paced-from=5", "--unfit=b", disturb=disturb, **NODES)
+    assert_equals_reference(ended, unfit="b")
+    (closed,) = ended.find_events("node.closed")
+    assert "3 in a row ended before they joined" in closed.why
+    assert said == [closed.why]
+    assert ended.find_events("resize.requested") == []
 
 
 @pytest.mark.parametrize(

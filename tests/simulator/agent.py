@@ -85,6 +85,8 @@ class SimAgent:
     def _report_regularly(self) -> None:
         if not self.alive:
             return
+        if self.worker_set.closed and not self.living and self.slots is not None and not self.is_last:
+            self.leaving = True
         self.report()
         if self.over is None or self.living:
             self.world.clock.schedule_after(self.between_reports_s, self._report_regularly)
@@ -106,6 +108,7 @@ class SimAgent:
                 draining=self.worker_set.draining,
                 by_hand=self.worker_set.by_hand,
                 claimed=self.worker_set.claimed,
+                closed=self.worker_set.closed,
                 stopping=self.stopping,
                 leaving=self.leaving,
             )

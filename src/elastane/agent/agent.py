@@ -292,6 +292,7 @@ class Agent:
             awaiting_data=self.workers.awaiting_data,
             by_hand=worker_set.by_hand,
             claimed=worker_set.claimed,
+            closed=worker_set.closed,
         )
 
     # -- the end --------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from elastane.api.control import RunOver
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import NodeAddress, NodeName
 
 LONGEST_LEAVE_S = 10.0
@@ -28,3 +30,14 @@ def has_left(*, workers: int, recorded: bool, idle_s: float) -> bool:
         idle_s: how long the machine has had no worker; a run that does not answer keeps no machine forever.
     """
     return workers == 0 and (recorded or idle_s > LONGEST_LEAVE_S)
+
+
+def build_farewell(*, without_workers: bool) -> RunOver:
+    """Return the outcome for a machine that has left a run that goes on.
+
+    Args:
+        without_workers: it has left because it gets no workers.
+    """
+    if without_workers:
+        return RunOver(code=ExitCode.FAILED, why="this machine has left the run, because it gets no workers")
+    return RunOver(code=ExitCode.OK, why="this machine has left the run")

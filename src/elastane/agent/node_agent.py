@@ -13,7 +13,7 @@ import msgspec
 from elastane.agent.agent import BACKLOG, Agent
 from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
-from elastane.agent.departure import has_left, is_last_machine
+from elastane.agent.departure import build_farewell, has_left, is_last_machine
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
 from elastane.agent.run_pages import RunPages
@@ -73,6 +73,7 @@ class NodeAgent(Agent):
         commands: the commands of the processes that it starts.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
         opened: is called with the address of this agent once it answers tickets.
+        say: takes lines for the user of this machine.
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.
@@ -90,9 +91,10 @@ class NodeAgent(Agent):
         commands: Commands | None = None,
         resumed: Resumed | None = None,
         opened: Callable[[NodeAddress], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(run_dir, spec, commands, resumed)
-        self._opened = opened
+        self._opened, self._say = opened, say
         if not begins:
             # The coordinator says how many workers this machine runs, and under which numbers.
             self.workers.worker_set = WorkerSet(target=0, numbers=())
@@ -102,6 +104,8 @@ class NodeAgent(Agent):
         self._slots, self._begins = slots, begins
         self._leaving = self.left = self.concludes = False
         self._leave_recorded = False
+        self._is_unfit = False
+        """This machine leaves because it gets no workers."""
         self._idle_s = time.monotonic()
         """When this machine last had a worker."""
         self._charge = asyncio.Event()
@@ -237,8 +241,12 @@ class NodeAgent(Agent):
             if workers:
                 self._idle_s = now
             idle_s = now - self._idle_s
+            may_leave = not (self._begins or self._leaving or self.is_last)
+            if running.closed and not workers and may_leave:
+                self._is_unfit = True
+                self.leave()
             if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
-                self.finish(RunOver(code=ExitCode.OK, why="this machine has left the run"))
+                self.finish(build_farewell(without_workers=self._is_unfit))
             if link.silent_s < ASK_AFTER_S:
                 self._silence = Silence()
                 self._poll.stop()
@@ -317,7 +325,10 @@ class NodeAgent(Agent):
 
     def handle_order(self, message: ToAgent) -> None:
         """Carry out a message from the coordinator."""
+        closed = self.workers.worker_set.closed
         super().handle_order(message)
+        if self.workers.worker_set.closed not in ("", closed):
+            self._say(self.workers.worker_set.closed)
         if isinstance(message, SetTarget) and message.leave and not self.is_last:
             self.leave()
         if isinstance(message, LeaveRecorded):

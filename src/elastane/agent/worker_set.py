@@ -24,6 +24,7 @@ class WorkerSet:
         exits: the latest exits, oldest first.
         by_hand: a user has set the target.
         claimed: the newest claimed generation that the coordinator has named.
+        closed: why this node gets no further workers; empty: it does.
     """
 
     target: int
@@ -36,6 +37,7 @@ class WorkerSet:
     exits: tuple[WorkerExit, ...] = ()
     by_hand: bool = False
     claimed: int = 0
+    closed: str = ""
 
     @property
     def numbers_end(self) -> int:
@@ -82,6 +84,7 @@ def follow_order(workers: WorkerSet, order: SetTarget) -> WorkerSet:
         draining=order.drain,
         by_hand=order.by_hand,
         claimed=order.claimed,
+        closed=order.closed,
     )
 
 

@@ -313,6 +313,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         awaiting_data: workers that have waited for their samples for seconds, in the middle of a step.
         by_hand: as in the last `SetTarget`.
         claimed: as in the last `SetTarget`.
+        closed: as in the last `SetTarget`.
     """
 
     pid: int
@@ -336,6 +337,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     awaiting_data: tuple[WorkerId, ...] = ()
     by_hand: bool = False
     claimed: Count = 0
+    closed: str = ""
 
 
 class SetTarget(ControlMessage, frozen=True, kw_only=True):
@@ -351,6 +353,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         leave: the node must leave the run, because a user has drained it.
         claimed: the number of the newest generation that was claimed; 0: there is none. A node that does not
             hear the coordinator finds later ones in the claim list.
+        closed: why the node gets no further workers; empty: it does.
     """
 
     target: int
@@ -361,6 +364,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
     numbers: Numbers | None = None
     leave: bool = False
     claimed: Count = 0
+    closed: str = ""
 
 
 class KillWorker(ControlMessage, frozen=True, kw_only=True):

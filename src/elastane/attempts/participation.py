@@ -170,6 +170,7 @@ async def _train_attempt(
         begins=begins,
         resumed=record.resumed,
         opened=_make_invitation(machine) if begins else lambda _: None,
+        say=machine.say,
     )
     interrupts = 0
 

@@ -5,8 +5,11 @@ from dataclasses import replace
 import msgspec
 
 from elastane.api.control import WorkerReport
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.spec import Pinned, Probe
+from elastane.coordinator.nodes import describe_node, lower_target
+from elastane.coordinator.placement import list_open_nodes
+from elastane.coordinator.roster import Roster, Troubles, find_worker_node, list_node_workers
 from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
 
@@ -66,22 +69,71 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     return False
 
 
-def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
-    """Count a worker that ended before it joined; after three in a row, stop replacing or fail the run."""
+def can_begin_elsewhere(roster: Roster, node: NodeName) -> bool:
+    """Return whether workers start on another node, on which no worker's code has raised."""
+    starting = {find_worker_node(roster, worker) for worker in roster.candidates}
+    failed = {find_worker_node(roster, worker) for worker in roster.ends.failed}
+    return bool(starting - failed - {node})
+
+
+def count_failed_join(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:
+    """Count a worker that ended before it joined; after three in a row on a node, start no more there.
+
+    If no other node can get workers, stop replacing or fail the run.
+    """
     roster = turn.roster
     if roster.stopping is not None or roster.finishing is not None:
         return
-    failures = roster.troubles.failed_joins + 1
-    turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=failures))
-    if failures < MOST_FAILED_JOINS:
+    failures = roster.troubles.failed_joins.get(node, 0) + 1
+    counts = {**roster.troubles.failed_joins, node: failures}
+    turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=counts))
+    if failures < MOST_FAILED_JOINS or node in roster.nodes.closed:
         return
+    if list_open_nodes(roster) - {node}:
+        _close_node(turn, node, worker, how)
+    else:
+        _stop_replacing(turn, node, worker, how)
+
+
+def forget_failed_joins(troubles: Troubles, node: NodeName) -> Troubles:
+    """Return the signs of trouble after a worker of a node has joined."""
+    counts = {other: count for other, count in troubles.failed_joins.items() if other != node}
+    return replace(troubles, failed_joins=counts)
+
+
+def _close_node(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:
+    """Start no further workers on a node. It keeps its members, and free slots of others take its places."""
+    roster, target = turn.roster, turn.roster.wanted.target
+    dismissal = roster.dismissed.get(worker)
+    last = f"worker {worker}: {how}" if dismissal is None else dismissal.why
+    why = (
+        f"{describe_node(node)} gets no further workers: {MOST_FAILED_JOINS} in a row ended before they "
+        f"joined; the last, {last}; see logs/worker-{worker}.log"
+    )
+    report = roster.nodes.reports.get(node)
+    turn.roster = replace(
+        roster,
+        nodes=replace(roster.nodes, closed={**roster.nodes.closed, node: why}),
+        troubles=forget_failed_joins(roster.troubles, node),
+    )
+    turn.record("node.closed", who=describe_node(node), why=why)
+    if report is None or target is None:
+        return
+    members = set(roster.list_living(list_node_workers(report))) - roster.wanted.draining
+    free = report.target - len(members.difference(roster.candidates))
+    wanted = lower_target(turn.roster, target, free, without={node}) if free > 0 else target
+    turn.set_target(wanted, roster.wanted.draining)
+
+
+def _stop_replacing(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:
+    roster = turn.roster
     newest = roster.newest
     present = roster.list_living(newest.workers) if newest is not None else roster.ready
-    story = f"{failures} workers in a row ended before they joined; the last, worker {worker}: {how}"
+    story = f"{MOST_FAILED_JOINS} workers in a row ended before they joined; the last, worker {worker}: {how}"
     if not present or (newest is None and len(present) < roster.spec.min_workers):
         fail_run(turn, f"{story}; see logs/worker-{worker}.log")
         return
-    turn.roster = replace(turn.roster, troubles=replace(turn.roster.troubles, failed_joins=0))
+    turn.roster = replace(roster, troubles=forget_failed_joins(roster.troubles, node))
     turn.record("resize.requested", who="coordinator", why=f"{story}; the run continues with {len(present)}")
     turn.set_target(len(present), roster.wanted.draining)
 
@@ -94,6 +146,8 @@ def dismiss_surplus(turn: Turn) -> None:
     for worker in roster.candidates:
         if worker in roster.wanted.draining:
             turn.dismiss(worker, 0, "asked to leave before it joined")
+        elif find_worker_node(roster, worker) in roster.nodes.closed:
+            turn.dismiss(worker, 0, "its machine gets no further workers")
     members = () if roster.newest is None else roster.list_living(roster.newest.workers)
     places = roster.wanted.target - sum(worker not in roster.wanted.draining for worker in members)
     for worker in turn.roster.candidates[max(0, places) :]:

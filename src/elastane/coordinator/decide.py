@@ -27,7 +27,7 @@ from elastane.api.control import (
     WorkerFailed,
     WorkerReport,
 )
-from elastane.api.membership import WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.claims.terms import CHECK_EVERY_S
 from elastane.coordinator.actions import (
     Action,
@@ -38,7 +38,14 @@ from elastane.coordinator.actions import (
     Input,
     WriteEvent,
 )
-from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
+from elastane.coordinator.admission import (
+    admit,
+    can_begin_elsewhere,
+    count_failed_join,
+    dismiss_leavers,
+    dismiss_surplus,
+    forget_failed_joins,
+)
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
 from elastane.coordinator.claiming import receive_held, receive_unanswered, repeat_claim
 from elastane.coordinator.deaths import (
@@ -59,7 +66,7 @@ from elastane.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.coordinator.placement import build_orders, is_order_known
 from elastane.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.coordinator.requests import answer_request, request_stop
-from elastane.coordinator.roster import Roster, list_named_nodes
+from elastane.coordinator.roster import Roster, find_worker_node, list_named_nodes
 from elastane.coordinator.run_end import end_as_claimed, end_when_done, fail_run, receive_model_written
 from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.traffic import record_traffic
@@ -250,7 +257,7 @@ def _store_report(turn: Turn, report: WorkerReport) -> None:
         held=roster.held | {worker} if report.complete else roster.held,
         known=replace(known, highest=highest) if highest > known.highest else known,
         progress=replace(progress, step=report.step) if report.step > progress.step else progress,
-        troubles=replace(troubles, failed_joins=0) if joined else troubles,
+        troubles=forget_failed_joins(troubles, report.node) if joined else troubles,
     )
     if newest is not None:
         roster = _add_generation(roster, report)
@@ -346,8 +353,11 @@ def _handle_failure(turn: Turn, failure: WorkerFailed) -> None:
     drop_draft(turn, worker)
     last_line = find_error_line(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
-    others = roster.newest is not None and any(
-        other in roster.joined for other in roster.list_living(roster.newest.workers) if other != worker
+    others = can_begin_elsewhere(roster, find_worker_node(roster, worker)) or (
+        roster.newest is not None
+        and any(
+            other in roster.joined for other in roster.list_living(roster.newest.workers) if other != worker
+        )
     )
     if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         # It may have been killed after it sent its last message.
@@ -406,10 +416,10 @@ def _handle_agent(turn: Turn, report: AgentReport) -> None:
 def _handle_exits(turn: Turn, report: AgentReport) -> None:
     for ended in report.exits:
         if turn.roster.over is None and ended.worker not in turn.roster.ends.exits:
-            _handle_exit(turn, ended)
+            _handle_exit(turn, ended, report.node)
 
 
-def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
+def _handle_exit(turn: Turn, ended: WorkerExit, node: NodeName) -> None:
     roster, worker = turn.roster, ended.worker
     needed = worker in roster.needed
     turn.roster = replace(
@@ -428,7 +438,7 @@ def _handle_exit(turn: Turn, ended: WorkerExit) -> None:
     elif worker not in roster.joined:
         if dismissal is None and worker not in roster.ends.failed:
             record_death(turn, ended, f"{how} before it joined")
-        count_failed_join(turn, worker, how)
+        count_failed_join(turn, node, worker, how)
     elif ended.code == 0 and not needed and worker not in roster.ends.excluded:
         # An earlier coordinator dismissed it.
         turn.record_worker_event("worker.left", worker)

@@ -10,7 +10,7 @@ from elastane.api.control import AgentReport, LeaveRecorded
 from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
-from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots
+from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots, list_open_nodes
 from elastane.coordinator.roster import Roster, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
 
@@ -26,12 +26,17 @@ def receive_agent_report(turn: Turn, report: AgentReport) -> None:
         # It has left, and reports until its agent knows that this is recorded.
         turn.send_to_agent(LeaveRecorded(), name)
         return
+    closed = nodes.closed
+    if report.closed and name not in nodes.reports:
+        # An earlier coordinator has closed it.
+        closed = {**closed, name: report.closed}
     ends = [end for _, end in report.numbers] + [worker + 1 for worker in list_node_workers(report)]
     nodes = replace(
         nodes,
         reports={**nodes.reports, name: report},
         heard={**nodes.heard, name: turn.now},
         numbers_end=max(nodes.numbers_end, *ends, 0),
+        closed=closed,
     )
     is_first = roster.wanted.target is None and not report.total and not report.joins
     if is_first:
@@ -54,6 +59,7 @@ def advance_nodes(turn: Turn) -> None:
     """Let nodes take part, leave or count as lost, as their agents' reports show."""
     if turn.roster.wanted.target is None:
         return
+    _reopen_nodes(turn)
     nodes, now = turn.roster.nodes, turn.now
     silent = {
         name for name, report in nodes.reports.items() if now - _find_sign(turn.roster, report) >= SILENCE_S
@@ -73,6 +79,17 @@ def advance_nodes(turn: Turn) -> None:
             _drain_node(turn, report)
         elif name not in turn.roster.nodes.counted:
             _count_node(turn, report)
+
+
+def _reopen_nodes(turn: Turn) -> None:
+    """Let closed nodes get workers again once no other node can; see `count_failed_join`."""
+    roster = turn.roster
+    # A new coordinator may not have heard the others yet.
+    is_new = turn.now - roster.term.began < SILENCE_S
+    if not roster.nodes.closed or roster.wanted.target is None or is_new or list_open_nodes(roster):
+        return
+    turn.roster = replace(roster, nodes=replace(roster.nodes, closed={}))
+    turn.set_target(roster.wanted.target, roster.wanted.draining)
 
 
 def _find_sign(roster: Roster, report: AgentReport) -> float:
@@ -120,7 +137,8 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         # Other agents name it until their next orders.
         nodes = turn.roster.nodes
         turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
-        turn.record("node.left", who=describe_node(report.node), why="its user asked it to leave")
+        why = "it gets no further workers, and has none" if report.closed else "its user asked it to leave"
+        turn.record("node.left", who=describe_node(report.node), why=why)
         if target is not None:
             # This coordinator may end with the node; the next one must not miss the node.
             turn.set_target(target, roster.wanted.draining)
@@ -131,7 +149,7 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         if lacks_slots(roster):
             why += f"; {NO_SLOTS}"
         turn.record("drain.requested", who=describe_node(report.node), why=why, workers=workers)
-        wanted = _lower_target(roster, target, len(workers), without={report.node})
+        wanted = lower_target(roster, target, len(workers), without={report.node})
         turn.set_target(wanted, roster.wanted.draining | staying)
 
 
@@ -144,11 +162,11 @@ def _lose_node(turn: Turn, report: AgentReport) -> None:
     nodes = turn.roster.nodes
     turn.roster = replace(turn.roster, nodes=replace(nodes, lost=nodes.lost | {report.node}))
     if target is not None and report.target:
-        wanted = _lower_target(turn.roster, target, report.target, without={report.node})
+        wanted = lower_target(turn.roster, target, report.target, without={report.node})
         turn.set_target(wanted, turn.roster.wanted.draining)
 
 
-def _lower_target(roster: Roster, target: int, fewer: int, *, without: Collection[NodeName]) -> int:
+def lower_target(roster: Roster, target: int, fewer: int, *, without: Collection[NodeName]) -> int:
     """Return the number of workers after some nodes have gone; at least 1.
 
     A node that joined when the run had its most workers has free slots, which now take the place of those
@@ -163,7 +181,10 @@ def _lower_target(roster: Roster, target: int, fewer: int, *, without: Collectio
     free = sum(
         max(0, report.slots - report.target)
         for name, report in roster.nodes.reports.items()
-        if name not in without and report.slots is not None and not report.leaving
+        if name not in without
+        and report.slots is not None
+        and not report.leaving
+        and name not in roster.nodes.closed
     )
     return max(1, target - fewer + (0 if roster.wanted.by_hand else min(fewer, free)))
 
@@ -201,7 +222,7 @@ def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
         turn.roster, nodes=replace(turn.roster.nodes, lost=turn.roster.nodes.lost.union(missing))
     )
     if target is not None and lost > 0:
-        wanted = _lower_target(turn.roster, target, lost, without=missing)
+        wanted = lower_target(turn.roster, target, lost, without=missing)
         turn.set_target(wanted, turn.roster.wanted.draining)
 
 
@@ -281,6 +302,7 @@ def _forget_node(turn: Turn, name: NodeName) -> None:
             heard={other: time for other, time in nodes.heard.items() if other != name},
             counted=nodes.counted - {name},
             drained=nodes.drained - {name},
+            closed={other: why for other, why in nodes.closed.items() if other != name},
             granted={other: numbers for other, numbers in nodes.granted.items() if other != name},
         ),
     )

@@ -111,6 +111,15 @@ def lacks_slots(roster: Roster) -> bool:
     )
 
 
+def list_open_nodes(roster: Roster) -> frozenset[NodeName]:
+    """Return the nodes that can get further workers, now or once some of theirs have ended."""
+    return frozenset(
+        name
+        for name, report in roster.nodes.reports.items()
+        if report.slots != 0 and not report.leaving and name not in roster.nodes.closed
+    )
+
+
 def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
     """Return the present order for the agent of every node; none while the number of workers is unknown."""
     total = roster.wanted.target
@@ -134,6 +143,7 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
             # The last node has none to leave the run to.
             leave=name in roster.nodes.drained and len(targets) > 1,
             claimed=roster.claiming.newest,
+            closed=roster.nodes.closed.get(name, ""),
         )
         for name, target in targets.items()
     }
@@ -146,16 +156,20 @@ def is_order_known(report: AgentReport, order: SetTarget) -> bool:
         and (report.leaving or not order.leave)
         and (report.target, report.total, report.nodes) == (order.target, order.total, order.nodes)
         and report.claimed == order.claimed
+        and report.closed == order.closed
         and set(report.draining) == set(order.drain)
     )
 
 
 def _measure_loads(roster: Roster) -> dict[NodeName, NodeLoad]:
-    leaving = roster.wanted.draining | roster.dismissed.keys()
+    leaving, closed = roster.wanted.draining | roster.dismissed.keys(), roster.nodes.closed
+    starting = frozenset(roster.candidates)
     return {
         name: NodeLoad(
-            0 if report.leaving else report.slots,
-            frozenset(roster.list_living(list_node_workers(report))) - leaving,
+            0 if report.leaving or name in closed else report.slots,
+            frozenset(roster.list_living(list_node_workers(report)))
+            - leaving
+            - (starting if name in closed else frozenset()),
         )
         for name, report in roster.nodes.reports.items()
     }

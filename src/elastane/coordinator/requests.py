@@ -120,7 +120,11 @@ def _resize(turn: Turn, ask: AskResize) -> None:
         who = "user" if by_hand else "controller"
         turn.record("resize.requested", who=who, why=f"from {roster.wanted.target} to {workers} workers")
         # A request for more workers also requests another try of the failed ones.
-        turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=0))
+        turn.roster = replace(
+            roster,
+            troubles=replace(roster.troubles, failed_joins={}),
+            nodes=replace(roster.nodes, closed={}),
+        )
     elif by_hand == roster.wanted.by_hand:
         return
     turn.set_target(workers, roster.wanted.draining, by_hand=by_hand)

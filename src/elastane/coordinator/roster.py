@@ -152,6 +152,7 @@ class Nodes:
         numbers_end: the end of the highest range that any node has had or was granted.
         lost: the nodes that have been lost or have left, and were not heard again.
         drained: the nodes that a user has asked to leave, until they have left.
+        closed: the nodes that get no further workers, with the reasons.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
@@ -161,6 +162,7 @@ class Nodes:
     numbers_end: int = 0
     lost: frozenset[NodeName] = frozenset()
     drained: frozenset[NodeName] = frozenset()
+    closed: Mapping[NodeName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +206,13 @@ class Troubles:
     """Signs that the run does not make progress.
 
     Args:
-        failed_joins: the number of consecutive processes that ended before they became members.
+        failed_joins: by node, the number of consecutive processes that ended before they became members.
         exhausted: the recent times and steps at which members exhausted a resource.
         unjoined_since: since when workers run without any having joined; None: no such time.
         lost_since: since when no living member is known to hold the state; None: a member holds it.
     """
 
-    failed_joins: int = 0
+    failed_joins: Mapping[NodeName, int] = field(default_factory=dict)
     exhausted: tuple[tuple[float, int], ...] = ()
     unjoined_since: float | None = None
     lost_since: float | None = None

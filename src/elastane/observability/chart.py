@@ -60,6 +60,7 @@ GLYPHS = {
     "worker.failed": CROSS,
     "worker.refused": RING,
     "node.joined": UP,
+    "node.closed": RING,
     "node.left": DOWN,
     "node.lost": CROSS,
     "coordinator.died": DIAMOND,

@@ -88,6 +88,12 @@ def withhold_reports(first: int) -> None:
     CoordinatorLink.send = withhold_event
 
 
+def fail_import(node: str) -> None:
+    own = worker_settings.get_settings()
+    if own.run_dir is not None and own.run_dir.node == node:
+        raise ImportError(f"a library is missing on {node}")
+
+
 def wait_if_worker(number: int, name: str) -> None:
     if worker_settings.get_settings().worker == number:
         wait_for(name)

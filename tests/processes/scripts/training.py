@@ -34,6 +34,7 @@ parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optim
 parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
+parser.add_argument("--unfit", help="the script cannot be imported on this machine")
 parser.add_argument("--record-sent-sums", action="store_true")
 parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
@@ -41,6 +42,8 @@ parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypte
 options = parser.parse_args()
 
 faults.record_work()
+if options.unfit is not None:
+    faults.fail_import(options.unfit)
 if options.record_sent_sums:
     faults.record_sent_sums()
 if options.lose_gathered:

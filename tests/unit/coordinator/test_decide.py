@@ -356,7 +356,7 @@ def test_processes_beyond_a_lowered_target_are_dismissed(training) -> None:
     stage.ask(AskResize(workers=2))
     assert stage.list_dismissals() == {2: 0, 3: 0}
     stage.end_worker(2, 0)
-    assert stage.roster.troubles.failed_joins == 0
+    assert stage.roster.troubles.failed_joins == {}
 
 
 def test_the_target_is_sent_until_the_agent_reports_it(training) -> None:
@@ -544,7 +544,7 @@ def test_a_joiner_that_raises_does_not_end_the_run(training) -> None:
     assert stage.list_kinds("worker.failed") == ["worker.failed"]
     assert (stage.newest.workers, stage.newest.planned) == ((0, 1), False)
     stage.end_worker(2, 1)
-    assert stage.roster.troubles.failed_joins == 1
+    assert stage.roster.troubles.failed_joins == {"": 1}
 
 
 def test_a_script_that_ends_early_fails_the_run(training) -> None:

@@ -64,6 +64,7 @@ class OtherNode:
                 workers=tuple(ProcessInfo(role="worker", pid=w, worker=w) for w in sorted(self.living)),
                 exits=self.exits,
                 draining=self.order.drain,
+                closed=self.order.closed,
             )
         )
         self.follow(actions)
