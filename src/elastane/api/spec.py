@@ -245,6 +245,20 @@ def number_attempt(resumed: Resumed | None) -> int:
     return 0 if resumed is None else resumed.times
 
 
+class RunSoftware(msgspec.Struct, frozen=True, kw_only=True):
+    """The software with which an attempt of a run began, so that a machine that has another is refused early.
+
+    Args:
+        versions: of elastane, torch and python.
+        architecture: of the CPU, such as ``x86_64``.
+        script_digest: SHA-256 of the script's text; empty: unknown.
+    """
+
+    versions: dict[str, str]
+    architecture: str
+    script_digest: str
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``run.json``: the request and, once the first worker has loaded the script, the pinned facts.
 
@@ -256,6 +270,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         resumed: how the current attempt began; None in the first attempt.
         typed: the options of ``elastane run`` that the user typed; None: the run was not started by that
             command.
+        software: of the machine on which the present attempt began; None: no other machine can take part.
     """
 
     schema: int = SCHEMA
@@ -264,3 +279,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     resumed: Resumed | None = None
     typed: tuple[str, ...] | None = None
+    software: RunSoftware | None = None

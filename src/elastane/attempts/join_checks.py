@@ -1,35 +1,25 @@
 """The checks of a machine before it takes part: one that does not fit is refused and costs nothing."""
 
-import hashlib
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from elastane.api.durations import format_duration
 from elastane.api.errors import BadInput
 from elastane.api.memory import read_available_bytes
 from elastane.api.rundir import RunDir
-from elastane.api.spec import Pinned, RunRecord
+from elastane.api.spec import Pinned, RunRecord, RunSoftware
 from elastane.attempts.shipped_code import check_shipped_code
+from elastane.attempts.software import hash_script, list_own_versions
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.urls import find_claims, open_claim_list
 
 MOST_SKEW_S = 300.0
 """Times in events and checkpoints, and the expiry of tickets, bear so much."""
 CLAIMS_S = 5.0
-COMPARED = ("elastane", "torch", "python")
 BYTES_PER_PARAMETER = 8
 """A parameter and its gradient in float32; the optimizer's state comes on top."""
-
-
-def list_own_versions() -> dict[str, str]:
-    """Return the versions on this machine that decide about the trained bytes."""
-    return {
-        "elastane": version("elastane"),
-        "torch": version("torch"),
-        "python": platform.python_version(),
-    }
 
 
 def check_machine(
@@ -50,10 +40,13 @@ def check_machine(
     check_clock(run_time_s, own_time_s)
     if record.spec.code:
         check_shipped_code(run_dir, record.spec.code)
-    if record.pinned is not None:
-        check_versions(record.pinned, list_own_versions())
-        check_script_text(Path(record.spec.script), record.pinned)
-        check_free_memory(record.pinned, slots, read_available_bytes())
+    software, pinned = record.software, record.pinned
+    if software is not None:
+        check_software(software, list_own_versions(), platform.machine())
+        digest = software.script_digest if pinned is None else pinned.script_digest
+        check_script_text(Path(record.spec.script), digest)
+    if pinned is not None:
+        check_free_memory(pinned, slots, read_available_bytes())
     check_claim_list(find_claims(run_dir, record.spec))
 
 
@@ -85,16 +78,27 @@ def check_clock(run_time_s: float, own_time_s: float) -> None:
         )
 
 
-def check_versions(pinned: Pinned, own: dict[str, str]) -> None:
-    """Check that this machine has the software of the run.
+def check_software(software: RunSoftware, own: Mapping[str, str], architecture: str) -> None:
+    """Check that this machine has the software and the kind of CPU with which the run began.
+
+    Args:
+        software: that of the run.
+        own: the versions on this machine.
+        architecture: of this machine.
 
     Raises:
-        BadInput: a version differs.
+        BadInput: a version or the architecture differs.
     """
+    if architecture != software.architecture:
+        raise BadInput(
+            f"the CPU of this machine is {architecture}, those of the run are {software.architecture}",
+            means="it computes other bits, so the run would refuse its workers",
+            do="use a machine of the same architecture",
+        )
     others = [
-        f"{name} is {own[name]}, the run's is {pinned.versions[name]}"
-        for name in COMPARED
-        if name in pinned.versions and own[name] != pinned.versions[name]
+        f"{name} is {own.get(name, 'missing')}, the run's is {version}"
+        for name, version in software.versions.items()
+        if own.get(name) != version
     ]
     if others:
         raise BadInput(
@@ -104,13 +108,17 @@ def check_versions(pinned: Pinned, own: dict[str, str]) -> None:
         )
 
 
-def check_script_text(script: Path, pinned: Pinned) -> None:
+def check_script_text(script: Path, digest: str) -> None:
     """Check that the script on this machine is that of the run.
+
+    Args:
+        script: its path.
+        digest: of the run's script; empty: unknown.
 
     Raises:
         BadInput: its text differs.
     """
-    if script.is_file() and hashlib.sha256(script.read_bytes()).hexdigest() != pinned.script_digest:
+    if digest and script.is_file() and hash_script(script) != digest:
         raise BadInput(
             f"{script} on this machine is another script than the run's",
             means="it may train other bytes, so the run would refuse its workers",

@@ -15,6 +15,7 @@ from elastane.api.errors import BadInput, Damaged, ElastaneError
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.attempts.software import read_software
 from elastane.claims.history import number_next_term
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.observability.facts import has_finished
@@ -73,7 +74,9 @@ def prepare_resumption(
     manifest = find_newest_valid(run_dir, spec, say, within=lines)
     beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(run_dir, record, events))
     pinned = None if adapted else _adapt_pinned(record, spec)
-    record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
+    record = msgspec.structs.replace(
+        record, spec=spec, pinned=pinned, resumed=beginning, software=read_software(spec)
+    )
     lost = _record_begin(run_dir, record, begun_by, f"{why}: from {manifest.name}", lines)
     say(f"resuming from {manifest.name}; {lost} later steps are made again")
     return record
@@ -97,7 +100,13 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
     lines = len(read_ledger(run_dir, torn_tail=True))
     beginning = Resumed("", 0, *_compute_next_numbers(run_dir, record, events))
-    record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
+    record = msgspec.structs.replace(
+        record,
+        spec=spec,
+        pinned=_adapt_pinned(record, spec),
+        resumed=beginning,
+        software=read_software(spec),
+    )
     reason = f"{why}: from the beginning, because no checkpoint was complete"
     lost = _record_begin(run_dir, record, BY_COMMAND, reason, lines)
     say(f"starting again; {lost} steps are made again")

@@ -17,6 +17,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.attempts.software import read_software
 from elastane.client.runs_home import find_runs_home
 from elastane.observability.run_files import is_locked
 
@@ -144,7 +145,7 @@ def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | N
     with os.fdopen(secret, "w") as file:
         file.write(secrets.token_hex(SECRET_BYTES))
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    record = RunRecord(spec=spec, created=created, typed=typed)
+    record = RunRecord(spec=spec, created=created, typed=typed, software=read_software(spec))
     replace_file(
         run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
     )

@@ -4,16 +4,14 @@ import hashlib
 
 import pytest
 
+import elastane
 from elastane.api.errors import BadInput
 from elastane.api.memory import read_available_bytes
-from elastane.api.spec import Pinned
-from elastane.attempts.join_checks import (
-    check_clock,
-    check_free_memory,
-    check_script_text,
-    check_versions,
-    list_own_versions,
-)
+from elastane.api.spec import Pinned, RunSoftware, RunSpec
+from elastane.attempts.join_checks import check_clock, check_free_memory, check_script_text, check_software
+from elastane.attempts.run_directory import claim_run_directory
+from elastane.attempts.software import hash_script, list_own_versions
+from elastane.observability.run_files import read_record
 
 PINNED = Pinned(
     script_digest=hashlib.sha256(b"train\n").hexdigest(),
@@ -46,24 +44,34 @@ def test_a_clock_that_is_hours_off_is_refused(skew_s, words) -> None:
 
 
 def test_other_versions_are_named() -> None:
-    check_versions(PINNED, {"elastane": "1.0", "torch": "2.13.0", "python": "3.11.7"})
-    with pytest.raises(BadInput, match=r"torch is 2.12.0, the run's is 2.13.0; python is 3.12.1"):
-        check_versions(PINNED, {"elastane": "1.0", "torch": "2.12.0", "python": "3.12.1"})
+    versions = {"elastane": "1.0", "torch": "2.13.0", "python": "3.11.7"}
+    software = RunSoftware(versions=versions, architecture="x86_64", script_digest="")
+    check_software(software, versions, "x86_64")
+    with pytest.raises(BadInput, match=r"torch is missing, the run's is 2.13.0; python is 3.12.1"):
+        check_software(software, {"elastane": "1.0", "python": "3.12.1"}, "x86_64")
 
 
-def test_the_versions_of_this_machine_are_those_that_a_worker_reports() -> None:
-    import elastane
-
-    assert list_own_versions()["elastane"] == elastane.__version__
+def test_a_run_has_its_software_before_any_worker_starts(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("train\n")
+    spec = RunSpec(name="run", script=str(script), listen="127.0.0.2")
+    with claim_run_directory(spec, tmp_path / "run", linked=False) as run_dir:
+        software = read_record(run_dir).software
+    assert software is not None
+    assert software.versions == list_own_versions()
+    assert software.versions["elastane"] == elastane.__version__
+    assert software.script_digest == hashlib.sha256(b"train\n").hexdigest()
 
 
 def test_another_script_is_refused(tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text("train\n")
-    check_script_text(script, PINNED)
+    digest = hash_script(script)
+    check_script_text(script, digest)
     script.write_text("train differently\n")
+    check_script_text(script, "")
     with pytest.raises(BadInput, match="is another script than the run's"):
-        check_script_text(script, PINNED)
+        check_script_text(script, digest)
 
 
 def test_too_little_memory_is_refused_with_the_numbers() -> None:
