@@ -4,7 +4,7 @@
 ``/``              with the header ``Authorization: Ticket ID.KEY``: an `Admission`
 ``/files``         a `RunListing`: the files that can be read
 ``/files/NAME``    bytes of one file, with ``?from=OFFSET``; at most `AT_ONCE_BYTES`
-``/mark``          the name of a new file in the directory of the tickets, to find out if it is shared
+``/mark``          a list of `PlaceMark`: new files in the places that a machine must share
 =================  ===========================================================================================
 
 All but the first need the secret of the run, which an `Admission` contains.
@@ -14,8 +14,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -26,7 +27,8 @@ from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.membership import NodeAddress
 from elastane.api.remote_files import AT_ONCE_BYTES, FILES_PATH, MARK_PATH, RunListing, is_shown
 from elastane.api.rundir import RunDir
-from elastane.api.ticket_files import leave_mark, use_ticket
+from elastane.api.shared_places import PlaceName, leave_marks
+from elastane.api.ticket_files import find_tickets, use_ticket
 from elastane.api.tickets import Admission, read_authorization
 from elastane.api.untrusted_data import Malformed, open_regular
 
@@ -44,12 +46,20 @@ class RunPages:
         run_dir: of the run.
         name: of the run.
         list_nodes: returns the machines of the run.
+        places: the directories that all machines share, besides that of the run.
     """
 
-    def __init__(self, run_dir: RunDir, name: str, list_nodes: Callable[[], tuple[NodeAddress, ...]]) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        name: str,
+        list_nodes: Callable[[], tuple[NodeAddress, ...]],
+        places: Mapping[PlaceName, Path],
+    ) -> None:
         self._run_dir = run_dir
         self._name = name
         self._list_nodes = list_nodes
+        self._places: dict[PlaceName, Path] = {"run": find_tickets(run_dir), **places}
         self._shown_s = -math.inf
 
     async def admit(self, authorization: str) -> Response | None:
@@ -90,7 +100,7 @@ class RunPages:
             if parts.path == FILES_PATH:
                 return make_page_response(HTTPStatus.OK, msgspec.json.encode(self._list_files()))
             if parts.path == MARK_PATH:
-                return make_page_response(HTTPStatus.OK, leave_mark(self._run_dir).encode())
+                return make_page_response(HTTPStatus.OK, msgspec.json.encode(leave_marks(self._places)))
             if parts.path.startswith(f"{FILES_PATH}/") and is_shown(name):
                 return self._read_file(name, parse_qs(parts.query).get("from", ["0"])[0])
         except FileNotFoundError:

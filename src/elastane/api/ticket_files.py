@@ -4,8 +4,6 @@
 that it has admitted for the N-th time. Files appear whole and once, so one machine makes the last use.
 """
 
-import os
-import re
 import secrets
 import shutil
 import time
@@ -163,23 +161,3 @@ def _record_use(run_dir: RunDir, ticket_id: TicketId, number: int) -> bool:
     path, mark = find_tickets(run_dir) / f"{ticket_id}.use-{number}", secrets.token_bytes(16)
     # Only the content tells: over a network file system the reply to the first attempt may have been lost.
     return create_file(path, mark, mode=SECRET_MODE) or read_bytes(path, len(mark)) == mark
-
-
-def leave_mark(run_dir: RunDir) -> str:
-    """Write a file of a random name and return the name; a machine that shares the directory sees it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    name = f"mark-{secrets.token_hex(16)}"
-    os.close(
-        os.open(
-            find_tickets(run_dir) / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE
-        )
-    )
-    return name
-
-
-def is_mark(name: str) -> bool:
-    """Return whether this can be the name of such a file."""
-    return re.fullmatch(r"mark-[0-9a-f]{32}", name) is not None

@@ -6,14 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastane.api.durations import format_duration
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadInput, StorageError
 from elastane.api.memory import read_available_bytes
 from elastane.api.rundir import RunDir
+from elastane.api.shared_places import find_local_directory
 from elastane.api.spec import Pinned, RunRecord, RunSoftware
 from elastane.attempts.shipped_code import check_shipped_code
 from elastane.attempts.software import hash_script, list_own_versions
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.urls import find_claims, open_claim_list
+from elastane.storage.urls import open_storage
 
 MOST_SKEW_S = 300.0
 """Times in events and checkpoints, and the expiry of tickets, bear so much."""
@@ -47,6 +49,8 @@ def check_machine(
         check_script_text(Path(record.spec.script), digest)
     if pinned is not None:
         check_free_memory(pinned, slots, read_available_bytes())
+    if record.spec.checkpoints is not None:
+        check_checkpoint_storage(record.spec.checkpoints.url)
     check_claim_list(find_claims(run_dir, record.spec))
 
 
@@ -60,6 +64,24 @@ def check_claim_list(url: str) -> None:
     """
     with suppress(ClaimsUnavailable):
         open_claim_list(url, wait_s=CLAIMS_S).read()
+
+
+def check_checkpoint_storage(url: str) -> None:
+    """Check that this machine reaches the storage of the run's checkpoints, if that is no directory.
+
+    Raises:
+        BadInput: it cannot be listed from here.
+    """
+    if find_local_directory(url) is not None:
+        return
+    try:
+        open_storage(url).list_directories()
+    except StorageError as error:
+        raise BadInput(
+            f"this machine does not reach the checkpoints of the run: {error.what}",
+            means="each worker writes its part of a checkpoint there, so no checkpoint would be complete",
+            do=error.do or "check the network and the credentials for the storage on this machine",
+        ) from error
 
 
 def check_clock(run_time_s: float, own_time_s: float) -> None:

@@ -43,11 +43,16 @@ def redeem_ticket(ticket: Ticket) -> Admission:
     try:
         return decode_admission(body)
     except Malformed as error:
-        raise BadInput(
-            f"the run answered with something unknown: {error}",
-            means="it has another version of Elastane",
-            do="use the version of Elastane on this machine that the run uses",
-        ) from error
+        raise explain_unknown_answer(error) from error
+
+
+def explain_unknown_answer(error: Malformed) -> BadInput:
+    """Return the error for an answer of the run that this version of Elastane does not know."""
+    return BadInput(
+        f"the run answered with something unknown: {error}",
+        means="it has another version of Elastane",
+        do="use the version of Elastane on this machine that the run uses",
+    )
 
 
 def present_secret(secret: str) -> str:

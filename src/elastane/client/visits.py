@@ -1,29 +1,38 @@
 """Visits with a ticket; the admission is kept, so one use serves all commands of one user on one machine."""
 
 import hashlib
-import os
-import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.endpoint import read_secret
+from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.errors import BadInput, RunFailed
+from elastane.api.membership import NodeAddress
 from elastane.api.remote_files import MARK_PATH
 from elastane.api.run_certificate import compute_fingerprint
 from elastane.api.rundir import RunDir
-from elastane.api.ticket_files import find_tickets, is_mark
+from elastane.api.shared_places import LARGEST_MARKS_BYTES, PlaceName, decode_marks, remove_mark
+from elastane.api.ticket_files import find_tickets
 from elastane.api.tickets import LARGEST_ADMISSION_BYTES, Admission, decode_admission, decode_ticket
 from elastane.api.untrusted_data import Malformed, read_bytes
 from elastane.client.mirror import create_mirror
-from elastane.client.run_pages_client import ask_any, present_secret, redeem_ticket
+from elastane.client.run_pages_client import ask_any, explain_unknown_answer, present_secret, redeem_ticket
 from elastane.client.runs_home import find_home, make_home
 
 SEEN_S = 10.0
 """A network file system may show a new file so much later."""
-LOOK_S = 0.1
-LARGEST_MARK_BYTES = 256
+_PLACES: dict[PlaceName, str] = {
+    "run": "the directory",
+    "checkpoints": "the directory of the checkpoints",
+    "claims": "the claim list",
+}
+_MEANINGS: dict[PlaceName, str] = {
+    "run": "all machines of a run write their checkpoints and logs there",
+    "checkpoints": "each worker writes its part of a checkpoint there, so no checkpoint would be complete",
+    "claims": "this machine could not take charge of the run when the machine in charge dies",
+}
 
 
 def visit_run(word: str) -> RunDir:
@@ -43,17 +52,14 @@ def find_shared_run(word: str) -> RunDir:
     """Return the directory of the run to which a ticket belongs, which this machine must share.
 
     Raises:
-        BadInput: it does not share it; or see `visit_run`.
+        BadInput: it does not share it, or another directory of the run; or see `visit_run`.
         NoSuchRun, RunFailed: see `visit_run`.
     """
     admission = get_admission(word)
     shared = RunDir(Path(admission.directory))
-    if not _has_secret(shared, admission) or not _sees_mark(shared, admission):
-        raise BadInput(
-            f"this machine does not share the directory of the run: {shared.root}",
-            means="all machines of a run write their checkpoints and logs there",
-            do="mount the file system of the run at the same path, and join as the user of the run",
-        )
+    if not _has_secret(shared, admission):
+        raise explain_unshared("run", shared.root)
+    check_shared_places(shared, admission.nodes, admission.endpoint, admission.secret)
     return shared
 
 
@@ -89,22 +95,58 @@ def _has_secret(run_dir: RunDir, admission: Admission) -> bool:
         return False
 
 
-def _sees_mark(run_dir: RunDir, admission: Admission) -> bool:
-    """Return whether a file that a machine of the run writes now appears on this one."""
-    name = ask_any(
-        admission.nodes,
+def check_shared_places(
+    run_dir: RunDir, nodes: Iterable[NodeAddress], endpoint: CoordinatorEndpoint, secret: str
+) -> None:
+    """Check that this machine shares the directories that all machines of a run must share.
+
+    A machine of the run writes a file in each of them, which must appear on this one.
+
+    Args:
+        run_dir: of the run, as this machine sees it.
+        nodes: the machines of the run.
+        endpoint: of the coordinator, with the certificate of the run.
+        secret: of the run.
+
+    Raises:
+        BadInput: it does not share one of them, or cannot write there.
+        NoSuchRun: no machine of the run answers.
+    """
+    body = ask_any(
+        nodes,
         MARK_PATH,
-        compute_fingerprint(admission.endpoint.certificate),
-        present_secret(admission.secret),
-        at_most_bytes=LARGEST_MARK_BYTES,
-    ).decode(errors="replace")
-    if not is_mark(name):
-        return False
-    give_up = time.monotonic() + SEEN_S
-    while time.monotonic() < give_up:
-        # Listing asks a network file system anew; a look at one name may be answered from memory.
-        if name in os.listdir(find_tickets(run_dir)):  # noqa: PTH208 - names, not paths
-            (find_tickets(run_dir) / name).unlink(missing_ok=True)
-            return True
-        time.sleep(LOOK_S)
-    return False
+        compute_fingerprint(endpoint.certificate),
+        present_secret(secret),
+        at_most_bytes=LARGEST_MARKS_BYTES,
+    )
+    try:
+        marks = decode_marks(body)
+    except Malformed as error:
+        raise explain_unknown_answer(error) from error
+    for mark in marks:
+        directory = find_tickets(run_dir) if mark.place == "run" else Path(mark.directory)
+        shown = run_dir.root if mark.place == "run" else directory
+        try:
+            seen = remove_mark(directory, mark.name, wait_s=SEEN_S)
+        except OSError as error:
+            raise BadInput(
+                f"this machine cannot write {_PLACES[mark.place]} of the run: {shown}: {error.strerror}",
+                means=_MEANINGS[mark.place],
+                do="join as the user of the run, on a file system that this machine can write",
+            ) from error
+        if not seen:
+            raise explain_unshared(mark.place, shown)
+
+
+def explain_unshared(place: PlaceName, directory: Path) -> BadInput:
+    """Return the error for a machine that does not share a directory of a run."""
+    elsewhere = {
+        "run": ", and join as the user of the run",
+        "checkpoints": ", or start the run with a --checkpoint-dir or URL that all machines share",
+        "claims": ", or start the run with a directory or URL for --claims that all machines share",
+    }
+    return BadInput(
+        f"this machine does not share {_PLACES[place]} of the run: {directory}",
+        means=_MEANINGS[place],
+        do=f"mount its file system at the same path{elsewhere[place]}",
+    )

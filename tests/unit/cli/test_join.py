@@ -1,14 +1,24 @@
 """Refusals of ``elastane join``: each says what to do, and nothing takes part."""
 
 import fcntl
+import hashlib
+import platform
 import re
+import time
 
 import msgspec
 import pytest
 
 from elastane.api.connection_limits import compute_most_workers
-from elastane.api.spec import NO_LIMIT, TorchrunContract
+from elastane.api.control import Answer
+from elastane.api.membership import NodeAddress
+from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSoftware, TorchrunContract
+from elastane.attempts import participation
+from elastane.attempts.software import list_own_versions
+from elastane.client.visits import explain_unshared
 from elastane.observability.run_files import read_record
+
+from .conftest import PINNED
 
 
 @pytest.fixture
@@ -81,3 +91,108 @@ def test_a_name_that_cannot_name_a_node_is_refused(listening, elastane, name):
 
 def test_a_name_is_used_once(listening, elastane):
     assert "a machine named b takes part already" in refuse_second(listening, elastane)
+
+
+# -- machines that do not fit, before any worker has started -------------------------------------------------
+
+
+@pytest.fixture
+def answering(listening, script, monkeypatch):
+    """Return a run of which no worker has started, and which answers. This machine shares its directories."""
+    record = read_record(listening)
+    software = RunSoftware(
+        versions=list_own_versions(),
+        architecture=platform.machine(),
+        script_digest=hashlib.sha256(script.read_bytes()).hexdigest(),
+    )
+    listening.run.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(record, pinned=None, software=software))
+    )
+    listening.secret.write_text("5" * 64)
+    (listening.root / "claims").mkdir()
+    answer = Answer(ok=True, time_s=time.time(), nodes=(NodeAddress("", "10.0.0.5", 1),))
+    monkeypatch.setattr("elastane.cli.runs.join.send_request", lambda *_: answer)
+    monkeypatch.setattr("elastane.cli.runs.join.check_shared_places", lambda *_: None)
+    monkeypatch.setattr(participation, "take_part", lambda *_: pytest.fail("it takes part"))
+    return listening
+
+
+def join_here(elastane):
+    return refuse(elastane, "--name", "b", "--listen", "127.0.0.1", "--slots", "1")
+
+
+def change_software(run_dir, **fields):
+    record = read_record(run_dir)
+    software = msgspec.structs.replace(record.software, **fields)
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, software=software)))
+
+
+def test_a_machine_that_fits_takes_part(answering, elastane, monkeypatch):
+    class TookPart(Exception):
+        pass
+
+    def take_part(*_):
+        raise TookPart
+
+    monkeypatch.setattr(participation, "take_part", take_part)
+    answer = elastane("join", "shared", "--name", "b", "--listen", "127.0.0.1", "--slots", "1")
+    assert isinstance(answer.exception, TookPart)
+
+
+def test_a_clock_that_is_off_is_refused(answering, elastane, monkeypatch):
+    late = Answer(ok=True, time_s=time.time() - 7200, nodes=(NodeAddress("", "10.0.0.5", 1),))
+    monkeypatch.setattr("elastane.cli.runs.join.send_request", lambda *_: late)
+    assert "the clock of this machine is 2 h ahead of" in join_here(elastane)
+
+
+@pytest.mark.parametrize("name", ["elastane", "torch", "python"])
+def test_another_version_is_refused(answering, elastane, name):
+    change_software(answering, versions=list_own_versions() | {name: "0.0.1"})
+    assert f"{name} is {list_own_versions()[name]}, the run's is 0.0.1" in join_here(elastane)
+
+
+def test_another_architecture_is_refused(answering, elastane):
+    change_software(answering, architecture="s390x")
+    assert f"the CPU of this machine is {platform.machine()}, those of the run are s390x" in join_here(
+        elastane
+    )
+
+
+def test_another_script_is_refused(answering, elastane):
+    change_software(answering, script_digest="ab" * 32)
+    assert "is another script than the run's" in join_here(elastane)
+
+
+def test_changed_shipped_code_is_refused(answering, elastane):
+    change(answering, code="cd" * 32)
+    assert "code" in join_here(elastane)
+
+
+def test_too_little_memory_is_refused_once_the_model_is_known(answering, elastane, listening):
+    record = read_record(listening)
+    pinned = msgspec.structs.replace(PINNED, parameters=1 << 50, script_digest=record.software.script_digest)
+    listening.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, pinned=pinned)))
+    assert "of free memory, and 1 workers need at least" in join_here(elastane)
+
+
+def test_a_checkpoint_storage_that_cannot_be_reached_is_refused(answering, elastane, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    change(answering, checkpoints=CheckpointPolicy(url="s3://bucket/checkpoints"))
+    assert "does not reach the checkpoints of the run: cannot list s3://bucket" in join_here(elastane)
+
+
+def test_a_claim_list_without_a_right_to_it_is_refused(answering, elastane):
+    change(answering, claims="gs://bucket/claims")
+    assert "a claim list cannot be kept at gs:// URLs" in join_here(elastane)
+
+
+def test_a_directory_that_is_not_shared_is_refused_without_a_ticket(answering, elastane, monkeypatch):
+    def refuse_here(run_dir, nodes, endpoint, secret):
+        assert (nodes[0].host, endpoint.host, secret) == ("10.0.0.5", "10.0.0.5", "5" * 64)
+        raise explain_unshared("run", run_dir.root)
+
+    monkeypatch.setattr("elastane.cli.runs.join.check_shared_places", refuse_here)
+    assert "this machine does not share the directory of the run" in join_here(elastane)

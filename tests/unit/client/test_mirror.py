@@ -33,6 +33,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.run_dir = RunDir(root)
+        self.places: dict = {}
         (root / "logs").mkdir(parents=True)
         create_certificate(self.run_dir)
         open_tickets(self.run_dir)
@@ -57,7 +58,7 @@ class Machine:
     @contextmanager
     def serve(self):
         loop = asyncio.new_event_loop()
-        pages = RunPages(self.run_dir, "demo", lambda: self.nodes)
+        pages = RunPages(self.run_dir, "demo", lambda: self.nodes, self.places)
         ended, began = asyncio.Event(), threading.Event()
 
         async def answer() -> None:

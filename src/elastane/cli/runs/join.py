@@ -16,8 +16,8 @@ import typer
 
 from elastane.api.addresses import find_own_address
 from elastane.api.connection_limits import check_worker_limit
-from elastane.api.control import AskStatus
-from elastane.api.endpoint import read_endpoint
+from elastane.api.control import Answer, AskStatus
+from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.extras import require
 from elastane.api.membership import NODE_NAME
@@ -29,12 +29,15 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS
 from elastane.cli.runs.address_options import Advertise, Interface, Ports, build_machine_address, check_ports
-from elastane.cli.runs.requests import send_request
+from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.scripts import check_script
 from elastane.client.mirror import is_mirror
 from elastane.client.run_finder import find_run
-from elastane.client.visits import find_shared_run
+from elastane.client.visits import check_shared_places, find_shared_run
 from elastane.observability.run_files import read_record
+
+MACHINES_S = 10.0
+"""How long a run may take to name a machine of it that answers."""
 
 
 def join_run(  # noqa: PLR0917 - options of a command
@@ -81,7 +84,11 @@ def join_run(  # noqa: PLR0917 - options of a command
     """
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
-    directory = _find_directory(run)
+    if run == TICKET_FROM_STDIN:
+        run = sys.stdin.readline().strip()
+    # With a ticket the machine has proven already that it shares the directories of the run.
+    is_admitted = is_ticket(run)
+    directory = find_shared_run(run) if is_admitted else _find_directory(run)
     record = read_record(directory)
     from elastane.attempts.join_checks import check_machine
     from elastane.attempts.participation import JoinedMachine, take_part
@@ -94,7 +101,10 @@ def join_run(  # noqa: PLR0917 - options of a command
     check_ports(address, most)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):
-        answer = send_request(directory, AskStatus())
+        answer = _ask_for_machines(directory)
+        if not is_admitted:
+            nodes = tuple(node for node in answer.nodes if node.port)
+            check_shared_places(directory, nodes, read_endpoint(directory), read_secret(directory))
         check_machine(directory, record, slots=most, run_time_s=answer.time_s, own_time_s=time.time())
         what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
         console.print(what, markup=False)
@@ -113,16 +123,12 @@ def join_run(  # noqa: PLR0917 - options of a command
 
 
 def _find_directory(run: str) -> RunDir:
-    """Return the directory of the run, which this machine shares.
+    """Return the directory of a run.
 
     Raises:
-        BadInput: it does not share it, or the ticket is not valid.
-        NoSuchRun: there is no such run, or it does not answer.
+        BadInput: only a mirror of it is on this machine.
+        NoSuchRun: there is no such run.
     """
-    if run == TICKET_FROM_STDIN:
-        run = sys.stdin.readline().strip()
-    if is_ticket(run):
-        return find_shared_run(run)
     run_dir = find_run(run)
     if is_mirror(run_dir):
         raise BadInput(
@@ -131,6 +137,21 @@ def _find_directory(run: str) -> RunDir:
             do="mount the file system of the run at the same path, and join with the directory or a ticket",
         )
     return run_dir
+
+
+def _ask_for_machines(run_dir: RunDir) -> Answer:
+    """Return the status of the run once it names a machine that answers.
+
+    Raises:
+        NoSuchRun: the run is not live.
+    """
+    give_up = time.monotonic() + MACHINES_S
+    while True:
+        answer = send_request(run_dir, AskStatus())
+        # A new coordinator may not have heard any agent yet.
+        if any(node.port for node in answer.nodes) or time.monotonic() > give_up:
+            return answer
+        time.sleep(LOOK_S)
 
 
 def _choose_name(name: str | None) -> str:
