@@ -67,6 +67,26 @@ def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_eq
     assert not machines.run_dir.endpoint.exists()
 
 
+def test_elastane_join_says_why_its_machine_gets_no_workers(machines, assert_equals_reference, tmp_path):
+    places = (f"--checkpoint-dir={tmp_path / 'kept'}", f"--claims={tmp_path / 'claimed'}")
+    machines.begin("--steps=40", "--paced-from=5", "--unfit=b", options=places)
+    machines.wait_for_members(FIRST, 2)
+    machines.join("b")
+    assert machines.wait("b") == 1
+    said = " ".join((tmp_path / "b.log").read_text().split())
+    assert "node b gets no further workers: 3 in a row ended before they joined" in said
+    assert "ImportError: a library is missing on b" in said
+    assert "this machine has left the run, because it gets no workers" in said
+    machines.join("c")
+    machines.wait_for("worker.ready", f"worker {2 * NUMBERS_AT_ONCE}")
+    machines.step_until_members("c")
+    machines.stop_pacing()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended, unfit="b")
+    assert ended.find_subjects("node.left") == ["node b"]
+    assert list(tmp_path.rglob("mark-*")) == []
+
+
 def test_a_worker_that_joined_reports_the_steps_that_only_dead_workers_had_made(machines, play_reference):
     machines.begin("--steps=40", "--paced-from=9", "--withhold-from=5", options=("--digest-every=1",))
     machines.wait_for_members(FIRST, 2)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +16,7 @@ from elastane.agent.coordinators import Coordinators
 from elastane.agent.departure import build_farewell, has_left, is_last_machine
 from elastane.agent.neighbours import NeighbourPoll, answer_neighbours
 from elastane.agent.processes import Commands, start_coordinator
-from elastane.agent.run_pages import RunPages
+from elastane.agent.run_pages import RunPages, find_shared_places
 from elastane.agent.silence import (
     EndAgent,
     Silence,
@@ -45,7 +44,6 @@ from elastane.api.machine_address import MachineAddress, publish_address
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import RunDir
-from elastane.api.shared_places import PlaceName, find_local_directory
 from elastane.api.spec import Resumed, RunSpec
 from elastane.api.ticket_files import open_tickets
 from elastane.api.untrusted_data import Malformed
@@ -200,17 +198,8 @@ class NodeAgent(Agent):
             self._run_dir,
             self.spec.name,
             lambda: self.workers.worker_set.nodes or (self._own_node,),
-            self._find_shared_places(),
+            find_shared_places(self._run_dir, self.spec),
         )
-
-    def _find_shared_places(self) -> dict[PlaceName, Path]:
-        """Return the directories outside that of the run that all machines share."""
-        checkpoints, claims = self.spec.checkpoints, self.spec.claims
-        found: dict[PlaceName, Path | None] = {
-            "checkpoints": find_local_directory(checkpoints.url) if checkpoints and checkpoints.url else None,
-            "claims": find_local_directory(find_claims(self._run_dir, self.spec)) if claims else None,
-        }
-        return {place: directory.absolute() for place, directory in found.items() if directory is not None}
 
     def _withdraw(self, own: CoordinatorEndpoint) -> None:
         """Remove the endpoint of this machine at the end of the run; another one may begin an attempt now."""

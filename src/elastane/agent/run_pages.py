@@ -27,16 +27,28 @@ from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.membership import NodeAddress
 from elastane.api.remote_files import AT_ONCE_BYTES, FILES_PATH, MARK_PATH, RunListing, is_shown
 from elastane.api.rundir import RunDir
-from elastane.api.shared_places import PlaceName, leave_marks
+from elastane.api.shared_places import PlaceName, find_local_directory, leave_marks
+from elastane.api.spec import RunSpec
 from elastane.api.ticket_files import find_tickets, use_ticket
 from elastane.api.tickets import Admission, read_authorization
 from elastane.api.untrusted_data import Malformed, open_regular
+from elastane.claims.urls import find_claims
 
 FOLLOWS_S = 1.0
 """A client that has asked within this time follows the run."""
 LAST_READ_S = 0.6
 """Longer than such a client waits between two requests."""
 _OFFSET = re.compile(r"[0-9]{1,15}")
+
+
+def find_shared_places(run_dir: RunDir, spec: RunSpec) -> dict[PlaceName, Path]:
+    """Return the directories outside that of the run that all machines share."""
+    checkpoints, claims = spec.checkpoints, spec.claims
+    found: dict[PlaceName, Path | None] = {
+        "checkpoints": find_local_directory(checkpoints.url) if checkpoints and checkpoints.url else None,
+        "claims": find_local_directory(find_claims(run_dir, spec)) if claims else None,
+    }
+    return {place: directory.absolute() for place, directory in found.items() if directory is not None}
 
 
 class RunPages:

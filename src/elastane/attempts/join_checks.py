@@ -67,7 +67,7 @@ def check_claim_list(url: str) -> None:
 
 
 def check_checkpoint_storage(url: str) -> None:
-    """Check that this machine reaches the storage of the run's checkpoints, if that is no directory.
+    """Check that this machine reaches the storage of the run's checkpoints, if it is at a URL.
 
     Raises:
         BadInput: it cannot be listed from here.
