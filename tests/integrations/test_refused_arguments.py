@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from elastane.api.errors import BadInput
 from elastane.integrations.transformers import Trainer
+from elastane.integrations.transformers.callbacks import describe_reporters
 
 
 class Stream(IterableDataset):
@@ -140,3 +141,14 @@ def test_a_trainer_of_someone_else_becomes_elastic_with_a_second_base(make_train
     trainer = make_trainer(both, max_steps=2)
     trainer.train()
     assert all(entry["mine"] == 1.0 for entry in trainer.state.log_history)
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (["comet_ml", "wandb"], "start the run with: elastane run --log wandb"),
+        (["comet_ml"], "--log passes it on to tensorboard, mlflow, wandb"),
+    ],
+)
+def test_only_trackers_that_a_run_knows_are_advised(names, advice):
+    assert describe_reporters(names).endswith(advice)

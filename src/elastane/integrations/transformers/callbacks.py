@@ -1,11 +1,13 @@
 """The callbacks of a Trainer in a run: those that a run replaces, and those that it refuses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
 from elastane.api.errors import BadInput
+from elastane.api.trackers import TRACKERS
 from elastane.runtime.session import Run
 
 
@@ -19,11 +21,19 @@ def remove_reporters(trainer: Any, run: Run) -> None:
     for callback in get_reporting_integration_callbacks(trainer.args.report_to):
         trainer.remove_callback(callback)
     if trainer.args.report_to:
-        names = ",".join(trainer.args.report_to)
-        run.print(
-            f"report_to={names}: the workers of a run do not report. The ledger has each value once; to pass "
-            f"it on, start the run with: elastane run --log {names}"
-        )
+        run.print(describe_reporters(trainer.args.report_to))
+
+
+def describe_reporters(names: Sequence[str]) -> str:
+    """Return what the run prints about ``report_to``: only some of its trackers exist for ``--log``."""
+    if known := [name for name in names if name in TRACKERS]:
+        advice = f"to pass it on, start the run with: elastane run --log {','.join(known)}"
+    else:
+        advice = f"--log passes it on to {', '.join(TRACKERS)}"
+    return (
+        f"report_to={','.join(names)}: the workers of a run do not report. The ledger has each value once; "
+        f"{advice}"
+    )
 
 
 def check_callbacks(trainer: Any) -> None:
