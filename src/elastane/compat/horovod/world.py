@@ -7,8 +7,6 @@ import torch.distributed as dist
 
 from elastane.api.errors import BadInput
 
-GLOO = "cpu:gloo"
-
 
 class HorovodWorld(NamedTuple):
     """The place of this process among all, as torchrun's environment variables say it.
